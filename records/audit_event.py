@@ -1,9 +1,9 @@
 """One event of the audit: a change of consistency metadata, with its cause and who asked, told before it takes effect.
 
 A broker's own acts, the metadata log and the tier's state all come in this one form, in the internal topic `__audit`
-(JSON) and in the object store (`tiering.audit_reading`). An event is an intention made durable: a crash may come
-between it and its act, so an event may have no act, and the same act may have a second event, but no act lacks one.
-Kinds, causes and fields are only ever added; docs/audit.md lists them.
+(JSON) and in the object store (`tiering.exports.audit_reading`). An event is an intention made durable: a crash may
+come between it and its act, so an event may have no act, and the same act may have a second event, but no act lacks
+one. Kinds, causes and fields are only ever added; docs/audit.md lists them.
 """
 
 from __future__ import annotations

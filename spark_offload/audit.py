@@ -21,8 +21,8 @@ from object_store.blocking import BlockingStore
 from records.audit_event import AuditEvent, AuditSource
 from spark_offload.catalog import chosen_root
 from spark_offload.task import store_at
-from tiering.audit_reading import audit_key, decode_audit_file, list_audit, missed_positions, parse_audit_key
-from tiering.keys import TierRoot
+from tiering.bucket.keys import TierRoot
+from tiering.exports.audit_reading import audit_key, decode_audit_file, list_audit, missed_positions, parse_audit_key
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

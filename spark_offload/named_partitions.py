@@ -10,8 +10,8 @@ from collections.abc import Sequence
 
 from object_store.store import ObjectStore
 from spark_offload.options import OptionError
-from tiering.exports import METADATA, newest_exports
-from tiering.keys import TierRoot
+from tiering.bucket.keys import TierRoot
+from tiering.exports.exports import METADATA, newest_exports
 
 
 async def check_named(

@@ -19,7 +19,7 @@ from spark_offload.options import ReadOptions
 from spark_offload.pushdown import PushedBounds
 from spark_offload.sections import OffsetPositions, read_section
 from spark_offload.splits import Split, bytes_per_task, packed
-from tiering.segment import OFFSET_INDEX, TRANSACTION_INDEX, TieredSegment
+from tiering.bucket.segment import OFFSET_INDEX, TRANSACTION_INDEX, TieredSegment
 
 PARALLEL_READS = 16
 PARTIAL_BYTES_MIN = 4 << 20  # a smaller segment is read whole even when a part is wanted

@@ -19,7 +19,7 @@ from pyspark.sql.datasource import (
 from spark_offload.catalog import OffsetRange
 from spark_offload.column_names import OFFSET, PARTITION, TIMESTAMP, TOPIC
 from spark_offload.options import OFFSET_MAX
-from tiering.keys import PartitionPath
+from tiering.bucket.keys import PartitionPath
 
 Comparison = EqualTo | In | GreaterThan | GreaterThanOrEqual | LessThan | LessThanOrEqual
 

@@ -7,7 +7,7 @@ import numpy as np
 from common.checksum import crc32c
 from object_store.store import ObjectStore
 from spark_offload.varints import DamagedRecords, Integers
-from tiering.segment import Section
+from tiering.bucket.segment import Section
 
 _OFFSET_ENTRY = np.dtype([("offset", ">i4"), ("position", ">i4")])
 _TIME_ENTRY = np.dtype([("timestamp", ">i8"), ("offset", ">i4")])

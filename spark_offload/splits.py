@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from spark_offload.aborted import AbortedTransaction
-from tiering.segment import Section
+from tiering.bucket.segment import Section
 
 TASK_BYTES_MIN = 64 << 20
 TASK_BYTES_MAX = 128 << 20

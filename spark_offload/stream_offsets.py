@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from tiering.keys import PartitionPath, parse_topic_directory
+from tiering.bucket.keys import PartitionPath, parse_topic_directory
 
 StreamOffset = dict[str, dict[str, int]]
 

@@ -11,7 +11,7 @@ from spark_offload.payload import payloads
 from spark_offload.record_table import locate_records
 from spark_offload.sections import OffsetPositions, offset_before_timestamp, read_section
 from spark_offload.varints import DamagedRecords
-from tiering.segment import OFFSET_INDEX, TIME_INDEX, TieredSegment
+from tiering.bucket.segment import OFFSET_INDEX, TIME_INDEX, TieredSegment
 
 SEARCH_BYTES = 256 << 10  # read at once: batches between two entries of the index
 

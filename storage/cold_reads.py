@@ -43,7 +43,7 @@ class Work(Protocol):
 
 
 class Listener(Protocol):
-    """As of `tiering.downloads`."""
+    """As of `tiering.reading.downloads`."""
 
     def download_settled(self) -> None: ...
 

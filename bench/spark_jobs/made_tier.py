@@ -17,10 +17,10 @@ from records.compression import Compression
 from records.record import Record
 from spark_offload.java_home import ensure_java
 from storage.producer_snapshot import Snapshot, encode_snapshot
-from tiering.keys import PartitionPath, TierRoot
-from tiering.manifest import ManifestHead, encode_head
-from tiering.segment import PRODUCER_SNAPSHOT, SegmentState, TieredSegment
-from tiering.segment_writer import SegmentWriter
+from tiering.bucket.keys import PartitionPath, TierRoot
+from tiering.bucket.segment import PRODUCER_SNAPSHOT, SegmentState, TieredSegment
+from tiering.jobs.segment_writer import SegmentWriter
+from tiering.manifests.manifest import ManifestHead, encode_head
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -32,10 +32,10 @@ from records.record import Record
 from spark_offload.job import SilentProgress
 from spark_offload.verification.job import VerifyOptions, run
 from spark_offload.verification.report import VerifyReport
-from tiering.keys import PartitionPath, TierRoot
-from tiering.manifest import ManifestHead, encode_head
-from tiering.segment import SegmentState, TieredSegment
-from tiering.segment_writer import SegmentWriter
+from tiering.bucket.keys import PartitionPath, TierRoot
+from tiering.bucket.segment import SegmentState, TieredSegment
+from tiering.jobs.segment_writer import SegmentWriter
+from tiering.manifests.manifest import ManifestHead, encode_head
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

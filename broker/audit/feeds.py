@@ -16,8 +16,8 @@ from records.audit_event import AuditEvent, AuditSource, decode_audit_event
 from records.batch import BatchHeader, iterate_batches
 from records.record import Record, decode_records
 from storage.region import Region
-from tiering.audit_export import AuditPiece
-from tiering.tier_audit import tier_event
+from tiering.exports.audit_export import AuditPiece
+from tiering.shard.tier_audit import tier_event
 
 READ_BYTES = 1 << 20
 INFLATED_BYTES_MAX = 64 << 20

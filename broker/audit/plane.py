@@ -17,7 +17,7 @@ from common.ports import Ports
 from kraft.links import Links
 from storage.audit_journal import JOURNAL_DIRECTORY, AuditJournal
 from storage.journal_writer import JournalWriter
-from tiering.audit_export import AuditExporter, AuditExporterServices, AuditWriter
+from tiering.exports.audit_export import AuditExporter, AuditExporterServices, AuditWriter
 
 
 def open_journal(

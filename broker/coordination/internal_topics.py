@@ -11,7 +11,7 @@ from common.errors import ErrorCode, ProtocolError, error_name
 from common.ports import Clock
 from kraft.image.metadata import MetadataImage
 from kraft.topic_names import AUDIT_TOPIC, GROUP_TOPIC, TIER_TOPIC
-from tiering.cluster_file import FIRST_INCARNATION
+from tiering.bucket.cluster_file import FIRST_INCARNATION
 from wire.messages import CreateTopicsRequest, CreateTopicsResponse
 
 CREATE_TOPICS_VERSION = 7

@@ -36,7 +36,7 @@ from common.settings import same
 from storage.cold_reads import PageWait
 from storage.open_files import OpenFiles
 from storage.region import Region
-from tiering.downloads import Ticket
+from tiering.reading.downloads import Ticket
 from wire.connection import Connection
 from wire.hot_codec import (
     FETCH,

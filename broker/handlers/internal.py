@@ -13,7 +13,7 @@ from broker.coordination.tier.coordinator import TierCoordinator
 from broker.requests.context import RequestContext
 from common.errors import ErrorCode, ProtocolError
 from records.audit_event import EVENT_BYTES_MAX, decode_audit_event
-from tiering.shard_protocol import DropPartition, ForgetPartition, RefusalCode, Refused, decode_request, encode
+from tiering.shard.shard_protocol import DropPartition, ForgetPartition, RefusalCode, Refused, decode_request, encode
 from wire.messages import (
     AppendAuditRequest,
     AppendAuditResponse,

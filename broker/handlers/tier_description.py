@@ -23,8 +23,12 @@ from common.errors import ErrorCode, OutcomeUnknown, ProtocolError
 from common.ports import Clock
 from kraft.image.metadata import MetadataImage
 from object_store.errors import ObjectMissing, StoreError
-from tiering.cluster_file import ClusterGuard, StaleCluster
-from tiering.description import (
+from tiering.bucket.cluster_file import ClusterGuard, StaleCluster
+from tiering.bucket.keys import TierRoot
+from tiering.bucket.segment import SegmentId
+from tiering.exports.export_rounds import ExportTrouble
+from tiering.manifests.manifest_publisher import ManifestPublisher
+from tiering.shard.description import (
     BrokerTier,
     DroppedStatus,
     LedStatus,
@@ -33,14 +37,10 @@ from tiering.description import (
     TierPage,
     encode,
 )
-from tiering.export_rounds import ExportTrouble
-from tiering.keys import TierRoot
-from tiering.manifest_publisher import ManifestPublisher
-from tiering.partition_tier import PartitionTier
-from tiering.segment import SegmentId
-from tiering.shard_protocol import SEGMENTS_PER_REQUEST_MAX
-from tiering.sweeper import SweepReport
-from tiering.tier_shard import PartitionId, TierShard
+from tiering.shard.partition_tier import PartitionTier
+from tiering.shard.shard_protocol import SEGMENTS_PER_REQUEST_MAX
+from tiering.shard.tier_shard import PartitionId, TierShard
+from tiering.upkeep.sweeper import SweepReport
 from wire.messages import DescribeTierRequest, DescribeTierResponse, RestoreTopicRequest, RestoreTopicResponse, raw_uuid
 
 PROBE_S = 3.0

@@ -7,12 +7,12 @@ from common.metrics import Metrics
 from common.node_settings.tier import TierReads
 from common.ports import Ports
 from object_store.store import ObjectStore
-from tiering.chunk_cache import CacheLimits
-from tiering.downloads import DownloadLimits
-from tiering.keys import TierRoot
-from tiering.prefetch import PrefetchLimits
-from tiering.remote_index import IndexLimits
-from tiering.remote_reader import RemoteReader, RemoteReadLimits
+from tiering.bucket.keys import TierRoot
+from tiering.reading.chunk_cache import CacheLimits
+from tiering.reading.downloads import DownloadLimits
+from tiering.reading.prefetch import PrefetchLimits
+from tiering.reading.remote_index import IndexLimits
+from tiering.reading.remote_reader import RemoteReader, RemoteReadLimits
 
 CACHED_PER_DOWNLOAD_MIN = 4
 

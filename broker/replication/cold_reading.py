@@ -12,15 +12,15 @@ from typing import NamedTuple, Protocol
 from broker.partitions.partition import Partition
 from common.errors import ErrorCode, ProtocolError
 from storage.region import Region
-from tiering.downloads import Ticket
-from tiering.keys import SegmentKey, TierRoot
-from tiering.lineage import fits_from
-from tiering.partition_tier import PartitionTier
-from tiering.remote_index import DamagedObject, RemoteSegment
-from tiering.remote_reader import RemoteReader
-from tiering.remote_times import TimedRecord, first_at_or_after, latest
-from tiering.segment import SegmentId, TieredSegment
-from tiering.tier_shard import PartitionId
+from tiering.bucket.keys import SegmentKey, TierRoot
+from tiering.bucket.segment import SegmentId, TieredSegment
+from tiering.reading.downloads import Ticket
+from tiering.reading.remote_index import DamagedObject, RemoteSegment
+from tiering.reading.remote_reader import RemoteReader
+from tiering.reading.remote_times import TimedRecord, first_at_or_after, latest
+from tiering.shard.lineage import fits_from
+from tiering.shard.partition_tier import PartitionTier
+from tiering.shard.tier_shard import PartitionId
 
 logger = logging.getLogger(__name__)
 
@@ -50,7 +50,7 @@ class Damage(NamedTuple):
 
 
 class ReadableTier:
-    """One partition's tier at this moment, for one read: `tiering.remote_reader.TierView`."""
+    """One partition's tier at this moment, for one read: `tiering.reading.remote_reader.TierView`."""
 
     __slots__ = ("_log_start", "_partition", "_root", "name", "tier")
 

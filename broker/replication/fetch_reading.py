@@ -27,7 +27,7 @@ from kraft.records import AclOperation, AclResource
 from storage.cold_reads import PagesMissing, PageWait
 from storage.partition_log import PartitionLog
 from storage.region import Region
-from tiering.downloads import Ticket
+from tiering.reading.downloads import Ticket
 from wire.hot_codec import NO_TIER_END, FetchCall, FetchedRow, LeaderHint
 
 READ_COMMITTED = 1

@@ -6,10 +6,10 @@ from broker.tier.led import LedPartition, NotNow
 from broker.tier.services import TierCalls
 from object_store.errors import StoreError
 from object_store.store import ObjectStore
-from tiering.cluster_file import FIRST_INCARNATION, read_cluster_file
-from tiering.keys import TierRoot
-from tiering.manifest import DamagedManifest, read_manifest
-from tiering.shard_protocol import SEGMENTS_PER_REQUEST_MAX, Adopt
+from tiering.bucket.cluster_file import FIRST_INCARNATION, read_cluster_file
+from tiering.bucket.keys import TierRoot
+from tiering.manifests.manifest import DamagedManifest, read_manifest
+from tiering.shard.shard_protocol import SEGMENTS_PER_REQUEST_MAX, Adopt
 
 
 async def _check_store(store: ObjectStore, root: TierRoot, incarnation: int) -> None:

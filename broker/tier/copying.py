@@ -27,9 +27,8 @@ from object_store.errors import StoreError
 from object_store.store import FileRange, ObjectStore
 from storage.closed_segments import ClosedSegment, Contents, SegmentReader
 from storage.log_flusher import FlushDepth
-from tiering.keys import TierRoot
-from tiering.partition_tier import PartitionTier
-from tiering.segment import (
+from tiering.bucket.keys import TierRoot
+from tiering.bucket.segment import (
     LEADER_EPOCHS,
     OFFSET_INDEX,
     PRODUCER_SNAPSHOT,
@@ -39,7 +38,8 @@ from tiering.segment import (
     SegmentState,
     TieredSegment,
 )
-from tiering.shard_protocol import FinishCopy, StartCopy, StartDelete
+from tiering.shard.partition_tier import PartitionTier
+from tiering.shard.shard_protocol import FinishCopy, StartCopy, StartDelete
 
 logger = logging.getLogger(__name__)
 

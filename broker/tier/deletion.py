@@ -19,11 +19,11 @@ from object_store.store import ObjectStore
 from storage import retention
 from storage.audit_trail import AuditTrail, audited
 from storage.retention import SegmentView
-from tiering.keys import TierRoot
-from tiering.partition_tier import PartitionTier
-from tiering.segment import TieredSegment
-from tiering.shard_protocol import SEGMENTS_PER_REQUEST_MAX, FinishDelete, MoveLogStart, StartDelete
-from tiering.tier_records import cause_text
+from tiering.bucket.keys import TierRoot
+from tiering.bucket.segment import TieredSegment
+from tiering.shard.partition_tier import PartitionTier
+from tiering.shard.shard_protocol import SEGMENTS_PER_REQUEST_MAX, FinishDelete, MoveLogStart, StartDelete
+from tiering.shard.tier_records import cause_text
 
 OBJECTS_PER_ROUND_MAX = 1_000
 

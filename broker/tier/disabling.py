@@ -17,10 +17,10 @@ from broker.tier.deletion import Deleter
 from broker.tier.led import LedPartition, NotNow
 from broker.tier.services import TierServices
 from storage.audit_trail import audited
-from tiering.manifest_writer import shows
-from tiering.partition_tier import PartitionTier
-from tiering.shard_protocol import Empty
-from tiering.tier_shard import DISABLED
+from tiering.manifests.manifest_writer import shows
+from tiering.shard.partition_tier import PartitionTier
+from tiering.shard.shard_protocol import Empty
+from tiering.shard.tier_shard import DISABLED
 
 PAUSE_S = 1.0  # between two looks at what is still to be published or deleted
 

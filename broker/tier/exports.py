@@ -16,7 +16,7 @@ from common.pacing import Pacer, Work
 from common.ports import Clock
 from kraft.topic_names import INTERNAL_TOPICS
 from records.events import Event
-from tiering.exports import POSITIONS, Export, ReadyExport, batched
+from tiering.exports.exports import POSITIONS, Export, ReadyExport, batched
 
 LED_AT_ONCE = 200
 

@@ -11,9 +11,9 @@ from broker.tier.config import TierConfig, WorkKind
 from broker.tier.services import Guard, TierCalls
 from common.errors import OutcomeUnknown, ProtocolError
 from object_store.errors import StoreError
-from tiering.cluster_file import StaleCluster
-from tiering.partition_tier import PartitionTier
-from tiering.shard_protocol import Done, Mutation, RefusalCode, Refused
+from tiering.bucket.cluster_file import StaleCluster
+from tiering.shard.partition_tier import PartitionTier
+from tiering.shard.shard_protocol import Done, Mutation, RefusalCode, Refused
 
 
 async def check_owned(guard: Guard) -> None:

@@ -24,14 +24,14 @@ from common.ports import Ports
 from object_store.errors import StoreError
 from object_store.uri import parse_uri
 from storage.audit_trail import AuditTrail
-from tiering.cluster_file import ClusterGuard
-from tiering.export_rounds import ExportTrouble
-from tiering.exports import Exporter, ExporterServices, ExportWriter
-from tiering.keys import TierRoot
-from tiering.manifest_publisher import ManifestPublisher, PublisherLimits
-from tiering.manifest_writer import ManifestServices
-from tiering.store_seen import StoreSeen
-from tiering.sweeper import SweepLimits, SweepReport
+from tiering.bucket.cluster_file import ClusterGuard
+from tiering.bucket.keys import TierRoot
+from tiering.bucket.store_seen import StoreSeen
+from tiering.exports.export_rounds import ExportTrouble
+from tiering.exports.exports import Exporter, ExporterServices, ExportWriter
+from tiering.manifests.manifest_publisher import ManifestPublisher, PublisherLimits
+from tiering.manifests.manifest_writer import ManifestServices
+from tiering.upkeep.sweeper import SweepLimits, SweepReport
 
 logger = logging.getLogger(__name__)
 

@@ -27,10 +27,10 @@ from common.errors import OutcomeUnknown, ProtocolError
 from common.lifecycle import duty, end_task
 from object_store.errors import ObjectExists, ObjectMissing, StoreError
 from object_store.store import ObjectInfo
-from tiering.cluster_file import StaleCluster
-from tiering.keys import ERASE_READY_INFIX, ERASE_SUFFIX, VERDICT_SUFFIX
-from tiering.partition_tier import PartitionTier
-from tiering.proposal import (
+from tiering.bucket.cluster_file import StaleCluster
+from tiering.bucket.keys import ERASE_READY_INFIX, ERASE_SUFFIX, VERDICT_SUFFIX
+from tiering.bucket.segment import TieredSegment, is_uuid
+from tiering.jobs.proposal import (
     EraseReady,
     EraseRequest,
     Proposal,
@@ -40,9 +40,9 @@ from tiering.proposal import (
     decode_verdict,
     encode,
 )
-from tiering.segment import TieredSegment, is_uuid
-from tiering.shard_protocol import RefusalCode, Swap
-from tiering.tier_shard import PartitionId
+from tiering.shard.partition_tier import PartitionTier
+from tiering.shard.shard_protocol import RefusalCode, Swap
+from tiering.shard.tier_shard import PartitionId
 
 logger = logging.getLogger(__name__)
 

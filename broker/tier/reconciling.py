@@ -22,11 +22,11 @@ from storage import tier_start
 from storage.audit_trail import audited
 from storage.leader_epochs import LeaderEpochCache
 from storage.producer_snapshot import Snapshot, decode_snapshot, encode_snapshot
-from tiering.keys import TierRoot
-from tiering.lineage import fits_from
-from tiering.partition_tier import PartitionTier
-from tiering.segment import LEADER_EPOCHS, PRODUCER_SNAPSHOT, TieredSegment
-from tiering.shard_protocol import MoveLogStart
+from tiering.bucket.keys import TierRoot
+from tiering.bucket.segment import LEADER_EPOCHS, PRODUCER_SNAPSHOT, TieredSegment
+from tiering.shard.lineage import fits_from
+from tiering.shard.partition_tier import PartitionTier
+from tiering.shard.shard_protocol import MoveLogStart
 
 logger = logging.getLogger(__name__)
 

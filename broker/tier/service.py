@@ -31,8 +31,8 @@ from common.pacing import Work
 from kraft.image.partitions import PartitionImage
 from kraft.topic_names import INTERNAL_TOPICS
 from storage import tier_start
-from tiering.partition_tier import PartitionTier
-from tiering.shard_protocol import Claim, RefusalCode, Refused
+from tiering.shard.partition_tier import PartitionTier
+from tiering.shard.shard_protocol import Claim, RefusalCode, Refused
 
 logger = logging.getLogger(__name__)
 

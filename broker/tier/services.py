@@ -11,10 +11,10 @@ from common.pacing import Pacer
 from common.ports import Ports
 from object_store.store import ObjectStore
 from storage.audit_trail import AuditTrail
-from tiering.keys import TierRoot
-from tiering.manifest import ManifestHead
-from tiering.partition_tier import PartitionTier
-from tiering.shard_protocol import Claim, Done, Mutation, Refused
+from tiering.bucket.keys import TierRoot
+from tiering.manifests.manifest import ManifestHead
+from tiering.shard.partition_tier import PartitionTier
+from tiering.shard.shard_protocol import Claim, Done, Mutation, Refused
 
 
 class TierCalls(Protocol):
@@ -39,7 +39,7 @@ class TierCalls(Protocol):
 
 
 class Guard(Protocol):
-    """Whether the bucket is still this cluster's; `tiering.cluster_file.ClusterGuard`."""
+    """Whether the bucket is still this cluster's; `tiering.bucket.cluster_file.ClusterGuard`."""
 
     async def check(self) -> int:
         """Raises StaleCluster, StoreError, ValueError, OutcomeUnknown, ProtocolError."""
@@ -47,7 +47,7 @@ class Guard(Protocol):
 
 
 class Manifests(Protocol):
-    """The published image of what the tier holds; `tiering.manifest_publisher.ManifestPublisher`."""
+    """The published image of what the tier holds; `tiering.manifests.manifest_publisher.ManifestPublisher`."""
 
     def lead(self, tier: PartitionTier) -> None:
         """The claim was answered; `tier` is the live view. Publishes what the bucket does not show yet."""

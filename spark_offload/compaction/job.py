@@ -40,8 +40,8 @@ from spark_offload.job import JobOptions, Problem, Progress, Stage
 from spark_offload.options import OptionError
 from spark_offload.rewriting.log_pieces import CHUNK_BYTES
 from spark_offload.task_runs import run_tasks
-from tiering.keys import TierRoot
-from tiering.proposal import Proposal, Verdict, submit, wait_for_verdict
+from tiering.bucket.keys import TierRoot
+from tiering.jobs.proposal import Proposal, Verdict, submit, wait_for_verdict
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

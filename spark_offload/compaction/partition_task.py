@@ -26,9 +26,9 @@ from spark_offload.rewriting.log_pieces import DamagedObject, Piece, log_pieces,
 from spark_offload.rewriting.new_segment import NewSegment
 from spark_offload.task import store_at
 from storage.transaction_index import AbortedTransaction, decode
-from tiering.keys import PartitionPath, TierRoot
-from tiering.manifest import Manifest, read_manifest
-from tiering.segment import PRODUCER_SNAPSHOT, TRANSACTION_INDEX, TieredSegment
+from tiering.bucket.keys import PartitionPath, TierRoot
+from tiering.bucket.segment import PRODUCER_SNAPSHOT, TRANSACTION_INDEX, TieredSegment
+from tiering.manifests.manifest import Manifest, read_manifest
 
 if TYPE_CHECKING:
     from object_store.blocking import BlockingStore

@@ -10,8 +10,8 @@ from common.settings import Setting, SettingError
 from common.topic_settings import TOPIC_SETTINGS
 from object_store.store import ObjectStore
 from records.events import Event
-from tiering.exports import METADATA, newest_exports
-from tiering.keys import TierRoot
+from tiering.bucket.keys import TierRoot
+from tiering.exports.exports import METADATA, newest_exports
 
 COMPACT = "compact"
 _EVERYWHERE = ""  # the resource name of the cluster's defaults

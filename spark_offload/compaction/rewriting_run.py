@@ -21,7 +21,7 @@ from spark_offload.rewriting.new_segment import NewSegment
 from spark_offload.rewriting.rewriter import NO_HORIZON, BatchPlan, Choice, Rewritten, rewrite
 from spark_offload.varints import Integers
 from storage.transaction_index import encode
-from tiering.segment import TieredSegment
+from tiering.bucket.segment import TieredSegment
 
 PutSegment = Callable[[NewSegment, list[bytes]], TieredSegment]
 """Writes the object; the second argument are the entries of its transaction index."""

@@ -13,9 +13,9 @@ from typing import NamedTuple
 
 from spark_offload.compaction.survey import SegmentNotes
 from spark_offload.compaction.transactions import MarkerFate
-from tiering.proposal import SEGMENTS_MAX
-from tiering.segment import TieredSegment
-from tiering.segment_writer import LOG_BYTES_MAX, OFFSETS_MAX
+from tiering.bucket.segment import TieredSegment
+from tiering.jobs.proposal import SEGMENTS_MAX
+from tiering.jobs.segment_writer import LOG_BYTES_MAX, OFFSETS_MAX
 
 THIN_SHARE = 0.5
 """Of segment.bytes: a segment that is larger is not merged for its own sake, which bounds how often bytes move."""

@@ -24,7 +24,7 @@ from spark_offload.options import INFLATED_BYTES_MAX
 from spark_offload.payload import Payload, payloads
 from spark_offload.record_table import RecordTable, locate_records
 from spark_offload.rewriting.log_pieces import Piece
-from tiering.segment import TieredSegment
+from tiering.bucket.segment import TieredSegment
 
 Bits = npt.NDArray[np.uint8]
 

@@ -24,9 +24,9 @@ from spark_offload.erasure.segment_tasks import DAMAGED, Scanned, ScanSegment, S
 from spark_offload.job import JobOptions, Progress
 from spark_offload.options import OptionError
 from spark_offload.task_runs import run_tasks
-from tiering.exports import METADATA, newest_exports
-from tiering.keys import PartitionPath, TierRoot
-from tiering.manifest import DamagedManifest
+from tiering.bucket.keys import PartitionPath, TierRoot
+from tiering.exports.exports import METADATA, newest_exports
+from tiering.manifests.manifest import DamagedManifest
 
 if TYPE_CHECKING:
     from pyspark import Broadcast

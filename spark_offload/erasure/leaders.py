@@ -15,9 +15,9 @@ from common.machine import MachineClock
 from object_store.blocking import BlockingStore
 from object_store.errors import ObjectMissing
 from spark_offload.erasure.report import HeldObject
-from tiering.keys import PartitionPath, SegmentKey, TierRoot, parse_topic_directory
-from tiering.manifest import DamagedManifest, Manifest, read_manifest
-from tiering.proposal import (
+from tiering.bucket.keys import PartitionPath, SegmentKey, TierRoot, parse_topic_directory
+from tiering.bucket.segment import TieredSegment
+from tiering.jobs.proposal import (
     SEGMENTS_MAX,
     EraseRequest,
     Proposal,
@@ -27,7 +27,7 @@ from tiering.proposal import (
     wait_for_verdict,
     wait_until_erasable,
 )
-from tiering.segment import TieredSegment
+from tiering.manifests.manifest import DamagedManifest, Manifest, read_manifest
 
 POLL_S = 0.5
 ASKED_AGAIN_S = 0.05

@@ -10,9 +10,9 @@ from spark_offload.erasure.leaders import Replacement
 from spark_offload.erasure.report import PartitionErasure
 from spark_offload.erasure.segment_tasks import Scanned, Thinned
 from spark_offload.job import Problem
-from tiering.keys import PartitionPath
-from tiering.manifest import Manifest
-from tiering.segment import TieredSegment
+from tiering.bucket.keys import PartitionPath
+from tiering.bucket.segment import TieredSegment
+from tiering.manifests.manifest import Manifest
 
 ALTERED, CHANGED_MEANWHILE, VANISHED = "altered", "changed-meanwhile", "vanished"
 

@@ -16,8 +16,8 @@ from spark_offload.job import Problem
 from spark_offload.rewriting.log_pieces import DamagedObject, log_pieces, read_section
 from spark_offload.rewriting.new_segment import NewSegment
 from spark_offload.task import store_at
-from tiering.keys import PartitionPath, TierRoot
-from tiering.segment import TRANSACTION_INDEX, TieredSegment
+from tiering.bucket.keys import PartitionPath, TierRoot
+from tiering.bucket.segment import TRANSACTION_INDEX, TieredSegment
 
 if TYPE_CHECKING:
     from pyspark import Broadcast

@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-from tiering.keys import NO_TENANT, PartitionPath
+from tiering.bucket.keys import NO_TENANT, PartitionPath
 
 Span = tuple[int, int]
 Spans = tuple[Span, ...]

@@ -22,7 +22,7 @@ from spark_offload.export.tasks import unreadable
 from spark_offload.job import Problem
 from spark_offload.planning import PARTIAL_BYTES_MIN
 from spark_offload.sections import OffsetPositions, read_section
-from tiering.segment import OFFSET_INDEX, TRANSACTION_INDEX, TieredSegment
+from tiering.bucket.segment import OFFSET_INDEX, TRANSACTION_INDEX, TieredSegment
 
 
 class Readable(NamedTuple):

@@ -19,7 +19,7 @@ from spark_offload.options import INFLATED_BYTES_MAX
 from spark_offload.payload import payloads
 from spark_offload.record_table import locate_records
 from spark_offload.varints import DamagedRecords
-from tiering.segment import Section, TieredSegment
+from tiering.bucket.segment import Section, TieredSegment
 
 if TYPE_CHECKING:
     from object_store.blocking import BlockingStore

@@ -10,9 +10,9 @@ from records.builder import empty_batch
 from spark_offload.rewriting.log_pieces import read_section
 from spark_offload.rewriting.rewriter import Buffer, Rewritten
 from spark_offload.rewriting.spool import Spool
-from tiering.keys import PartitionPath, TierRoot
-from tiering.segment import LEADER_EPOCHS, PRODUCER_SNAPSHOT, TieredSegment
-from tiering.segment_writer import INDEX_INTERVAL_BYTES, SegmentWriter
+from tiering.bucket.keys import PartitionPath, TierRoot
+from tiering.bucket.segment import LEADER_EPOCHS, PRODUCER_SNAPSHOT, TieredSegment
+from tiering.jobs.segment_writer import INDEX_INTERVAL_BYTES, SegmentWriter
 
 if TYPE_CHECKING:
     from object_store.blocking import BlockingStore

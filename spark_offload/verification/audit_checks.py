@@ -9,9 +9,9 @@ from spark_offload.verification.bucket import PartitionFound
 from spark_offload.verification.checks import Check, Findings, Place
 from spark_offload.verification.partition_checks import STALE_AFTER_MS
 from spark_offload.verification.tier_history import FORGOTTEN, LogStartMove, TierHistory, history_of
-from tiering.audit_reading import ExportedAudit
-from tiering.manifest import Manifest
-from tiering.segment import SegmentId, SegmentState, TieredSegment
+from tiering.bucket.segment import SegmentId, SegmentState, TieredSegment
+from tiering.exports.audit_reading import ExportedAudit
+from tiering.manifests.manifest import Manifest
 
 RETENTION_TIME = "retention.ms"
 CAUSES = frozenset({RETENTION_TIME, "retention.bytes", "log start offset", "DeleteRecords", "adopted"})

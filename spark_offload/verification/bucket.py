@@ -18,14 +18,14 @@ from records.events import Event
 from spark_offload.catalog import chosen_root
 from spark_offload.named_partitions import check_named
 from spark_offload.options import OptionError, ReadOptions
-from tiering.audit_reading import ExportedAudit, read_audit
-from tiering.cluster_file import FIRST_INCARNATION, read_cluster_file
-from tiering.exports import METADATA, POSITIONS, newest_exports
-from tiering.inventory import FoundPartition, find_topics
-from tiering.keys import NO_TENANT, ManifestKey, PageKey, PartitionPath, SegmentKey, TierRoot
-from tiering.manifest import DamagedManifest, ManifestHead, read_head
-from tiering.proposal import Proposal, Verdict, decode_proposal, decode_verdict
-from tiering.segment import SegmentId
+from tiering.bucket.cluster_file import FIRST_INCARNATION, read_cluster_file
+from tiering.bucket.keys import NO_TENANT, ManifestKey, PageKey, PartitionPath, SegmentKey, TierRoot
+from tiering.bucket.segment import SegmentId
+from tiering.exports.audit_reading import ExportedAudit, read_audit
+from tiering.exports.exports import METADATA, POSITIONS, newest_exports
+from tiering.jobs.proposal import Proposal, Verdict, decode_proposal, decode_verdict
+from tiering.manifests.manifest import DamagedManifest, ManifestHead, read_head
+from tiering.upkeep.inventory import FoundPartition, find_topics
 
 READS_AT_ONCE = 16
 OLDER_MANIFESTS_MAX = 16

@@ -25,8 +25,8 @@ from spark_offload.verification.pieces import Piece, PieceResult
 from spark_offload.verification.record_reading import RecordReader, Source, Unreadable
 from spark_offload.verification.report import LedgerReport, PartitionReport
 from spark_offload.verification.swap_task import SwapPiece, sources_before
-from tiering.keys import TierRoot
-from tiering.segment import TRANSACTION_INDEX, TieredSegment
+from tiering.bucket.keys import TierRoot
+from tiering.bucket.segment import TRANSACTION_INDEX, TieredSegment
 
 PlaceName = tuple[str, int]
 """Topic id in hexadecimal, partition."""

@@ -35,9 +35,9 @@ from spark_offload.verification.pieces import Piece, PieceResult
 from spark_offload.verification.producer_walk import EXPIRATION_MS
 from spark_offload.verification.report import LedgerReport, PartitionReport, VerifyReport
 from spark_offload.verification.swap_task import check_swap
-from tiering.keys import PartitionPath, TierRoot
-from tiering.manifest import DamagedManifest, read_newest_head
-from tiering.segment import SegmentId
+from tiering.bucket.keys import PartitionPath, TierRoot
+from tiering.bucket.segment import SegmentId
+from tiering.manifests.manifest import DamagedManifest, read_newest_head
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -7,10 +7,10 @@ from itertools import pairwise
 
 from spark_offload.verification.bucket import PartitionFound
 from spark_offload.verification.checks import Check, Findings, Place
-from tiering.keys import TierRoot
-from tiering.lineage import fits_from, follows
-from tiering.manifest import Manifest
-from tiering.segment import SegmentId, SegmentState, TieredSegment, complaint
+from tiering.bucket.keys import TierRoot
+from tiering.bucket.segment import SegmentId, SegmentState, TieredSegment, complaint
+from tiering.manifests.manifest import Manifest
+from tiering.shard.lineage import fits_from, follows
 
 STALE_AFTER_MS = 60_000
 """A manifest is published within seconds of a change; an export that is older than this tells of no later one."""

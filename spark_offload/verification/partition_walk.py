@@ -11,7 +11,7 @@ from spark_offload.verification.pieces import Piece, PieceResult, Sections
 from spark_offload.verification.producer_walk import ProducerWalk
 from spark_offload.verification.report import PartitionReport
 from spark_offload.verification.segment_checks import check_segment
-from tiering.segment import PRODUCER_SNAPSHOT
+from tiering.bucket.segment import PRODUCER_SNAPSHOT
 
 SPANS_MAX = 1_000
 

@@ -34,7 +34,7 @@ from spark_offload.verification.record_checks import RecordChecker, decode, mark
 from spark_offload.verification.record_reading import Getter
 from spark_offload.verification.sections import aborted_entries, epoch_entries
 from storage.producer_snapshot import decode_snapshot
-from tiering.segment import LEADER_EPOCHS, OFFSET_INDEX, PRODUCER_SNAPSHOT, TIME_INDEX, TRANSACTION_INDEX
+from tiering.bucket.segment import LEADER_EPOCHS, OFFSET_INDEX, PRODUCER_SNAPSHOT, TIME_INDEX, TRANSACTION_INDEX
 
 T = TypeVar("T")
 SPANS_MAX = 1_000

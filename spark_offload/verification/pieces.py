@@ -13,7 +13,7 @@ from spark_offload.verification.ledger import NO_WRITES, Writes
 from spark_offload.verification.producer_runs import Producers
 from spark_offload.verification.sections import AbortedEntry
 from storage.producer_snapshot import SnapshotEntry
-from tiering.segment import TieredSegment
+from tiering.bucket.segment import TieredSegment
 
 UNKNOWN = -1
 Present = npt.NDArray[np.bool_]

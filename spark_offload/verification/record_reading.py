@@ -20,7 +20,7 @@ from spark_offload.verification.producer_runs import summarise
 from spark_offload.verification.producer_walk import ProducerWalk
 from spark_offload.verification.record_checks import Decoded, decode, marker_kinds, sound
 from spark_offload.verification.sections import aborted_entries
-from tiering.segment import TRANSACTION_INDEX, TieredSegment
+from tiering.bucket.segment import TRANSACTION_INDEX, TieredSegment
 
 _NOWHERE = Place("", -1)
 

@@ -20,7 +20,7 @@ from spark_offload.verification.checks import Check, Findings, Place
 from spark_offload.verification.key_table import NO_KEYS, KeyTable, LatestKeys, contents
 from spark_offload.verification.piece_task import TaskSettings
 from spark_offload.verification.record_reading import Getter, RecordReader, Source, Unreadable
-from tiering.segment import TieredSegment
+from tiering.bucket.segment import TieredSegment
 
 
 @dataclass(frozen=True, slots=True)

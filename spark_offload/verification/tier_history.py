@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from records.audit_event import AuditEvent, AuditKind, AuditSource
-from tiering.segment import SegmentId, SegmentState, is_uuid
+from tiering.bucket.segment import SegmentId, SegmentState, is_uuid
 
 FORGOTTEN = "FORGOTTEN"
 

@@ -10,15 +10,23 @@ from common.checksum import crc32c
 from object_store.store import FileRange, ObjectStore
 from tests.broker.replication_lab import CLUSTER_ID, NOW_MS, LabBroker
 from tests.tiering.tiered_log import GatedStore
-from tiering.chunk_cache import CacheLimits
-from tiering.downloads import DownloadLimits
-from tiering.keys import TierRoot
-from tiering.partition_tier import PartitionTier
-from tiering.prefetch import PrefetchLimits
-from tiering.remote_index import IndexLimits
-from tiering.remote_reader import RemoteReader, RemoteReadLimits
-from tiering.segment import OFFSET_INDEX, TIME_INDEX, TRANSACTION_INDEX, Section, SegmentId, SegmentState, TieredSegment
-from tiering.tier_records import PartitionRecord, encode_segment, encode_value
+from tiering.bucket.keys import TierRoot
+from tiering.bucket.segment import (
+    OFFSET_INDEX,
+    TIME_INDEX,
+    TRANSACTION_INDEX,
+    Section,
+    SegmentId,
+    SegmentState,
+    TieredSegment,
+)
+from tiering.reading.chunk_cache import CacheLimits
+from tiering.reading.downloads import DownloadLimits
+from tiering.reading.prefetch import PrefetchLimits
+from tiering.reading.remote_index import IndexLimits
+from tiering.reading.remote_reader import RemoteReader, RemoteReadLimits
+from tiering.shard.partition_tier import PartitionTier
+from tiering.shard.tier_records import PartitionRecord, encode_segment, encode_value
 
 CHUNK = 4_096
 LIMITS = RemoteReadLimits(

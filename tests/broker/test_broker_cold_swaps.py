@@ -18,9 +18,9 @@ from tests.broker.replication_lab import NOW_MS, batch, decode_all, fetch, list_
 from tests.broker.test_broker_cold_reads import Tiered, tiered
 from tests.records.control_batches import build_control_batch
 from tests.tiering.rewriting import every, write_rewritten
-from tiering.partition_tier import PartitionTier
-from tiering.segment import TieredSegment
-from tiering.tier_records import SwapRecord, encode_segment, encode_value, swap_key
+from tiering.bucket.segment import TieredSegment
+from tiering.shard.partition_tier import PartitionTier
+from tiering.shard.tier_records import SwapRecord, encode_segment, encode_value, swap_key
 
 pytestmark = pytest.mark.virtual_time
 

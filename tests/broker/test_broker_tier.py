@@ -17,10 +17,10 @@ from storage.partition_log import PartitionLog
 from storage.producer_snapshot import decode_snapshot
 from tests.broker.replication_lab import TOPIC, TOPIC_ID, Lab, batch, eventually, produce, values_of
 from tests.broker.tier_lab import PATH, ROOT, TINY, TierLab
-from tiering.manifest import read_manifest
-from tiering.partition_tier import PartitionTier
-from tiering.shard_protocol import Adopt, FinishCopy, StartCopy
-from tiering.sweeper import Sweeper, SweepLimits, SweepReport
+from tiering.manifests.manifest import read_manifest
+from tiering.shard.partition_tier import PartitionTier
+from tiering.shard.shard_protocol import Adopt, FinishCopy, StartCopy
+from tiering.upkeep.sweeper import Sweeper, SweepLimits, SweepReport
 
 pytestmark = pytest.mark.virtual_time
 

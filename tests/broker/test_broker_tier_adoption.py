@@ -31,8 +31,8 @@ from tests.broker.replication_lab import (
     row_of,
 )
 from tests.broker.tier_lab import ROOT, TINY, TierLab
-from tiering.cluster_file import set_incarnation
-from tiering.shard_protocol import Adopt
+from tiering.bucket.cluster_file import set_incarnation
+from tiering.shard.shard_protocol import Adopt
 
 pytestmark = pytest.mark.virtual_time
 

@@ -20,7 +20,7 @@ from tests.broker.lab_tier import LabTier
 from tests.broker.replication_lab import NEVER_MS, TOPIC_ID, Lab, eventually, fetch, row_of, values_of
 from tests.broker.test_broker_cold_reads import Tiered
 from tests.broker.test_broker_tier_damage import status
-from tiering.chunk_cache import Chunk, LentFile
+from tiering.reading.chunk_cache import Chunk, LentFile
 
 SMALL, LARGE = 200, 150_000  # bytes of a value: regions that are read, and regions that go by sendfile
 

@@ -13,7 +13,7 @@ from storage.log_config import LogConfig
 from tests.broker.replication_lab import TOPIC, eventually
 from tests.broker.test_broker_tier import filled
 from tests.broker.tier_lab import TierLab
-from tiering.shard_protocol import StartCopy
+from tiering.shard.shard_protocol import StartCopy
 
 pytestmark = pytest.mark.virtual_time
 

@@ -18,8 +18,8 @@ from object_store.errors import StoreUnavailable
 from storage.closed_segments import SegmentReader
 from tests.broker.replication_lab import TOPIC, TOPIC_ID, batch, eventually, produce
 from tests.broker.tier_lab import ROOT, TierLab
-from tiering.keys import SegmentKey
-from tiering.shard_protocol import Claim, Refused
+from tiering.bucket.keys import SegmentKey
+from tiering.shard.shard_protocol import Claim, Refused
 
 pytestmark = pytest.mark.virtual_time
 

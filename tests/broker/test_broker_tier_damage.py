@@ -14,7 +14,7 @@ from common.errors import ErrorCode
 from records.batch import HEADER_BYTES
 from tests.broker.replication_lab import TOPIC_ID, eventually, fetch, row_of
 from tests.broker.test_broker_cold_reads import Tiered, tiered
-from tiering.description import LedStatus
+from tiering.shard.description import LedStatus
 
 PUBLISHER: Any = SimpleNamespace(published=lambda *place: None, trouble=lambda *place: None)
 

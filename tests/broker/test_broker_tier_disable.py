@@ -14,8 +14,8 @@ from tests.broker.replication_lab import eventually
 from tests.broker.test_broker_tier import filled
 from tests.broker.test_broker_tier_copy_disable import configure
 from tests.broker.tier_lab import TierLab
-from tiering.manifest import ManifestHead
-from tiering.shard_protocol import Empty
+from tiering.manifests.manifest import ManifestHead
+from tiering.shard.shard_protocol import Empty
 
 pytestmark = pytest.mark.virtual_time
 

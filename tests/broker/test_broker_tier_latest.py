@@ -14,7 +14,7 @@ from records.builder import build_batch
 from records.record import Record
 from tests.broker.replication_lab import NOW_MS, list_offset, produce
 from tests.broker.test_broker_cold_reads import tiered
-from tiering.tier_records import encode_segment
+from tiering.shard.tier_records import encode_segment
 
 pytestmark = pytest.mark.virtual_time
 

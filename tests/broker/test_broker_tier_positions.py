@@ -11,7 +11,7 @@ from broker.tier.exports import LED_AT_ONCE, BrokerExports
 from common.machine import MachineClock
 from common.pacing import SLICE_COST, Pacer
 from kraft.topic_names import GROUP_TOPIC
-from tiering.exports import POSITIONS
+from tiering.exports.exports import POSITIONS
 
 
 class Led:

@@ -13,7 +13,7 @@ from broker.tier.opening import LateStore
 from object_store.errors import ObjectMissing, StoreDenied, StoreError, StoreUnavailable
 from object_store.store import ObjectInfo
 from tests.object_store.memory_store import MemoryStore
-from tiering.keys import TierRoot
+from tiering.bucket.keys import TierRoot
 
 BEGAN_MS, ENDED_MS = 1_000, 90_000
 

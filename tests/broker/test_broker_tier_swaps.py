@@ -18,8 +18,8 @@ from tests.broker.replication_lab import TOPIC_ID, batch, eventually, produce
 from tests.broker.test_broker_tier import VALUE, filled
 from tests.broker.tier_lab import PATH, QUICK, ROOT, TierLab
 from tests.tiering.rewriting import every, proposal_of, write_rewritten
-from tiering.manifest import read_manifest
-from tiering.proposal import (
+from tiering.bucket.segment import TieredSegment
+from tiering.jobs.proposal import (
     EraseReady,
     EraseRequest,
     Proposal,
@@ -30,8 +30,8 @@ from tiering.proposal import (
     submit,
     wait_for_verdict,
 )
-from tiering.segment import TieredSegment
-from tiering.shard_protocol import Swap
+from tiering.manifests.manifest import read_manifest
+from tiering.shard.shard_protocol import Swap
 
 pytestmark = pytest.mark.virtual_time
 

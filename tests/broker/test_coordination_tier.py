@@ -29,13 +29,13 @@ from tests.broker.coordinated_partition import MemoryPartition
 from tests.object_store.memory_store import MemoryStore
 from tests.tiering.segments import segment
 from tests.tiering.tier_world import WorldClock
-from tiering.cluster_file import ClusterGuard
-from tiering.keys import PartitionPath, TierRoot
-from tiering.manifest import read_manifest
-from tiering.manifest_writer import ManifestServices
-from tiering.partition_tier import PartitionTier
-from tiering.segment import SegmentState
-from tiering.shard_protocol import Claim, Done, DropPartition, FinishCopy, MoveLogStart, Refused, StartCopy
+from tiering.bucket.cluster_file import ClusterGuard
+from tiering.bucket.keys import PartitionPath, TierRoot
+from tiering.bucket.segment import SegmentState
+from tiering.manifests.manifest import read_manifest
+from tiering.manifests.manifest_writer import ManifestServices
+from tiering.shard.partition_tier import PartitionTier
+from tiering.shard.shard_protocol import Claim, Done, DropPartition, FinishCopy, MoveLogStart, Refused, StartCopy
 from wire.client import CallTimeout, ConnectionLost
 
 pytestmark = pytest.mark.virtual_time

@@ -20,15 +20,15 @@ from storage.offset_index import OffsetIndex
 from tests.broker.replication_lab import NOW_MS, TOPIC, TOPIC_ID, Lab, LabBroker, eventually
 from tests.object_store.faulty_store import FaultyStore
 from tests.object_store.memory_store import MemoryStore
-from tiering.cluster_file import ClusterGuard
-from tiering.keys import PartitionPath, SegmentKey, TierRoot
-from tiering.manifest_publisher import ManifestPublisher, PublisherLimits
-from tiering.manifest_writer import ManifestServices
-from tiering.partition_tier import PartitionTier
-from tiering.segment import OFFSET_INDEX, TieredSegment
-from tiering.shard_changes import Moment
-from tiering.shard_protocol import Claim, ClaimReply, Done, Mutation, Refused, Reply, Request
-from tiering.tier_shard import TierShard
+from tiering.bucket.cluster_file import ClusterGuard
+from tiering.bucket.keys import PartitionPath, SegmentKey, TierRoot
+from tiering.bucket.segment import OFFSET_INDEX, TieredSegment
+from tiering.manifests.manifest_publisher import ManifestPublisher, PublisherLimits
+from tiering.manifests.manifest_writer import ManifestServices
+from tiering.shard.partition_tier import PartitionTier
+from tiering.shard.shard_changes import Moment
+from tiering.shard.shard_protocol import Claim, ClaimReply, Done, Mutation, Refused, Reply, Request
+from tiering.shard.tier_shard import TierShard
 
 ROOT = TierRoot("cluster-1")
 PATH = PartitionPath(TOPIC, TOPIC_ID, 0)

@@ -18,8 +18,8 @@ from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, C
 from bench.embedded import EmbeddedCluster
 from object_store.opening import open_store
 from records.audit_event import AuditEvent, AuditKind, decode_audit_event
-from tiering.audit_reading import ExportedAudit, read_audit
-from tiering.keys import TierRoot
+from tiering.bucket.keys import TierRoot
+from tiering.exports.audit_reading import ExportedAudit, read_audit
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(300)]
 

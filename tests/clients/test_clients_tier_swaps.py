@@ -25,10 +25,10 @@ from records.batch import BatchHeader
 from tests.clients.test_clients_tier import SETTINGS, eventually, make_topic, objects, produce
 from tests.tidelog.test_tidelog_tier_rebuild import succeeded, tidelog
 from tests.tiering.rewriting import proposal_of, write_rewritten
-from tiering.inventory import find_topics
-from tiering.keys import TierRoot
-from tiering.manifest import Manifest
-from tiering.proposal import Verdict, submit, wait_for_verdict
+from tiering.bucket.keys import TierRoot
+from tiering.jobs.proposal import Verdict, submit, wait_for_verdict
+from tiering.manifests.manifest import Manifest
+from tiering.upkeep.inventory import find_topics
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(240)]
 

@@ -47,7 +47,7 @@ from tests.sim.plan import FAULTS_MS, Plan, draw_plan
 from tests.sim.rewriter import Rewriter
 from tests.sim.tier_watch import Intent, TierWatch
 from tests.sim.world import WALL_START_MS, Main, World, collect_dead, handled_cancellation, no_collection
-from tiering.keys import TierRoot
+from tiering.bucket.keys import TierRoot
 from wire.messages import CreateTopicsRequest
 
 COMES_UP_S = 12.0

@@ -8,7 +8,7 @@ from tests.sim.historian import Historian
 from tests.sim.history import History, TopicPartition
 from tests.sim.invariants import CommittedLog
 from tests.sim.plan import TOPIC
-from tiering.inventory import FoundTopic
+from tiering.upkeep.inventory import FoundTopic
 
 
 class Rereader:

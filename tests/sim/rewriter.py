@@ -13,10 +13,10 @@ from object_store.errors import StoreError
 from object_store.store import ObjectStore
 from tests.sim.history import History
 from tests.tiering.rewriting import Keep, proposal_of, write_rewritten
-from tiering.inventory import FoundPartition, find_topics
-from tiering.keys import TierRoot
-from tiering.proposal import submit, wait_for_verdict
-from tiering.segment import TieredSegment
+from tiering.bucket.keys import TierRoot
+from tiering.bucket.segment import TieredSegment
+from tiering.jobs.proposal import submit, wait_for_verdict
+from tiering.upkeep.inventory import FoundPartition, find_topics
 
 PAUSE_S = (0.1, 0.5)
 VERDICT_S = 2.0

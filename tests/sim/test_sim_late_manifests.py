@@ -19,12 +19,12 @@ from tests.sim.invariants import CommittedLog, Coverage, InvariantBroken
 from tests.sim.loop import NS, SimLoop, run
 from tests.sim.tier_watch import TierWatch
 from tests.tiering.tier_world import PATH, ROOT, TOPIC_ID, TierWorld, WorldClock
-from tiering.cluster_file import ClusterGuard
-from tiering.manifest import ManifestHead, decode_head, encode_head
-from tiering.manifest_writer import Deposed, ManifestContested, ManifestServices, ManifestWriter
-from tiering.shard_changes import Moment
-from tiering.shard_protocol import ForgetPartition, Reply, Request
-from tiering.sweeper import Sweeper, SweepLimits, SweepReport
+from tiering.bucket.cluster_file import ClusterGuard
+from tiering.manifests.manifest import ManifestHead, decode_head, encode_head
+from tiering.manifests.manifest_writer import Deposed, ManifestContested, ManifestServices, ManifestWriter
+from tiering.shard.shard_changes import Moment
+from tiering.shard.shard_protocol import ForgetPartition, Reply, Request
+from tiering.upkeep.sweeper import Sweeper, SweepLimits, SweepReport
 
 pytestmark = pytest.mark.simulation
 

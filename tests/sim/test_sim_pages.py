@@ -21,10 +21,10 @@ from tests.sim.invariants import InvariantBroken
 from tests.sim.loop import NS
 from tests.sim.plan import Plan, draw_plan
 from tests.sim.tier_watch import TierWatch, path_of
-from tiering import manifest
-from tiering.keys import ManifestKey, PageKey, PartitionPath, TierRoot
-from tiering.manifest import ManifestHead, decode_head, decode_page
-from tiering.segment import SegmentId
+from tiering.bucket.keys import ManifestKey, PageKey, PartitionPath, TierRoot
+from tiering.bucket.segment import SegmentId
+from tiering.manifests import manifest
+from tiering.manifests.manifest import ManifestHead, decode_head, decode_page
 
 pytestmark = pytest.mark.simulation
 

@@ -23,9 +23,9 @@ from tests.sim.rereading import Rereader
 from tests.sim.test_sim_restore import SEEDS, plans
 from tests.sim.world import WALL_START_MS, collect_dead, no_collection
 from tidelog.tier.rebuild import _tiered
-from tiering.cluster_file import begin_incarnation
-from tiering.inventory import FoundTopic, find_topics
-from tiering.keys import TierRoot
+from tiering.bucket.cluster_file import begin_incarnation
+from tiering.bucket.keys import TierRoot
+from tiering.upkeep.inventory import FoundTopic, find_topics
 
 pytestmark = pytest.mark.simulation
 

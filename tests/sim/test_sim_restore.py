@@ -16,9 +16,9 @@ from tests.sim.cluster_settings import broker_name
 from tests.sim.plan import TOPIC, Plan, draw_plan
 from tests.sim.rereading import Rereader
 from tests.sim.world import WALL_START_MS, collect_dead, no_collection
-from tiering.inventory import FoundTopic, find_topics
-from tiering.keys import TierRoot
-from tiering.restoring import NewTopic, check_restorable, copy_topic, first_epochs, write_manifests
+from tiering.bucket.keys import TierRoot
+from tiering.upkeep.inventory import FoundTopic, find_topics
+from tiering.upkeep.restoring import NewTopic, check_restorable, copy_topic, first_epochs, write_manifests
 from wire.messages import RestoreTopicRequest, schema_uuid
 
 pytestmark = pytest.mark.simulation

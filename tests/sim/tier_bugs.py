@@ -21,11 +21,12 @@ from storage.partition_log import PartitionLog
 from storage.producer_snapshot import Snapshot, encode_snapshot
 from tests.object_store.memory_store import MemoryStore
 from tests.sim.bucket import BucketClient
-from tiering import lineage, manifest_writer, swap_decision, tier_shard
-from tiering.keys import MANIFEST
-from tiering.partition_tier import PartitionTier
-from tiering.segment import TieredSegment
-from tiering.shard_protocol import Claim, FinishCopy, Refused, StartCopy, Swap
+from tiering.bucket.keys import MANIFEST
+from tiering.bucket.segment import TieredSegment
+from tiering.manifests import manifest_writer
+from tiering.shard import lineage, swap_decision, tier_shard
+from tiering.shard.partition_tier import PartitionTier
+from tiering.shard.shard_protocol import Claim, FinishCopy, Refused, StartCopy, Swap
 
 Replace = Callable[[Any, str, object], None]
 MANIFESTS = f"/{MANIFEST}/"

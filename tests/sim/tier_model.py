@@ -14,8 +14,8 @@ from msgspec.structs import replace
 from tests.sim.history import TopicPartition
 from tests.sim.invariants import CommittedLog, InvariantBroken, tell
 from tests.sim.replica_files import Batch, batch_at
-from tiering.segment import SegmentId, SegmentState, TieredSegment
-from tiering.tier_records import (
+from tiering.bucket.segment import SegmentId, SegmentState, TieredSegment
+from tiering.shard.tier_records import (
     KeyKind,
     PartitionRecord,
     SwapRecord,

@@ -16,10 +16,10 @@ from tests.sim.bucket import Bucket
 from tests.sim.history import TopicPartition
 from tests.sim.invariants import CommittedLog, Coverage, InvariantBroken
 from tests.sim.tier_model import Identity, ModelledTier, TierRecordsAreLegal, content_problem, rewritten_away
-from tiering.keys import ManifestKey, PageKey, PartitionPath, SegmentKey, TierRoot
-from tiering.manifest import ManifestHead, decode_head
-from tiering.segment import SegmentId, SegmentState
-from tiering.tier_records import KeyKind, SwapRecord, decode_key, decode_segment, decode_swap
+from tiering.bucket.keys import ManifestKey, PageKey, PartitionPath, SegmentKey, TierRoot
+from tiering.bucket.segment import SegmentId, SegmentState
+from tiering.manifests.manifest import ManifestHead, decode_head
+from tiering.shard.tier_records import KeyKind, SwapRecord, decode_key, decode_segment, decode_swap
 
 INFLATED_BYTES_MAX = 1 << 24
 

@@ -19,7 +19,7 @@ from records.record import Record
 from storage.producer_snapshot import Snapshot, SnapshotEntry
 from storage.transaction_index import AbortedTransaction
 from tests.spark_offload.tier_builder import NOW, BuiltPartition, batch, marker
-from tiering.segment import TieredSegment
+from tiering.bucket.segment import TieredSegment
 
 HEADERS = ((), (("h", b"1"),), (("h", b""), ("i", None)))
 KEYS = [b"a", b"b", b"c", b"", b"long" * 30, None]

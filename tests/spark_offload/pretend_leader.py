@@ -8,8 +8,8 @@ from pathlib import Path
 from types import TracebackType
 
 from tests.spark_offload.tier_builder import NOW, BuiltPartition
-from tiering.proposal import EraseReady, Proposal, Verdict, decode_erase_request, decode_proposal, encode
-from tiering.swap import swap_complaint
+from tiering.jobs.proposal import EraseReady, Proposal, Verdict, decode_erase_request, decode_proposal, encode
+from tiering.shard.swap import swap_complaint
 
 LOOK_S = 0.02
 Judge = Callable[[Proposal], str | None]

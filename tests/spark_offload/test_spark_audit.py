@@ -16,9 +16,9 @@ from object_store.opening import open_store
 from records.audit_event import AuditEvent, AuditKind, AuditSource
 from spark_offload import audit
 from spark_offload.options import OptionError
-from tiering.audit_export import AuditPiece, AuditWriter
-from tiering.audit_reading import AuditKey, audit_key
-from tiering.keys import TierRoot
+from tiering.bucket.keys import TierRoot
+from tiering.exports.audit_export import AuditPiece, AuditWriter
+from tiering.exports.audit_reading import AuditKey, audit_key
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -19,8 +19,8 @@ from tests.spark_offload.standalone_cluster import SPARK_HOME, StandaloneCluster
 from tests.spark_offload.tier_builder import NOW, BuiltPartition, TierBuilder, plain_batches
 from tidelog import spark_submit
 from tidelog.spark_jobs.code_archive import write_archive
-from tiering.cluster_file import begin_incarnation
-from tiering.proposal import Proposal
+from tiering.bucket.cluster_file import begin_incarnation
+from tiering.jobs.proposal import Proposal
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(600)]
 

@@ -22,8 +22,8 @@ from storage.producer_snapshot import Snapshot
 from tests.spark_offload import compaction_world
 from tests.spark_offload.compaction_world import Step, World, batches_of, decided, log_of, survivors
 from tests.spark_offload.tier_builder import NOW, BuiltPartition, TierBuilder, batch, plain_batches
-from tiering.segment import OFFSET_INDEX, TRANSACTION_INDEX, TieredSegment
-from tiering.swap import swap_complaint
+from tiering.bucket.segment import OFFSET_INDEX, TRANSACTION_INDEX, TieredSegment
+from tiering.shard.swap import swap_complaint
 
 DAY_MS = 86_400_000
 

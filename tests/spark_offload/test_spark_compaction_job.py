@@ -18,7 +18,7 @@ from spark_offload.job import SilentProgress
 from spark_offload.options import OptionError
 from tests.spark_offload.pretend_leader import PretendLeader
 from tests.spark_offload.tier_builder import NOW, BuiltPartition, TierBuilder, plain_batches
-from tiering.exports import ExportKey, export_key
+from tiering.exports.exports import ExportKey, export_key
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

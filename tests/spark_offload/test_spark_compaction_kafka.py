@@ -17,7 +17,7 @@ from storage.producer_snapshot import decode_snapshot
 from tests.spark_offload.compaction_world import Batch, batches_of, decided, survivors
 from tests.spark_offload.test_spark_compaction import all_batches, compact, policy
 from tests.spark_offload.tier_builder import BuiltPartition, TierBuilder
-from tiering.segment import OFFSET_INDEX, PRODUCER_SNAPSHOT, TIME_INDEX, TRANSACTION_INDEX
+from tiering.bucket.segment import OFFSET_INDEX, PRODUCER_SNAPSHOT, TIME_INDEX, TRANSACTION_INDEX
 
 HERE = Path(__file__).parent
 FIXTURE = HERE / "apache_kafka_4_1_transactions.tar.xz"

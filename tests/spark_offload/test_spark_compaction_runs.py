@@ -8,7 +8,7 @@ from spark_offload.compaction.partition_task import dirty_ratio, reaches_back
 from spark_offload.compaction.runs import Run, closes_before, forecast, plan_runs
 from spark_offload.compaction.survey import SegmentNotes
 from spark_offload.compaction.transactions import MarkerFate, MarkerNotes
-from tiering.segment import SegmentState, TieredSegment
+from tiering.bucket.segment import SegmentState, TieredSegment
 
 RECORDS, BIG = 100, 10_000
 

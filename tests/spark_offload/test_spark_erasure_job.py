@@ -21,7 +21,7 @@ from spark_offload.job import SilentProgress, Stage
 from spark_offload.options import OptionError
 from tests.spark_offload.pretend_leader import PretendLeader
 from tests.spark_offload.tier_builder import NOW, BuiltPartition, TierBuilder, batch, plain_batches
-from tiering.proposal import Proposal
+from tiering.jobs.proposal import Proposal
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

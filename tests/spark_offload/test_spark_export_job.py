@@ -27,7 +27,7 @@ from tests.spark_offload.export_rows import (
     table_of,
 )
 from tests.spark_offload.tier_builder import TierBuilder, marker, plain_batches, transactional
-from tiering.segment import PRODUCER_SNAPSHOT, TRANSACTION_INDEX
+from tiering.bucket.segment import PRODUCER_SNAPSHOT, TRANSACTION_INDEX
 
 pytestmark = pytest.mark.usefixtures("tasks_run_here")
 

@@ -19,7 +19,7 @@ from spark_offload.planning import plan_batch
 from spark_offload.pushdown import PushedBounds
 from spark_offload.stream_reader import TierStreamReader
 from tests.spark_offload.tier_builder import NOW, TierBuilder, plain_batches
-from tiering.exports import ExportKey, export_key
+from tiering.exports.exports import ExportKey, export_key
 
 Chosen = Callable[..., list[int]]
 

@@ -29,8 +29,8 @@ from spark_offload.rewriting.rewriter import NO_HORIZON, BatchPlan, Choice, Rewr
 from spark_offload.rewriting.spool import Spool
 from spark_offload.varints import read_varints, write_varints
 from tests.spark_offload.tier_builder import NOW
-from tiering.segment import OFFSET_INDEX, SegmentState, TieredSegment
-from tiering.segment_writer import SegmentWriter
+from tiering.bucket.segment import OFFSET_INDEX, SegmentState, TieredSegment
+from tiering.jobs.segment_writer import SegmentWriter
 
 SOME = [Record(0, NOW + at * 3, b"k%d" % at, b"v" * (at * 40), (("h", b"x"),) * (at % 3)) for at in range(12)]
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_offload.stream_offsets import Place, decode_offset, encode_offset, limited, place_of
-from tiering.keys import PartitionPath
+from tiering.bucket.keys import PartitionPath
 
 PLACE = place_of(PartitionPath("a-topic", bytes(15) + b"\1", 3))
 OTHER = Place(PLACE.directory, 12)

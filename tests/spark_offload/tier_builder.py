@@ -19,9 +19,8 @@ from storage.producer_snapshot import Snapshot, SnapshotEntry, encode_snapshot
 from storage.time_index import TimeIndex
 from storage.transaction_index import AbortedTransaction
 from tests.records.control_batches import build_control_batch
-from tiering.keys import PartitionPath, TierRoot
-from tiering.manifest import ManifestHead, encode_head
-from tiering.segment import (
+from tiering.bucket.keys import PartitionPath, TierRoot
+from tiering.bucket.segment import (
     OFFSET_INDEX,
     PRODUCER_SNAPSHOT,
     TIME_INDEX,
@@ -30,6 +29,7 @@ from tiering.segment import (
     SegmentState,
     TieredSegment,
 )
+from tiering.manifests.manifest import ManifestHead, encode_head
 
 NOW = 1_700_000_000_000
 

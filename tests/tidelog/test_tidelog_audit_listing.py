@@ -17,8 +17,8 @@ from tests.tiering.test_tiering_audit import ROOT, writer_of
 from tidelog.admin import audit_listing
 from tidelog.admin.audit_listing import Listing, NotAnswering, Wanted, read_store, read_topic
 from tidelog.moments import milliseconds
-from tiering.audit_export import AuditPiece
-from tiering.keys import PartitionPath
+from tiering.bucket.keys import PartitionPath
+from tiering.exports.audit_export import AuditPiece
 
 ONE, OTHER = bytes(range(16)).hex(), bytes(range(16, 32)).hex()
 

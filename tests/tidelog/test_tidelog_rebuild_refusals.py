@@ -21,9 +21,9 @@ from tidelog.commands import tier_rebuild as command
 from tidelog.output import fail
 from tidelog.tier import rebuild as tier_rebuild
 from tidelog.tier.rebuild import look, take_over
-from tiering.cluster_file import begin_incarnation, read_cluster_file
-from tiering.exports import METADATA, ExportKey, export_key
-from tiering.keys import TierRoot
+from tiering.bucket.cluster_file import begin_incarnation, read_cluster_file
+from tiering.bucket.keys import TierRoot
+from tiering.exports.exports import METADATA, ExportKey, export_key
 
 CLUSTER_ID = "cluster-1"
 ROOT = TierRoot(CLUSTER_ID)

@@ -12,9 +12,9 @@ from records.events import Event, EventsHeader, encode_events
 from tests.object_store.memory_store import MemoryStore
 from tests.tiering.tier_world import PATH, ROOT, TierWorld
 from tidelog.tier.rebuild import choose_cluster, look, prepare
-from tiering.cluster_file import begin_incarnation
-from tiering.exports import METADATA, POSITIONS, ExportKey, export_key
-from tiering.manifest_writer import ManifestWriter
+from tiering.bucket.cluster_file import begin_incarnation
+from tiering.exports.exports import METADATA, POSITIONS, ExportKey, export_key
+from tiering.manifests.manifest_writer import ManifestWriter
 
 SEEN_MS = 1_700_000_000_000
 LOST = PATH._replace(partition=1)

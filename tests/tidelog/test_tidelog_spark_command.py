@@ -23,7 +23,7 @@ from tests.spark_offload.tier_builder import NOW, TierBuilder, batch
 from tidelog.spark_jobs import spark_job
 from tidelog.spark_jobs.job_progress import LineProgress, amount, open_progress
 from tidelog.spark_jobs.spark_job import SessionOptions, SparkJob, choice, open_session
-from tiering.manifest import DamagedManifest
+from tiering.manifests.manifest import DamagedManifest
 
 
 def tidelog(*words: str) -> subprocess.CompletedProcess[str]:

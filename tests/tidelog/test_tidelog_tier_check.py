@@ -22,8 +22,8 @@ from tidelog.tier import check as tier_check
 from tidelog.tier.access import Answers, store_trouble
 from tidelog.tier.check import LOOKS, PATIENT_LOOKS, Patience, check_partition
 from tidelog.tier.waiting import FIRST_S, told
-from tiering.checking import Disagreement, State
-from tiering.description import BrokerTier
+from tiering.shard.description import BrokerTier
+from tiering.upkeep.checking import Disagreement, State
 
 BEHIND = Disagreement("manifest", "it shows __tier_state up to offset 20, which stands at 27", is_behind=True)
 ORPHAN = Disagreement("objects", "named by nobody", is_harmless=True)

@@ -12,8 +12,8 @@ from tests.tiering.test_tiering_checking import dropped
 from tests.tiering.tier_world import ROOT
 from tidelog.tier import newest as tier_newest
 from tidelog.tier.newest import LOOKS, late_partitions
-from tiering.checking import State
-from tiering.inventory import FoundTopic, find_topics
+from tiering.upkeep.checking import State
+from tiering.upkeep.inventory import FoundTopic, find_topics
 
 NO_CLIENT: Any = None
 

@@ -18,8 +18,8 @@ from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 from bench.embedded import EmbeddedCluster, free_ports
 from object_store.opening import open_store
 from records.events import Event
-from tiering.exports import GROUPS, METADATA, POSITIONS, newest_exports
-from tiering.keys import TierRoot
+from tiering.bucket.keys import TierRoot
+from tiering.exports.exports import GROUPS, METADATA, POSITIONS, newest_exports
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(300)]
 

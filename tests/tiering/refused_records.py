@@ -5,9 +5,9 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 
-from tiering.partition_tier import PartitionTier
-from tiering.tier_records import TierRecord
-from tiering.tier_shard import PartitionId, TierShard
+from tiering.shard.partition_tier import PartitionTier
+from tiering.shard.tier_records import TierRecord
+from tiering.shard.tier_shard import PartitionId, TierShard
 
 STATE = [name for name in PartitionTier.__slots__ if name != "_recent"]
 

@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 from common.checksum import crc32c
 from object_store.store import ObjectStore
 from records.batch import BatchHeader, iterate_batches
-from tiering.keys import PartitionPath, TierRoot
-from tiering.proposal import Proposal
-from tiering.segment import LEADER_EPOCHS, PRODUCER_SNAPSHOT, TRANSACTION_INDEX, TieredSegment
-from tiering.segment_writer import SegmentWriter
+from tiering.bucket.keys import PartitionPath, TierRoot
+from tiering.bucket.segment import LEADER_EPOCHS, PRODUCER_SNAPSHOT, TRANSACTION_INDEX, TieredSegment
+from tiering.jobs.proposal import Proposal
+from tiering.jobs.segment_writer import SegmentWriter
 
 Keep = Callable[[BatchHeader], bool]
 

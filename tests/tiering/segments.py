@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tiering.segment import Section, SegmentState, TieredSegment
+from tiering.bucket.segment import Section, SegmentState, TieredSegment
 
 
 def uuid_of(number: int) -> str:

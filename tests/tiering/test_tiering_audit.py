@@ -21,8 +21,9 @@ from records.audit_event import (
     encode_audit_event,
 )
 from tests.object_store.memory_store import MemoryStore
-from tiering.audit_export import AuditExporter, AuditExporterServices, AuditPiece, AuditWriter
-from tiering.audit_reading import (
+from tiering.bucket.keys import TierRoot
+from tiering.exports.audit_export import AuditExporter, AuditExporterServices, AuditPiece, AuditWriter
+from tiering.exports.audit_reading import (
     AuditKey,
     audit_key,
     iterate_audit,
@@ -30,9 +31,8 @@ from tiering.audit_reading import (
     parse_audit_key,
     read_audit,
 )
-from tiering.export_rounds import ExportTrouble
-from tiering.keys import TierRoot
-from tiering.tier_records import cause_and_actor, cause_text
+from tiering.exports.export_rounds import ExportTrouble
+from tiering.shard.tier_records import cause_and_actor, cause_text
 
 ROOT = TierRoot("Y2x1c3Rlci1vZi10ZXN0cw")
 TOPIC_ID = bytes(range(16))

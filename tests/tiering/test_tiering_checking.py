@@ -8,14 +8,15 @@ from msgspec.structs import replace
 from records.events import EventsHeader, encode_events
 from tests.tiering.segments import segment, uuid_of
 from tests.tiering.tier_world import PATH, ROOT, TierWorld
-from tiering.checking import State, compare
-from tiering.exports import METADATA, POSITIONS, ExportKey, export_key
-from tiering.inventory import FoundTopic, find_clusters, find_topics
-from tiering.keys import PartitionPath
-from tiering.manifest import HEAD_SEGMENTS_MAX, Manifest, read_manifest
-from tiering.manifest_writer import ManifestWriter
-from tiering.partition_tier import PartitionTier
-from tiering.restoring import (
+from tiering.bucket.keys import PartitionPath
+from tiering.bucket.segment import PRODUCER_SNAPSHOT, SegmentId, TieredSegment
+from tiering.exports.exports import METADATA, POSITIONS, ExportKey, export_key
+from tiering.manifests.manifest import HEAD_SEGMENTS_MAX, Manifest, read_manifest
+from tiering.manifests.manifest_writer import ManifestWriter
+from tiering.shard.partition_tier import PartitionTier
+from tiering.upkeep.checking import State, compare
+from tiering.upkeep.inventory import FoundTopic, find_clusters, find_topics
+from tiering.upkeep.restoring import (
     CannotRestore,
     NewTopic,
     ObjectsLost,
@@ -28,7 +29,6 @@ from tiering.restoring import (
     remove_copies,
     write_manifests,
 )
-from tiering.segment import PRODUCER_SNAPSHOT, SegmentId, TieredSegment
 
 NEW = NewTopic("again", bytes([7] * 16), "", 1)
 

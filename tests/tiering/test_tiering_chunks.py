@@ -13,7 +13,7 @@ from records.batch import read_header
 from storage import offset_index
 from storage.offset_index import OffsetIndex
 from tests.tiering.tiered_log import values_batch
-from tiering.chunk import SPACING_BYTES, ChunkPlan, DamagedChunk, Expected, plan_chunks, store_checked
+from tiering.reading.chunk import SPACING_BYTES, ChunkPlan, DamagedChunk, Expected, plan_chunks, store_checked
 
 HIGH = 1 << 40
 FIRST, SECOND, THIRD = values_batch(10, [b"a", b"b"]), values_batch(12, [b"c"]), values_batch(13, [b"d"])

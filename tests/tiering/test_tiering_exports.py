@@ -11,8 +11,8 @@ from object_store.store import ObjectStore
 from tests.object_store.faulty_store import Faults, FaultyStore
 from tests.object_store.memory_store import MemoryStore
 from tests.tiering.tier_world import ROOT, WorldClock
-from tiering.cluster_file import ClusterGuard, StaleCluster, begin_incarnation
-from tiering.exports import (
+from tiering.bucket.cluster_file import ClusterGuard, StaleCluster, begin_incarnation
+from tiering.exports.exports import (
     KEPT,
     METADATA,
     Export,

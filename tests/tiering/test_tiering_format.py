@@ -15,10 +15,10 @@ from records.builder import build_batch
 from records.record import Record
 from tests.tiering.segments import segment
 from tests.tiering.tier_world import PATH, ROOT, TierWorld
-from tiering.keys import ManifestKey, PageKey, PartitionPath, SegmentKey, TierRoot, parse_topic_directory
-from tiering.manifest_writer import ManifestWriter
-from tiering.segment import Section, SegmentId, SegmentState
-from tiering.shard_protocol import FinishCopy, StartCopy
+from tiering.bucket.keys import ManifestKey, PageKey, PartitionPath, SegmentKey, TierRoot, parse_topic_directory
+from tiering.bucket.segment import Section, SegmentId, SegmentState
+from tiering.manifests.manifest_writer import ManifestWriter
+from tiering.shard.shard_protocol import FinishCopy, StartCopy
 
 Bucket = dict[str, bytes]
 

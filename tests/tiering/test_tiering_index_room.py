@@ -13,14 +13,14 @@ from hypothesis import strategies as st
 from common.machine_disk import MachineDisk
 from storage.transaction_index import AbortedTransaction
 from tests.tiering.tiered_log import START_MS, GatedStore, TieredLog, Waiter, take, values_batch
-from tiering import remote_index
-from tiering.chunk_cache import CacheLimits
-from tiering.downloads import DownloadLimits, Ticket
-from tiering.prefetch import PrefetchLimits
-from tiering.remote_index import IndexLimits
-from tiering.remote_reader import RemoteReader, RemoteReadLimits
-from tiering.remote_times import first_at_or_after
-from tiering.segment import OFFSET_INDEX
+from tiering.bucket.segment import OFFSET_INDEX
+from tiering.reading import remote_index
+from tiering.reading.chunk_cache import CacheLimits
+from tiering.reading.downloads import DownloadLimits, Ticket
+from tiering.reading.prefetch import PrefetchLimits
+from tiering.reading.remote_index import IndexLimits
+from tiering.reading.remote_reader import RemoteReader, RemoteReadLimits
+from tiering.reading.remote_times import first_at_or_after
 
 CHUNK = 4_096
 READERS = 5

@@ -6,8 +6,8 @@ import pytest
 
 from tests.object_store.memory_store import MemoryStore
 from tests.tiering.tier_world import ROOT
-from tiering.inventory import TopicPlace, find_topics, list_partitions
-from tiering.keys import NOT_TENANTS, PartitionPath
+from tiering.bucket.keys import NOT_TENANTS, PartitionPath
+from tiering.upkeep.inventory import TopicPlace, find_topics, list_partitions
 
 ONE, OTHER = bytes(range(16)), bytes(range(16, 32))
 

@@ -30,8 +30,8 @@ from tests.tiering.test_tiering_chunks import (
     build,
 )
 from tests.tiering.tiered_log import TieredLog, error_of, read_when_there, take, values_batch
-from tiering import chunk, chunk_cache
-from tiering.chunk import (
+from tiering.reading import chunk, chunk_cache
+from tiering.reading.chunk import (
     PIECE_BYTES,
     STEP_BATCHES,
     STEP_BYTES,
@@ -41,11 +41,11 @@ from tiering.chunk import (
     check_in_place,
     store_checked,
 )
-from tiering.chunk_cache import DIRECTORY, CacheLimits
-from tiering.downloads import DownloadLimits, Downloads
-from tiering.prefetch import PrefetchLimits
-from tiering.remote_index import IndexLimits
-from tiering.remote_reader import RemoteReader, RemoteReadLimits
+from tiering.reading.chunk_cache import DIRECTORY, CacheLimits
+from tiering.reading.downloads import DownloadLimits, Downloads
+from tiering.reading.prefetch import PrefetchLimits
+from tiering.reading.remote_index import IndexLimits
+from tiering.reading.remote_reader import RemoteReader, RemoteReadLimits
 
 CHUNK, OPEN_MAX = 4_096, 3
 

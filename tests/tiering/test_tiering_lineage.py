@@ -12,11 +12,11 @@ from msgspec.structs import replace
 
 from tests.tiering.segments import segment
 from tests.tiering.tier_world import TOPIC_ID, TierWorld
-from tiering import partition_tier
-from tiering.lineage import fits, follows
-from tiering.partition_tier import PartitionTier
-from tiering.segment import TRANSACTION_INDEX, Section, SegmentState, TieredSegment
-from tiering.tier_records import decode_segment, encode_segment
+from tiering.bucket.segment import TRANSACTION_INDEX, Section, SegmentState, TieredSegment
+from tiering.shard import partition_tier
+from tiering.shard.lineage import fits, follows
+from tiering.shard.partition_tier import PartitionTier
+from tiering.shard.tier_records import decode_segment, encode_segment
 
 CHAIN = [(1, 0), (3, 100), (4, 150), (8, 300)]
 

@@ -17,8 +17,8 @@ from tests.object_store.memory_store import MemoryStore
 from tests.tiering.segments import segment
 from tests.tiering.test_tiering_swap import rewritten
 from tests.tiering.tier_world import PATH, ROOT, TOPIC_ID, TierWorld
-from tiering.cluster_file import StaleCluster, begin_incarnation, read_cluster_file
-from tiering.manifest import (
+from tiering.bucket.cluster_file import StaleCluster, begin_incarnation, read_cluster_file
+from tiering.manifests.manifest import (
     HEAD_SEGMENTS_MAX,
     DamagedManifest,
     Manifest,
@@ -27,11 +27,11 @@ from tiering.manifest import (
     read_manifest,
     read_newest_head,
 )
-from tiering.manifest_publisher import ManifestPublisher, PublisherLimits
-from tiering.manifest_writer import Deposed, ManifestContested, ManifestWriter
-from tiering.shard_protocol import Adopt, Done, Empty, Swap
-from tiering.sweeper import Sweeper, SweepLimits, SweepReport
-from tiering.tier_records import PartitionRecord, encode_value, partition_key
+from tiering.manifests.manifest_publisher import ManifestPublisher, PublisherLimits
+from tiering.manifests.manifest_writer import Deposed, ManifestContested, ManifestWriter
+from tiering.shard.shard_protocol import Adopt, Done, Empty, Swap
+from tiering.shard.tier_records import PartitionRecord, encode_value, partition_key
+from tiering.upkeep.sweeper import Sweeper, SweepLimits, SweepReport
 
 pytestmark = pytest.mark.virtual_time
 

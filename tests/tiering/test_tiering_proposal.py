@@ -15,7 +15,8 @@ from tests.tiering.rewriting import proposal_of
 from tests.tiering.segments import segment, uuid_of
 from tests.tiering.test_tiering_swap import rewritten
 from tests.tiering.tier_world import PATH, ROOT
-from tiering.proposal import (
+from tiering.bucket.segment import SegmentId
+from tiering.jobs.proposal import (
     SEGMENTS_MAX,
     EraseReady,
     EraseRequest,
@@ -31,7 +32,6 @@ from tiering.proposal import (
     wait_for_verdict,
     wait_until_erasable,
 )
-from tiering.segment import SegmentId
 
 pytestmark = pytest.mark.virtual_time
 

@@ -10,11 +10,11 @@ import pytest
 
 from common.machine_disk import MachineDisk
 from tests.tiering.tiered_log import GatedStore, TieredLog, read_when_there, take
-from tiering.chunk_cache import CacheLimits
-from tiering.downloads import DownloadLimits, Ticket
-from tiering.prefetch import PrefetchLimits
-from tiering.remote_index import IndexLimits
-from tiering.remote_reader import RemoteReader, RemoteReadLimits
+from tiering.reading.chunk_cache import CacheLimits
+from tiering.reading.downloads import DownloadLimits, Ticket
+from tiering.reading.prefetch import PrefetchLimits
+from tiering.reading.remote_index import IndexLimits
+from tiering.reading.remote_reader import RemoteReader, RemoteReadLimits
 
 CHUNK = 4_096
 READERS = 5

@@ -27,12 +27,12 @@ from tests.tiering.tiered_log import (
     take,
     values_batch,
 )
-from tiering.chunk_cache import DIRECTORY, CacheLimits
-from tiering.downloads import DownloadLimits, Ticket
-from tiering.prefetch import PrefetchLimits
-from tiering.remote_index import IndexLimits
-from tiering.remote_reader import AbortedRead, RemoteReader, RemoteReadLimits
-from tiering.remote_times import first_at_or_after
+from tiering.reading.chunk_cache import DIRECTORY, CacheLimits
+from tiering.reading.downloads import DownloadLimits, Ticket
+from tiering.reading.prefetch import PrefetchLimits
+from tiering.reading.remote_index import IndexLimits
+from tiering.reading.remote_reader import AbortedRead, RemoteReader, RemoteReadLimits
+from tiering.reading.remote_times import first_at_or_after
 
 pytestmark = pytest.mark.virtual_time
 

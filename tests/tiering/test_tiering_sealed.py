@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from common.checksum import crc32c
 from tests.object_store.memory_store import MemoryStore
 from tests.tiering.tier_world import ROOT, TierWorld
-from tiering.cluster_file import begin_incarnation, read_cluster_file
-from tiering.keys import PartitionPath
-from tiering.manifest import DamagedManifest, decode_head, encode_head
-from tiering.manifest_writer import ManifestWriter
-from tiering.sealed import check_seal, sealed
+from tiering.bucket.cluster_file import begin_incarnation, read_cluster_file
+from tiering.bucket.keys import PartitionPath
+from tiering.bucket.sealed import check_seal, sealed
+from tiering.manifests.manifest import DamagedManifest, decode_head, encode_head
+from tiering.manifests.manifest_writer import ManifestWriter
 
 values = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.text(max_size=8),

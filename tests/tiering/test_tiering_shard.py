@@ -9,10 +9,10 @@ import pytest
 
 from tests.tiering.refused_records import check_taken_back
 from tests.tiering.segments import segment, uuid_of
-from tiering.partition_tier import PartitionTier
-from tiering.segment import SegmentId, SegmentState
-from tiering.shard_changes import Moment
-from tiering.shard_protocol import (
+from tiering.bucket.segment import SegmentId, SegmentState
+from tiering.shard.partition_tier import PartitionTier
+from tiering.shard.shard_changes import Moment
+from tiering.shard.shard_protocol import (
     Adopt,
     Claim,
     ClaimReply,
@@ -34,8 +34,8 @@ from tiering.shard_protocol import (
     decode_request,
     encode,
 )
-from tiering.tier_records import TierRecord, decode_key
-from tiering.tier_shard import TierShard
+from tiering.shard.tier_records import TierRecord, decode_key
+from tiering.shard.tier_shard import TierShard
 
 TOPIC_ID = bytes(range(16))
 STARTED, FINISHED = SegmentState.COPY_STARTED, SegmentState.COPY_FINISHED

@@ -11,10 +11,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from tests.tiering.refused_records import check_taken_back
 from tests.tiering.segments import segment
 from tests.tiering.test_tiering_swap import rewritten
-from tiering.partition_tier import PartitionTier
-from tiering.segment import SegmentState, TieredSegment
-from tiering.shard_changes import Moment
-from tiering.shard_protocol import (
+from tiering.bucket.segment import SegmentState, TieredSegment
+from tiering.shard.partition_tier import PartitionTier
+from tiering.shard.shard_changes import Moment
+from tiering.shard.shard_protocol import (
     Claim,
     ClaimReply,
     Describe,
@@ -32,8 +32,8 @@ from tiering.shard_protocol import (
     StartDelete,
     Swap,
 )
-from tiering.tier_records import TierRecord
-from tiering.tier_shard import TierShard
+from tiering.shard.tier_records import TierRecord
+from tiering.shard.tier_shard import TierShard
 
 TOPIC_ID = bytes(16)
 LEADERS = st.sampled_from((1, 2))

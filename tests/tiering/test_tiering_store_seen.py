@@ -13,8 +13,14 @@ from object_store.errors import StoreUnavailable, StoreUnfit
 from object_store.store import Body, ObjectInfo
 from tests.object_store.memory_store import MemoryStore
 from tests.tiering.tier_world import ROOT, WorldClock
-from tiering.cluster_file import CHECK_INTERVAL_S, ClusterGuard, StaleCluster, begin_incarnation, read_cluster_file
-from tiering.store_seen import FILE_NAME, StoreSeen
+from tiering.bucket.cluster_file import (
+    CHECK_INTERVAL_S,
+    ClusterGuard,
+    StaleCluster,
+    begin_incarnation,
+    read_cluster_file,
+)
+from tiering.bucket.store_seen import FILE_NAME, StoreSeen
 
 pytestmark = pytest.mark.virtual_time
 

@@ -11,10 +11,10 @@ from msgspec.structs import replace
 
 from tests.tiering.segments import segment
 from tests.tiering.test_tiering_shard import TOPIC_ID, ShardDriver, compacted, replayed
-from tiering.segment import Section, SegmentId, SegmentState, TieredSegment
-from tiering.shard_protocol import Adopt, Claim, Done, FinishDelete, MoveLogStart, StartCopy, StartDelete, Swap
-from tiering.swap import merged_epochs, swap_complaint
-from tiering.tier_shard import TierShard
+from tiering.bucket.segment import Section, SegmentId, SegmentState, TieredSegment
+from tiering.shard.shard_protocol import Adopt, Claim, Done, FinishDelete, MoveLogStart, StartCopy, StartDelete, Swap
+from tiering.shard.swap import merged_epochs, swap_complaint
+from tiering.shard.tier_shard import TierShard
 
 
 def rewritten(inputs: Sequence[TieredSegment], number: int) -> TieredSegment:

@@ -13,14 +13,14 @@ from tests.tiering.rewriting import proposal_of
 from tests.tiering.segments import segment, uuid_of
 from tests.tiering.test_tiering_swap import rewritten
 from tests.tiering.tier_world import PATH, ROOT, TOPIC_ID, TierWorld
-from tiering.keys import PartitionPath
-from tiering.manifest import newest_version, read_manifest
-from tiering.manifest_writer import ManifestWriter
-from tiering.partition_tier import PartitionTier
-from tiering.proposal import submit
-from tiering.segment import SegmentId, SegmentState
-from tiering.shard_protocol import StartCopy, Swap
-from tiering.sweeper import Sweeper, SweepLimits, SweepReport
+from tiering.bucket.keys import PartitionPath
+from tiering.bucket.segment import SegmentId, SegmentState
+from tiering.jobs.proposal import submit
+from tiering.manifests.manifest import newest_version, read_manifest
+from tiering.manifests.manifest_writer import ManifestWriter
+from tiering.shard.partition_tier import PartitionTier
+from tiering.shard.shard_protocol import StartCopy, Swap
+from tiering.upkeep.sweeper import Sweeper, SweepLimits, SweepReport
 
 DAY_S = 24 * 3_600
 

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 
 from tests.object_store.memory_store import MemoryStore
 from tests.tiering.segments import segment
-from tiering.cluster_file import ClusterGuard
-from tiering.keys import PartitionPath, TierRoot
-from tiering.manifest_writer import ManifestServices
-from tiering.partition_tier import PartitionTier
-from tiering.segment import SegmentState
-from tiering.shard_changes import Moment
-from tiering.shard_protocol import (
+from tiering.bucket.cluster_file import ClusterGuard
+from tiering.bucket.keys import PartitionPath, TierRoot
+from tiering.bucket.segment import SegmentState
+from tiering.manifests.manifest_writer import ManifestServices
+from tiering.shard.partition_tier import PartitionTier
+from tiering.shard.shard_changes import Moment
+from tiering.shard.shard_protocol import (
     Claim,
     ClaimReply,
     DropPartition,
@@ -24,7 +24,7 @@ from tiering.shard_protocol import (
     StartCopy,
     StartDelete,
 )
-from tiering.tier_shard import TierShard
+from tiering.shard.tier_shard import TierShard
 
 TOPIC_ID = bytes(range(16))
 ROOT = TierRoot("cluster-1")

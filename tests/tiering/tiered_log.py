@@ -17,10 +17,10 @@ from storage.region import Region
 from storage.time_index import TimeIndex
 from storage.transaction_index import AbortedTransaction, encode
 from tests.object_store.memory_store import MemoryStore
-from tiering.downloads import Ticket
-from tiering.remote_index import RemoteSegment
-from tiering.remote_reader import RemoteRead, RemoteReader
-from tiering.segment import OFFSET_INDEX, TIME_INDEX, TRANSACTION_INDEX, Section, SegmentState, TieredSegment
+from tiering.bucket.segment import OFFSET_INDEX, TIME_INDEX, TRANSACTION_INDEX, Section, SegmentState, TieredSegment
+from tiering.reading.downloads import Ticket
+from tiering.reading.remote_index import RemoteSegment
+from tiering.reading.remote_reader import RemoteRead, RemoteReader
 
 START_MS = 1_000_000
 INTERVAL_BYTES = 512

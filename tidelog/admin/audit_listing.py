@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, TypeVar
 
 from object_store.store import ObjectStore
 from records.audit_event import AuditEvent, decode_audit_event
-from tiering.audit_reading import AuditProblem, iterate_audit
-from tiering.inventory import list_partitions
-from tiering.keys import TierRoot
+from tiering.bucket.keys import TierRoot
+from tiering.exports.audit_reading import AuditProblem, iterate_audit
+from tiering.upkeep.inventory import list_partitions
 
 if TYPE_CHECKING:
     from kafka import KafkaConsumer, TopicPartition

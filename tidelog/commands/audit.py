@@ -103,7 +103,7 @@ def _read_store(listing: Listing, uri: str, cluster: str | None) -> None:
     from object_store.uri import InvalidStoreUri  # noqa: PLC0415
     from tidelog.admin.audit_listing import read_store  # noqa: PLC0415
     from tidelog.tier.rebuild import choose_cluster  # noqa: PLC0415
-    from tiering.keys import TierRoot  # noqa: PLC0415
+    from tiering.bucket.keys import TierRoot  # noqa: PLC0415
 
     try:
         with BlockingStore(uri) as opened:

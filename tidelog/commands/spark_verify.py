@@ -143,7 +143,7 @@ def asked_brokers(bootstrap: str | None, command_config: Path | None) -> Iterato
     from spark_offload.verification.checks import Check  # noqa: PLC0415
     from tidelog.tier.access import ask_brokers, opened_store  # noqa: PLC0415
     from tidelog.tier.check import Patience, check_partition  # noqa: PLC0415
-    from tiering.keys import PartitionPath  # noqa: PLC0415
+    from tiering.bucket.keys import PartitionPath  # noqa: PLC0415
 
     with admin_client(bootstrap, command_config=command_config) as client:
         answers, patience = ask_brokers(client), Patience()

@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from object_store.blocking import BlockingStore
     from tidelog.admin.library_client import AdminClient
     from tidelog.tier.access import Answers
-    from tiering.inventory import FoundTopic
-    from tiering.keys import PartitionPath, TierRoot
-    from tiering.restoring import NewTopic
+    from tiering.bucket.keys import PartitionPath, TierRoot
+    from tiering.upkeep.inventory import FoundTopic
+    from tiering.upkeep.restoring import NewTopic
 
 Tier = Annotated[str | None, typer.Option("--tier", help="The object store, if not as the brokers say.", metavar="URI")]
 READY_WITHIN_S = 120.0
@@ -109,7 +109,7 @@ def restore(
     """
     from kraft.topic_names import check_topic_name  # noqa: PLC0415
     from tidelog.tier.access import ask_brokers, live_topics, opened_store, split_name  # noqa: PLC0415
-    from tiering.inventory import find_topics  # noqa: PLC0415
+    from tiering.upkeep.inventory import find_topics  # noqa: PLC0415
 
     name, topic_id = split_name(topic)
     try:
@@ -155,7 +155,7 @@ def restore(
 
 def _paths(client: AdminClient, answers: Answers, topic: str | None) -> list[PartitionPath]:
     """The tiered partitions that live, and those of deleted topics whose delay lasts."""
-    from tiering.keys import PartitionPath  # noqa: PLC0415
+    from tiering.bucket.keys import PartitionPath  # noqa: PLC0415
 
     found: dict[tuple[str, str, int], None] = {}
     for broker in answers.brokers:
@@ -177,7 +177,7 @@ def _chosen(
     topics: list[FoundTopic], name: str, topic_id: bytes | None, live: set[bytes], without: list[int]
 ) -> FoundTopic:
     """The one that is meant; ends the command when it lives, is gone, or several could be."""
-    from tiering.restoring import CannotRestore, check_restorable  # noqa: PLC0415
+    from tiering.upkeep.restoring import CannotRestore, check_restorable  # noqa: PLC0415
 
     if topic_id in live or (topics and all(topic.topic_id in live for topic in topics)):
         fail(f"the topic {name} lives: only a deleted one is restored")
@@ -225,7 +225,7 @@ def _check_whole(
 ) -> list[str]:
     """By the word of the bucket, its exports and the brokers: what is lost, in words; ends the command unless that is
     allowed."""
-    from tiering.restoring import (  # noqa: PLC0415
+    from tiering.upkeep.restoring import (  # noqa: PLC0415
         CannotRestore,
         ObjectsLost,
         PartitionsLost,
@@ -261,7 +261,7 @@ def _restore(
     left_out: str,
 ) -> None:
     """Ask, copy, describe, create. What was copied goes again when the topic cannot be made after all."""
-    from tiering.restoring import CannotRestore, NewTopic, copy_topic, remove_copies, write_manifests  # noqa: PLC0415
+    from tiering.upkeep.restoring import CannotRestore, NewTopic, copy_topic, remove_copies, write_manifests  # noqa: PLC0415
 
     chance = random.SystemRandom()
     incarnation = answers.store.incarnation if answers.store is not None else 1
@@ -284,7 +284,7 @@ def _refusal(
     client: AdminClient, found: FoundTopic, new: NewTopic, configs: dict[str, str], replicas: int
 ) -> str | None:
     """Why the controller would not make such a topic, before anything is copied for it."""
-    from tiering.restoring import first_epochs  # noqa: PLC0415
+    from tiering.upkeep.restoring import first_epochs  # noqa: PLC0415
     from wire.messages import CreateTopicsRequest  # noqa: PLC0415
 
     topic = CreateTopicsRequest.CreatableTopic(
@@ -310,7 +310,7 @@ def _create(
     replicas: int,
     left_out: str,
 ) -> str | None:
-    from tiering.restoring import first_epochs  # noqa: PLC0415
+    from tiering.upkeep.restoring import first_epochs  # noqa: PLC0415
     from wire.messages import RestoreTopicRequest, schema_uuid  # noqa: PLC0415
 
     request = RestoreTopicRequest(

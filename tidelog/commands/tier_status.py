@@ -15,7 +15,7 @@ from tidelog.output import Json, fail, show
 
 if TYPE_CHECKING:
     from tidelog.tier.access import Answers
-    from tiering.description import LedStatus
+    from tiering.shard.description import LedStatus
 
 PARTITION_COLUMNS = [
     "topic", "partition", "leader", "log_start", "local_start", "high_watermark", "tier_end", "segments", "tier_bytes",
@@ -82,7 +82,7 @@ def ls(
 ) -> None:
     """Every segment that the tier holds of a topic, as `__tier_state` has it."""
     from tidelog.tier.access import ask_brokers, live_topics, read_state, split_name  # noqa: PLC0415
-    from tiering.keys import PartitionPath, TierRoot  # noqa: PLC0415
+    from tiering.bucket.keys import PartitionPath, TierRoot  # noqa: PLC0415
 
     name, topic_id = split_name(topic)
     rows: list[dict[str, Any]] = []

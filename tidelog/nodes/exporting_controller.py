@@ -14,11 +14,11 @@ from object_store.uri import parse_uri
 from tidelog.configuration.job_schedule import parse_schedule
 from tidelog.nodes.job_scheduler import JobScheduler
 from tidelog.nodes.metadata_feed import MetadataFeed
-from tiering.audit_export import FOR_EVER, AuditExporter, AuditExporterServices, AuditWriter
-from tiering.cluster_file import ClusterGuard
-from tiering.exports import METADATA, Export, Exporter, ExporterServices, ExportWriter, ReadyExport
-from tiering.keys import TierRoot
-from tiering.store_seen import StoreSeen
+from tiering.bucket.cluster_file import ClusterGuard
+from tiering.bucket.keys import TierRoot
+from tiering.bucket.store_seen import StoreSeen
+from tiering.exports.audit_export import FOR_EVER, AuditExporter, AuditExporterServices, AuditWriter
+from tiering.exports.exports import METADATA, Export, Exporter, ExporterServices, ExportWriter, ReadyExport
 
 INCARNATIONS_KEPT = 2
 

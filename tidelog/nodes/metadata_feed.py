@@ -15,7 +15,7 @@ from kraft.image.metadata import EMPTY_IMAGE, MetadataImage
 from kraft.metadata_audit import MetadataAudit
 from kraft.metadata_log import unframe_batches
 from records.audit_event import AuditEvent, AuditSource
-from tiering.audit_export import AuditPiece
+from tiering.exports.audit_export import AuditPiece
 
 PIECE_BYTES = 1 << 20
 IMAGES_KEPT = 4

@@ -27,7 +27,7 @@ from object_store.uri import InvalidStoreUri
 from tidelog.output import EXIT_FAILED, EXIT_USAGE, fail
 from tidelog.spark_jobs.interruption import Interruption
 from tidelog.spark_jobs.python_workers import end_python_workers
-from tiering.manifest import DamagedManifest
+from tiering.manifests.manifest import DamagedManifest
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

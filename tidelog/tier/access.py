@@ -15,10 +15,10 @@ from object_store.limits import StoreLimits
 from object_store.uri import InvalidStoreUri, parse_uri
 from tidelog.output import EXIT_USAGE, fail
 from tidelog.tier.waiting import told
-from tiering.checking import State
-from tiering.description import BrokerTier, StoreStatus, decode_broker, decode_page
-from tiering.keys import TierRoot
-from tiering.segment import TieredSegment
+from tiering.bucket.keys import TierRoot
+from tiering.bucket.segment import TieredSegment
+from tiering.shard.description import BrokerTier, StoreStatus, decode_broker, decode_page
+from tiering.upkeep.checking import State
 from wire.messages import DescribeTierRequest, schema_uuid
 
 if TYPE_CHECKING:

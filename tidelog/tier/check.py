@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Any
 from object_store.errors import ObjectMissing, StoreError
 from tidelog.tier.access import read_state
 from tidelog.tier.waiting import told
-from tiering.checking import Disagreement, State, compare
-from tiering.keys import SegmentKey
-from tiering.manifest import DamagedManifest, Manifest, read_manifest
+from tiering.bucket.keys import SegmentKey
+from tiering.manifests.manifest import DamagedManifest, Manifest, read_manifest
+from tiering.upkeep.checking import Disagreement, State, compare
 
 if TYPE_CHECKING:
     from object_store.blocking import BlockingStore
     from tidelog.admin.library_client import AdminClient
-    from tiering.keys import PartitionPath, TierRoot
-    from tiering.segment import SegmentId
+    from tiering.bucket.keys import PartitionPath, TierRoot
+    from tiering.bucket.segment import SegmentId
 
 LOOKS = 8
 PATIENT_LOOKS = 60

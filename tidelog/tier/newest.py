@@ -8,13 +8,13 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from tidelog.tier.access import read_state
-from tiering.checking import behind
-from tiering.inventory import FoundTopic, read_partition
+from tiering.upkeep.checking import behind
+from tiering.upkeep.inventory import FoundTopic, read_partition
 
 if TYPE_CHECKING:
     from object_store.blocking import BlockingStore
     from tidelog.admin.library_client import AdminClient
-    from tiering.keys import TierRoot
+    from tiering.bucket.keys import TierRoot
 
 LOOKS = 40
 PAUSE_S = 0.5

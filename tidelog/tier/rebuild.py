@@ -18,10 +18,10 @@ from object_store.store import ObjectStore
 from records.events import Event, Events, EventsHeader, decode_events, encode_events
 from tidelog.moments import utc
 from tidelog.tier.rebuild_report import RebuildReport, count_objects
-from tiering.cluster_file import CHECK_INTERVAL_S, ClusterFile, begin_incarnation, read_cluster_file
-from tiering.exports import GROUPS, METADATA, POSITIONS, newest_exports
-from tiering.inventory import FoundTopic, find_clusters, find_topics
-from tiering.keys import TierRoot
+from tiering.bucket.cluster_file import CHECK_INTERVAL_S, ClusterFile, begin_incarnation, read_cluster_file
+from tiering.bucket.keys import TierRoot
+from tiering.exports.exports import GROUPS, METADATA, POSITIONS, newest_exports
+from tiering.upkeep.inventory import FoundTopic, find_clusters, find_topics
 
 OLD_CLUSTER_WAIT_S = CHECK_INTERVAL_S + 5.0
 """How long after the take-over an old cluster that still lives may not know of it."""

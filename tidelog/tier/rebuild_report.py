@@ -10,8 +10,8 @@ from kraft.rebuild import Rebuild, RebuiltTopic
 from object_store.store import ObjectStore
 from records.events import Event, Events
 from tidelog.moments import utc
-from tiering.inventory import FoundTopic
-from tiering.keys import SegmentKey, TierRoot
+from tiering.bucket.keys import SegmentKey, TierRoot
+from tiering.upkeep.inventory import FoundTopic
 
 Place = tuple[bytes, int]
 

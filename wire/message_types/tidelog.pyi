@@ -235,7 +235,7 @@ class DescribeTierRequest(Request[DescribeTierResponse]):
     after_base_offset: int = ...
 
 class DescribeTierResponse(Response):
-    """`description` is JSON, of `tiering.description`."""
+    """`description` is JSON, of `tiering.shard.description`."""
 
     throttle_time_ms: int = ...
     error_code: int = ...
@@ -325,7 +325,7 @@ class TenantKeysReadyResponse(Response):
     error_code: int = ...
 
 class TierStateRequest(Request[TierStateResponse]):
-    """Not Apache Kafka's: a batch of requests of `tiering.shard_protocol`, one per call."""
+    """Not Apache Kafka's: a batch of requests of `tiering.shard.shard_protocol`, one per call."""
 
     class TierCall(Struct):
         topic_id: UUID | None = ...

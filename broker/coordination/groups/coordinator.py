@@ -31,7 +31,7 @@ from kraft.image.key_ranges import Keeping, keeping
 from kraft.image.metadata import MetadataImage
 from kraft.records import KeysPhase
 from kraft.topic_names import GROUP_TOPIC
-from tiering.exports import batched
+from tiering.exports.exports import batched
 
 Reply = TypeVar("Reply")
 

@@ -14,7 +14,7 @@ from broker.coordination.shard import Now
 from common.errors import ProtocolError
 from common.pacing import Work
 from records.events import Event, EventsWriter
-from tiering.exports import GROUPS, Export, NotExported, batched
+from tiering.exports.exports import GROUPS, Export, NotExported, batched
 
 GROUPS_AT_ONCE = 100
 OFFSETS_AT_ONCE = 200

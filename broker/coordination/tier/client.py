@@ -1,8 +1,8 @@
 """How a partition's leader asks its tier shard, wherever that is hosted.
 
 Calls to one broker travel together: while a request is on its way the next calls gather, so that a broker that takes
-over thousands of partitions sends a few requests. Every request may be repeated (see `tiering.shard_protocol`), so a
-call is sent again until it is answered or its time is up.
+over thousands of partitions sends a few requests. Every request may be repeated (see `tiering.shard.shard_protocol`),
+so a call is sent again until it is answered or its time is up.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from common.lifecycle import duty, end_task
 from kraft.image.metadata import MetadataImage
 from kraft.links import Links
 from kraft.topic_names import TIER_TOPIC
-from tiering.partition_tier import PartitionTier
-from tiering.segment import SegmentId
-from tiering.shard_protocol import (
+from tiering.bucket.segment import SegmentId
+from tiering.shard.partition_tier import PartitionTier
+from tiering.shard.shard_protocol import (
     Claim,
     ClaimReply,
     Describe,
@@ -40,7 +40,7 @@ from tiering.shard_protocol import (
     decode_reply,
     encode,
 )
-from tiering.tier_records import decode_key
+from tiering.shard.tier_records import decode_key
 from wire.client import CallTimeout, ConnectionLost, TooManyCalls
 from wire.messages import TierStateRequest, schema_uuid
 

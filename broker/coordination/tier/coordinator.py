@@ -12,10 +12,10 @@ from common.errors import ErrorCode, ProtocolError
 from kraft.image.delta import MetadataDelta
 from kraft.image.metadata import MetadataImage
 from kraft.topic_names import TIER_TOPIC
-from tiering.partition_tier import TierBefore
-from tiering.shard_changes import Moment
-from tiering.shard_protocol import Describe, DropPartition, Reply, Request
-from tiering.tier_shard import PartitionId, TierShard
+from tiering.shard.partition_tier import TierBefore
+from tiering.shard.shard_changes import Moment
+from tiering.shard.shard_protocol import Describe, DropPartition, Reply, Request
+from tiering.shard.tier_shard import PartitionId, TierShard
 
 
 class HostedTierShard:

@@ -22,14 +22,14 @@ from common.identifiers import ZERO_UUID
 from common.lifecycle import duty, end_tasks
 from kraft.image.metadata import MetadataImage
 from object_store.errors import StoreError
-from tiering.cluster_file import StaleCluster
-from tiering.inventory import list_partitions
-from tiering.keys import PartitionPath
-from tiering.manifest_writer import Deposed, ManifestContested, ManifestServices, ManifestWriter
-from tiering.partition_tier import PartitionTier
-from tiering.shard_protocol import Done, ForgetPartition
-from tiering.sweeper import Sweeper, SweepLimits, SweepReport
-from tiering.tier_shard import PartitionId, TierShard
+from tiering.bucket.cluster_file import StaleCluster
+from tiering.bucket.keys import PartitionPath
+from tiering.manifests.manifest_writer import Deposed, ManifestContested, ManifestServices, ManifestWriter
+from tiering.shard.partition_tier import PartitionTier
+from tiering.shard.shard_protocol import Done, ForgetPartition
+from tiering.shard.tier_shard import PartitionId, TierShard
+from tiering.upkeep.inventory import list_partitions
+from tiering.upkeep.sweeper import Sweeper, SweepLimits, SweepReport
 
 _log = logging.getLogger(__name__)
 

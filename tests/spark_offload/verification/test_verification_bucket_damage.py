@@ -15,8 +15,8 @@ from tests.spark_offload.verification.verified_tier import (
     history,
     verify_here,
 )
-from tiering.exports import POSITIONS
-from tiering.manifest import PageRef, encode_page
+from tiering.exports.exports import POSITIONS
+from tiering.manifests.manifest import PageRef, encode_page
 
 HURT = 1
 """The segment of four that the damage is in."""

@@ -25,8 +25,8 @@ from spark_offload.verification.comparing import KeysError, keys_file, read_keys
 from spark_offload.verification.key_table import KeyTable
 from spark_offload.verification.ledger import LedgerError, key_hash, read_ledger
 from tests.spark_offload.verification.verified_tier import NOW, VerifiedTier, checks_of, verify_here
-from tiering.proposal import Proposal, encode
-from tiering.segment import PRODUCER_SNAPSHOT
+from tiering.bucket.segment import PRODUCER_SNAPSHOT
+from tiering.jobs.proposal import Proposal, encode
 
 Row = tuple[int, str, str | None]
 """Offset, key, value (None: a tombstone)."""

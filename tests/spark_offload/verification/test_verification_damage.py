@@ -25,7 +25,7 @@ from tests.spark_offload.verification.verified_tier import (
     records_at,
     verify_here,
 )
-from tiering.segment import (
+from tiering.bucket.segment import (
     LEADER_EPOCHS,
     OFFSET_INDEX,
     PRODUCER_SNAPSHOT,

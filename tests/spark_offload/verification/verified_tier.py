@@ -28,11 +28,8 @@ from storage.producer_state import ProducerStates
 from storage.time_index import TimeIndex
 from storage.transaction_index import AbortedTransaction
 from tests.records.control_batches import build_control_batch
-from tiering.audit_reading import AuditKey, audit_key
-from tiering.exports import METADATA, ExportKey, export_key
-from tiering.keys import PartitionPath, TierRoot
-from tiering.manifest import ManifestHead, encode_head
-from tiering.segment import (
+from tiering.bucket.keys import PartitionPath, TierRoot
+from tiering.bucket.segment import (
     LEADER_EPOCHS,
     OFFSET_INDEX,
     PRODUCER_SNAPSHOT,
@@ -42,6 +39,9 @@ from tiering.segment import (
     SegmentState,
     TieredSegment,
 )
+from tiering.exports.audit_reading import AuditKey, audit_key
+from tiering.exports.exports import METADATA, ExportKey, export_key
+from tiering.manifests.manifest import ManifestHead, encode_head
 
 NOW = 1_700_000_000_000
 INTERVAL_BYTES = 400

@@ -1,0 +1,1 @@
+"""What lies in the bucket, by its names and values: segments, whose bucket it is."""

@@ -1,0 +1,1 @@
+"""What the cluster writes to its bucket beside segments: its metadata, and the audit."""

@@ -1,0 +1,1 @@
+"""What the tier holds of a partition, published in the bucket for readers without any broker."""

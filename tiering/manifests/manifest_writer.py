@@ -1,0 +1,193 @@
+"""Writes the versions of one partition's manifest: create-only, so that of two leaders one always learns of the other.
+
+A leader looks for the newest version once, and again when the next number is taken, when a put has failed, and when its
+last look is long ago. It stops for good when that version is of a higher leader epoch, of a newer incarnation of the
+cluster, or of a deleted topic. A page that its predecessor wrote, or that a swap may have changed, is taken over only
+if it names exactly what the leader's own state has in its range.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from dataclasses import dataclass
+
+from common.identifiers import random_uuid
+from common.pacing import Pacer, at_once
+from common.ports import Clock
+from object_store.errors import ObjectExists, ObjectMissing
+from object_store.store import ObjectStore
+from tiering.bucket.cluster_file import ClusterGuard
+from tiering.bucket.keys import TierRoot
+from tiering.manifests.manifest import (
+    DamagedManifest,
+    ManifestHead,
+    PageRef,
+    build,
+    encode_head,
+    holds,
+    newest_version,
+    read_head,
+)
+from tiering.shard.partition_tier import PartitionTier
+
+ATTEMPTS_MAX = 8
+
+_log = logging.getLogger(__name__)
+
+
+class Deposed(Exception):
+    """The bucket shows that somebody newer leads this partition, or that it is gone: publish nothing more."""
+
+
+class ManifestContested(Exception):
+    """Not now: others write versions as fast as this one, or an adoption comes first."""
+
+
+@dataclass(frozen=True, slots=True)
+class ManifestServices:
+    """What writers share. `guard` is asked before each version; without `pacer` manifests are built at once.
+
+    `sight_s`: how long a writer relies on its last look. It is well below the age at which the sweeper removes the last
+    manifest of a deleted topic, so that a leader which was suspended that long learns of the deletion.
+    """
+
+    store: ObjectStore
+    root: TierRoot
+    guard: ClusterGuard
+    clock: Clock
+    random: random.Random
+    pacer: Pacer | None = None
+    sight_s: float = 12 * 3_600.0
+
+
+class ManifestWriter:
+    """One per partition and claim. `tier` is the leader's live view. One `publish` at a time."""
+
+    def __init__(self, services: ManifestServices, tier: PartitionTier) -> None:
+        self.tier = tier
+        self.published: ManifestHead | None = None
+        """The newest head that this writer knows to be in the bucket, and to be its own."""
+        self._services = services
+        self._version = -1  # newest known; -1: look first
+        self._seen_s = 0.0  # when it was, by the monotonic clock
+        self._pages: list[PageRef] = []
+        self._pages_of = (-1, -1)  # generation and newest swap when they were known to hold
+
+    async def publish(self, *, empty: bool = False) -> ManifestHead:
+        """Write the tier as it is now as the next version; does nothing when the last one shows the same already.
+
+        Raises Deposed and StaleCluster for good; ManifestContested, StoreError and what the guard raises for now.
+        """
+        services, tier = self._services, self.tier
+        for _ in range(ATTEMPTS_MAX):
+            incarnation = await services.guard.check()
+            if self._version < 0 or services.clock.monotonic() - self._seen_s > services.sight_s:
+                await self._look()
+            if self.published is not None and shows(self.published, tier, empty=empty):
+                return self.published
+            if self._pages_of != _shape(tier):
+                await self._keep_pages(self._pages)
+            work = build(
+                tier,
+                self._pages,
+                cluster_id=services.root.cluster_id,
+                incarnation=incarnation,
+                version=self._version + 1,
+                published_ms=services.clock.wall_ms(),
+                new_uuid=lambda: random_uuid(services.random).hex(),
+                empty=empty,
+            )
+            pacer = services.pacer
+            built = at_once(work) if pacer is None else await pacer.run(work, "manifests", own=True)
+            path, head = tier.path, built.head
+            for page in built.new_pages:
+                await services.store.put(services.root.page_key(path, page.ref.uuid), page.body, create_only=True)
+            sent_s = services.clock.monotonic()
+            self._version = -1  # whatever becomes of the put: an error leaves open whether the number is taken
+            try:
+                key = services.root.manifest_key(path, head.version)
+                await services.store.put(key, encode_head(head), create_only=True)
+            except ObjectExists:
+                continue  # a newer leader's, an older one's, or this one's with its answer lost
+            self.published, self._version, self._pages = head, head.version, head.pages
+            self._seen_s = sent_s
+            return head
+        raise ManifestContested(f"{ATTEMPTS_MAX} versions of {tier.path.topic}-{tier.partition} were taken")
+
+    async def _look(self) -> None:
+        """Find the newest version, and what of it can be built upon."""
+        services, path = self._services, self.tier.path
+        seen_s = services.clock.monotonic()
+        version = await newest_version(services.store, services.root, path)
+        pages: list[PageRef] = []
+        head: ManifestHead | None = None
+        if version:
+            try:
+                head = await read_head(services.store, services.root, path, version)
+            except ObjectMissing:
+                raise ManifestContested(f"version {version} of {path.topic}-{path.partition} is gone") from None
+            except DamagedManifest as error:  # the tier's own state is whole: write the next one without it
+                _log.error("a manifest cannot be read", extra={"reason": str(error)})
+        if head is not None:
+            self._check(head)
+            pages = head.pages
+        await self._keep_pages(pages)
+        self.published = head if head is not None and self._is_own(head) else None
+        self._version, self._seen_s = version, seen_s
+
+    async def _keep_pages(self, pages: list[PageRef]) -> None:
+        """Those of `pages` that hold. Nothing of the tier but its end and log start moves on behind the last look."""
+        while True:
+            shape, kept = _shape(self.tier), list[PageRef]()
+            for page in pages:
+                if page.end_offset <= self.tier.log_start_offset:
+                    continue
+                if not holds(page, self.tier):
+                    break  # pages lie in a row: what comes behind a missing one goes into new ones
+                kept.append(page)
+                await asyncio.sleep(0)
+            if shape == _shape(self.tier):
+                self._pages, self._pages_of = kept, shape
+                return
+            pages = kept
+
+    def _check(self, head: ManifestHead) -> None:
+        services, record = self._services, self.tier.record
+        services.guard.saw(head.incarnation)
+        what = f"version {head.version} of {head.topic}-{head.partition}"
+        if head.incarnation < services.guard.incarnation:
+            was_emptied = head.generation > 0 and not (head.pages or head.segments)
+            if head.end_offset and not was_emptied and (not record.adopted_version or record.adopting):
+                raise ManifestContested(f"{what} is of an earlier incarnation and has to be adopted first")
+            return
+        if head.leader_epoch > record.leader_epoch:
+            raise Deposed(f"{what} is of leader epoch {head.leader_epoch}; this leader has {record.leader_epoch}")
+        if head.dropped_ms and not self.tier.is_dropped:
+            raise Deposed(f"{what} says that the topic was deleted")
+        shows_more = head.end_offset > self.tier.tier_end_offset and head.generation == record.generation
+        shows_more |= head.generation > record.generation and not record.adopted_version
+        if shows_more or head.log_start_offset > self.tier.log_start_offset:
+            span = f"[{self.tier.log_start_offset}, {self.tier.tier_end_offset})"
+            raise Deposed(
+                f"{what} shows [{head.log_start_offset}, {head.end_offset}), but __tier_state only {span}: it has lost "
+                "what was committed, and a manifest of it would lose it in the bucket too"
+            )
+
+    def _is_own(self, head: ManifestHead) -> bool:
+        record, incarnation = self.tier.record, self._services.guard.incarnation
+        mine = (incarnation, record.leader_epoch, record.broker_id, record.broker_epoch)
+        return mine == (head.incarnation, head.leader_epoch, head.broker_id, head.broker_epoch)
+
+
+def _shape(tier: PartitionTier) -> tuple[int, int]:
+    """What changes when segments go, or are replaced, above the log start."""
+    return tier.generation, tier.record.swapped_offset
+
+
+def shows(head: ManifestHead, tier: PartitionTier, *, empty: bool = False) -> bool:
+    """Whether `head`, of this leader, is the manifest of `tier` as it is now."""
+    if empty and (head.segments or head.pages):
+        return False
+    return head.tier_state_offset == tier.state_offset and head.dropped_ms == tier.record.dropped_ms

@@ -1,0 +1,329 @@
+"""Reads of tiered segments: regions of cached chunks, or a ticket for what has to be downloaded first.
+
+Bytes go from the store to a thread that checks each batch and writes the chunk's file, and from that file to the
+socket. Objects on a disk of the node's own are only checked, and sent from where they lie. Nothing here waits: a read
+that cannot be answered yet names what is missing, and is asked again. So several downloads may follow one another for
+one read: the index, then the chunk, then indexes of aborted transactions.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
+
+from common.errors import ErrorCode, ProtocolError
+from common.ports import Disk
+from object_store.store import ObjectStore
+from storage.region import Region
+from storage.transaction_index import collect
+from tiering.reading.chunk import ChunkPlan, Cut, DamagedChunk, Expected
+from tiering.reading.chunk_cache import CacheLimits, Chunk, ChunkCache
+from tiering.reading.downloads import DownloadLimits, Downloads, Key, Ticket
+from tiering.reading.prefetch import PrefetchLimits, Sequences
+from tiering.reading.remote_index import (
+    DamagedObject,
+    IndexLimits,
+    RemoteIndexes,
+    RemoteSegment,
+    borrow,
+    damaged,
+    fetch,
+)
+
+logger = logging.getLogger(__name__)
+
+
+class TierView(Protocol):
+    """One partition's tier as a reader sees it at this moment."""
+
+    @property
+    def name(self) -> str:
+        """Of the partition, the same for as long as it exists."""
+        ...
+
+    def find(self, offset: int) -> RemoteSegment | None:
+        """The segment that holds `offset`, or else the next one above; None where the tier ends.
+
+        Raises ProtocolError for an offset that cannot be served: a segment of another lineage.
+        """
+        ...
+
+    def find_aborting(self, offset: int) -> RemoteSegment | None:
+        """The first segment, from the one that `find` gives on, with an index of aborted transactions.
+
+        Raises as `find`. It is asked for each read: it looks at no segment but that one.
+        """
+        ...
+
+
+class RemoteRead(NamedTuple):
+    """Batches from the tier. `region` None: nothing before `next_offset`, or it did not fit `bytes_max`."""
+
+    region: Region | None
+    next_offset: int
+
+
+class AbortedRead(NamedTuple):
+    """(producer id, first offset) of aborted transactions; `complete`: no later segment can add any."""
+
+    transactions: list[tuple[int, int]]
+    complete: bool
+
+
+@dataclass(slots=True, frozen=True)
+class RemoteReadLimits:
+    """Of one broker's reads from the tier."""
+
+    downloads: DownloadLimits = field(default_factory=DownloadLimits)
+    cache: CacheLimits = field(default_factory=CacheLimits)
+    indexes: IndexLimits = field(default_factory=IndexLimits)
+    prefetch: PrefetchLimits = field(default_factory=PrefetchLimits)
+
+
+class RemoteReader:
+    """Make it while the event loop runs; `open` it before the first read."""
+
+    def __init__(self, store: ObjectStore, disk: Disk, limits: RemoteReadLimits) -> None:
+        self._store = store
+        self._timeout_s = limits.indexes.timeout_s
+        self._loop = asyncio.get_running_loop()
+        self.cache = ChunkCache(disk, limits.cache)
+        self.downloads = Downloads(limits.downloads)
+        self.indexes = RemoteIndexes(store, self.downloads, limits.indexes)
+        self.sequences: Sequences[tuple[int, str]] = Sequences(limits.prefetch)
+        self.read_bytes_total = 0
+
+    async def open(self) -> None:
+        """Empty the cache's directory. Raises OSError."""
+        await self.cache.open()
+
+    async def stop(self) -> None:
+        """End all downloads. Regions under send are cut off; the store stays open."""
+        await self.downloads.stop()
+        self.cache.close()
+
+    def read(
+        self, view: TierView, offset: int, bytes_max: int, reader: int, *, at_least_one: bool = True
+    ) -> RemoteRead | Ticket:
+        """Batches from the one that holds `offset`, of one chunk; or what to wait for.
+
+        `reader` is a number that stands for a client's connection: what it reads in sequence is fetched ahead of it.
+        The caller releases the region. Raises ProtocolError: KAFKA_STORAGE_ERROR for a damaged or missing object,
+        OFFSET_NOT_AVAILABLE while the store does not answer.
+        """
+        wanted = offset
+        self.indexes.begin(reader, view.name, offset)
+        while True:
+            remote = view.find(wanted)
+            if remote is None:
+                return RemoteRead(None, wanted)
+            plan = self.indexes.plan(remote, reader)
+            if isinstance(plan, Ticket):
+                return plan
+            found = self._find(remote, plan, wanted, reader)
+            if isinstance(found, Ticket):
+                self.indexes.wait()
+                self._drop_stale_prefetch(view, reader, offset)
+                return found
+            if found is not None:
+                number, chunk = found
+                return self._serve(view, remote, plan, number, chunk, offset, bytes_max, reader, at_least_one)
+            wanted = remote.segment.end_offset  # what is left of a compacted segment ended before
+
+    def _find(
+        self, remote: RemoteSegment, plan: ChunkPlan, wanted: int, reader: int
+    ) -> tuple[int, Chunk] | Ticket | None:
+        """The chunk with the first batch that ends after `wanted`, and its number. Raises as `read`: also where
+        `wanted` is, or may be, in a batch that is damaged."""
+        number, doubtful = plan.number_at(wanted), -1
+        while number < len(plan):
+            chunk = self.chunk(remote, plan, number, reader)
+            if isinstance(chunk, Ticket):
+                return chunk
+            index = chunk.index
+            if not index.is_lost(wanted) and (doubtful < 0 or index.offsets[0] <= wanted):
+                if index.end_offset > wanted:
+                    return number, chunk
+                doubtful = number if index.is_open else -1
+                number += 1
+                if doubtful < 0 or number < len(plan):
+                    continue
+            # The hole is between here and the batch before, which may be in the chunk before.
+            number, doubtful = number if index.is_lost(wanted) else doubtful, -1
+            mended = self.whole_chunk(remote, plan, number, reader)
+            if isinstance(mended, Ticket):
+                return mended
+        return None
+
+    def whole_chunk(self, remote: RemoteSegment, plan: ChunkPlan, number: int, reader: int) -> Chunk | Ticket:
+        """As `chunk`, but nothing of it may be damaged: else it is read from the store again, from time to time."""
+        chunk = self.chunk(remote, plan, number, reader)
+        if isinstance(chunk, Ticket) or not chunk.index.holes:
+            return chunk
+        key = (remote.segment.uuid, number)
+        return self.downloads.want(key, lambda: _ChunkDownload(self, remote, plan, number), reader)
+
+    def chunk(self, remote: RemoteSegment, plan: ChunkPlan, number: int, reader: int) -> Chunk | Ticket:
+        """Chunk `number` of a segment, or what to wait for. Raises as `read`."""
+        key = (remote.segment.uuid, number)
+        chunk = self.cache.get(key)
+        trouble = chunk.trouble() if chunk is not None else None
+        if trouble is not None:
+            extra = {"key": remote.key, "chunk": number, "reason": trouble}
+            logger.warning("what was read from the tier is not what was checked: it is checked anew", extra=extra)
+            self.cache.drop(key)
+        elif chunk is not None:
+            plan.learn(number, chunk.index.known_end)
+            return chunk
+        return self.downloads.want(key, lambda: _ChunkDownload(self, remote, plan, number), reader, _is_partial)
+
+    def _serve(
+        self,
+        view: TierView,
+        remote: RemoteSegment,
+        plan: ChunkPlan,
+        number: int,
+        chunk: Chunk,
+        offset: int,
+        bytes_max: int,
+        reader: int,
+        at_least_one: bool,
+    ) -> RemoteRead:
+        try:
+            cut = chunk.index.cut(chunk.handle.use(), offset, bytes_max, at_least_one=at_least_one)
+            region = chunk.region(cut.start, cut.end) if cut is not None else None
+        except (OSError, ProtocolError) as error:
+            logger.warning("a cached chunk cannot be read", extra={"key": remote.key, "reason": str(error)})
+            self.cache.drop((remote.segment.uuid, number))
+            raise ProtocolError(ErrorCode.OFFSET_NOT_AVAILABLE) from None
+        if region is None or cut is None:
+            return RemoteRead(None, offset)
+        self.read_bytes_total += region.length
+        self._fetch_ahead(view, remote, plan, number, cut, offset, reader)
+        return RemoteRead(region, cut.next_offset)
+
+    # ahead of the reader -----------------------------------------------------------------------------------
+
+    def _drop_stale_prefetch(self, view: TierView, reader: int, offset: int) -> None:
+        if self.sequences.jumps((reader, view.name), offset):
+            self.downloads.forget_ahead(reader)
+
+    def _fetch_ahead(
+        self, view: TierView, remote: RemoteSegment, plan: ChunkPlan, number: int, cut: Cut, offset: int, reader: int
+    ) -> None:
+        self._drop_stale_prefetch(view, reader, offset)
+        place = (reader, view.name)
+        window = self.sequences.read(place, offset, cut.next_offset, self._loop.time())
+        asked = (remote.segment.uuid, number, window)
+        if self.sequences.asked(place) == asked:
+            return  # several reads are of one chunk
+        while window > 0:
+            number += 1
+            if number == len(plan):
+                try:
+                    following = view.find(remote.segment.end_offset)
+                except ProtocolError:
+                    return
+                following_plan = self.indexes.plan_ahead(following, reader) if following is not None else None
+                if following is None or following_plan is None:
+                    return
+                remote, plan, number = following, following_plan, 0
+            window -= plan.range(number)[1]
+            self._want_chunk_ahead(remote, plan, number, reader)
+        self.sequences.note_asked(place, asked)
+
+    def _want_chunk_ahead(self, remote: RemoteSegment, plan: ChunkPlan, number: int, reader: int) -> None:
+        key = (remote.segment.uuid, number)
+        if key not in self.cache:
+            self.downloads.want_ahead(key, lambda: _ChunkDownload(self, remote, plan, number), reader)
+
+    # aborted transactions ----------------------------------------------------------------------------------
+
+    def aborted(self, view: TierView, start: int, end: int, reader: int) -> AbortedRead | Ticket:
+        """Aborted transactions that touch [start, end), from the tiered segments from `start` on.
+
+        Raises as `read`.
+        """
+        found: list[tuple[int, int]] = []
+        at = start
+        while (remote := view.find_aborting(at)) is not None:
+            at = remote.segment.end_offset
+            known = self.indexes.aborted(remote, reader)
+            if isinstance(known, Ticket):
+                return known
+            entries, complete = collect(known.entries, start, end)
+            found += [(entry.producer_id, entry.first_offset) for entry in entries]
+            if complete:
+                return AbortedRead(found, True)
+        return AbortedRead(found, False)
+
+    # downloads ---------------------------------------------------------------------------------------------
+
+    async def download(
+        self, remote: RemoteSegment, plan: ChunkPlan, number: int, is_awaited: Callable[[], bool]
+    ) -> Chunk:
+        """Fetch, check and keep one chunk, for which room is reserved. Raises ProtocolError."""
+        position, length = plan.range(number)
+        segment = remote.segment
+        key: Key = (segment.uuid, number)
+        try:
+            lent = await borrow(self._store, remote.key, position, length, self._timeout_s)
+            data = b"" if lent else await fetch(self._store, remote.key, position, length, self._timeout_s)
+        except BaseException:
+            self.cache.cancel(length)
+            raise
+        dense = segment.records == segment.end_offset - segment.base_offset
+        expected = Expected(
+            segment.base_offset, segment.end_offset, plan.first_last(number), dense, tuple(segment.epochs)
+        )
+        try:
+            if lent is not None:
+                chunk = await self.cache.adopt(key, remote.key, lent, position, length, expected, is_awaited)
+            else:
+                chunk = await self.cache.store(key, remote.key, data, expected)
+        except DamagedChunk as error:
+            raise damaged(remote.key, f"bytes [{position}, {position + length})", str(error)) from None
+        except OSError as error:
+            logger.warning("no room for what is read from the tier", extra={"key": remote.key, "reason": str(error)})
+            raise ProtocolError(ErrorCode.OFFSET_NOT_AVAILABLE, "the local disk does not take it") from None
+        plan.learn(number, chunk.index.known_end)
+        return chunk
+
+
+def _is_partial(error: ProtocolError) -> bool:
+    """Whether there was something to read in what was found damaged: it has left the cache since."""
+    return isinstance(error, DamagedObject) and error.is_partial
+
+
+class _ChunkDownload:
+    """One chunk of one segment."""
+
+    __slots__ = ("_came", "_number", "_plan", "_reader", "_remote", "key", "size")
+
+    def __init__(self, reader: RemoteReader, remote: RemoteSegment, plan: ChunkPlan, number: int) -> None:
+        self._reader = reader
+        self._remote = remote
+        self._plan = plan
+        self._number = number
+        self.key: Key = (remote.segment.uuid, number)
+        self.size = plan.range(number)[1]
+        self._came: Chunk | None = None  # pinned for those who wait
+
+    def admit(self) -> bool:
+        return self._reader.cache.reserve(self.size)
+
+    async def run(self, is_awaited: Callable[[], bool]) -> None:
+        chunk = self._came = await self._reader.download(self._remote, self._plan, self._number, is_awaited)
+        chunk.handle.pin()
+        if chunk.index.holes:  # what is sound is served all the same
+            position, length = self._plan.range(self._number)
+            part = f"bytes [{position}, {position + length})"
+            raise damaged(self._remote.key, part, chunk.index.holes[0].reason, is_partial=True)
+
+    def let_go(self) -> None:
+        if self._came is not None:
+            self._came.unpin()
+            self._came = None

@@ -1,0 +1,125 @@
+"""What a broker reports of the tier to operators: JSON values, to which fields are only ever added."""
+
+from __future__ import annotations
+
+import msgspec
+
+from tiering.bucket.segment import TieredSegment
+
+
+class StoreStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """The object store as one broker meets it. `since_ms` is wall time, 0 while it answers; `refused_since_ms` since
+    when no copy succeeded, 0 while they do. `stale` says why this cluster may write nothing more."""
+
+    uri: str
+    answers: bool
+    since_ms: int = 0
+    reason: str = ""
+    refused_since_ms: int = 0
+    incarnation: int = 1
+    stale: str | None = None
+    export_trouble_since_ms: int = 0
+    export_trouble: str = ""
+
+
+class LedStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """A tiered partition on its leader. Until the claim is answered `tier_end_offset` is None and the counts are 0.
+
+    `copy_lag_bytes` are those of closed segments that the tier does not hold yet. `deleting` segments wait for their
+    delay. `rewritten` of the `segments` a job has made; below `erased_end_offset` records were erased, and
+    `holds_erased` says that the leader's disk still has some of them. `failures` counts attempts in a row that came to
+    nothing. `manifest_trouble` says why no further manifest is published. `unreadable` parts of segments were damaged
+    or missing when they were last asked for, and `read_trouble` names the one that failed last.
+    """
+
+    topic: str
+    topic_id: str
+    partition: int
+    leader_epoch: int
+    log_start_offset: int
+    local_log_start_offset: int
+    high_watermark: int
+    log_end_offset: int
+    claimed: bool
+    tier_end_offset: int | None = None
+    segments: int = 0
+    tier_bytes: int = 0
+    copy_lag_bytes: int = 0
+    copying: int = 0
+    deleting: int = 0
+    failures: int = 0
+    manifest_version: int | None = None
+    manifest_trouble: str | None = None
+    rewritten: int = 0
+    erased_end_offset: int = 0
+    holds_erased: bool = False
+    unreadable: int = 0
+    read_trouble: str | None = None
+
+
+class DroppedStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """A partition of a deleted topic, as its shard's host keeps it: its objects go at `gone_ms` or soon after."""
+
+    topic: str
+    topic_id: str
+    partition: int
+    dropped_ms: int
+    gone_ms: int
+    log_start_offset: int
+    tier_end_offset: int
+
+
+class SweepStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """What the last sweep of this broker removed, and what it left for a reason."""
+
+    objects: int
+    bytes: int
+    unfinished: int
+    left: list[str]
+
+
+class BrokerTier(msgspec.Struct, frozen=True, kw_only=True):
+    """One broker's part. Without a tier `store` is None. `more_dropped` partitions are not listed."""
+
+    broker_id: int
+    cluster_id: str
+    store: StoreStatus | None = None
+    partitions: list[LedStatus] = []
+    dropped: list[DroppedStatus] = []
+    more_dropped: int = 0
+    sweep: SweepStatus | None = None
+
+
+class TierPage(msgspec.Struct, frozen=True, kw_only=True):
+    """One partition as `__tier_state` has it, its segments from some offset on. `known` is False when there is no
+    state of it. `more` segments follow the last one; ask again behind its base offset."""
+
+    known: bool
+    topic: str
+    tenant: str
+    leader_epoch: int
+    broker_id: int
+    log_start_offset: int
+    tier_end_offset: int
+    dropped_ms: int
+    state_offset: int
+    segments: list[TieredSegment]
+    more: bool
+
+
+_encoder = msgspec.json.Encoder()
+_broker_decoder = msgspec.json.Decoder(BrokerTier)
+_page_decoder = msgspec.json.Decoder(TierPage)
+
+
+def encode(value: BrokerTier | TierPage) -> bytes:
+    return _encoder.encode(value)
+
+
+def decode_broker(data: bytes) -> BrokerTier:
+    """ValueError when it is none, as below."""
+    return _broker_decoder.decode(data)
+
+
+def decode_page(data: bytes) -> TierPage:
+    return _page_decoder.decode(data)

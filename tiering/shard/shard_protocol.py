@@ -1,0 +1,209 @@
+"""Requests of a partition's leader to its tier shard, and their replies: one MessagePack value each way.
+
+A leader begins with Claim; every change after that carries the claim's leader epoch and broker epoch, and is refused
+once a newer claim was made. Each request may be repeated: a second one that finds its effect done is answered Done.
+Replies hold only what is committed.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+import msgspec
+
+from tiering.bucket.segment import SegmentId, TieredSegment
+
+SEGMENTS_PER_REQUEST_MAX = 1_000
+SWAP_SEGMENTS_MAX = 500
+
+
+class RefusalCode(StrEnum):
+    """FENCED: a newer leader has claimed, give up. NOT_CLAIMED: claim first. DROPPED: the topic was deleted.
+    All others are mistakes of the caller, described in the text: a retry does not help."""
+
+    FENCED = "FENCED"
+    NOT_CLAIMED = "NOT_CLAIMED"
+    DROPPED = "DROPPED"
+    NOT_AT_TIER_END = "NOT_AT_TIER_END"
+    LINEAGE = "LINEAGE"
+    ILLEGAL_TRANSITION = "ILLEGAL_TRANSITION"
+    INVALID = "INVALID"
+
+
+class Claim(msgspec.Struct, frozen=True, tag="claim"):
+    """Lead this partition in the tier. Copies of earlier claims that are not finished become DELETE_STARTED.
+
+    `metadata_offset` is the offset of the image in which the leader saw the topic. Reply: ClaimReply, or Refused:
+    FENCED by a higher leader epoch, or the same with another broker or a higher broker epoch; DROPPED.
+    """
+
+    leader_epoch: int
+    broker_id: int
+    broker_epoch: int
+    topic: str
+    tenant: str = ""
+    metadata_offset: int = -1
+
+
+class Adopt(msgspec.Struct, frozen=True, tag="adopt"):
+    """Take finished segments out of manifest `manifest_version` (for restored and rebuilt partitions, in pieces of at
+    most SEGMENTS_PER_REQUEST_MAX, ascending; `final` ends it). Refused unless the partition's tier is empty, or began
+    with this version. Segments that are there already are passed over. They are of `generation`."""
+
+    leader_epoch: int
+    broker_epoch: int
+    manifest_version: int
+    log_start_offset: int
+    segments: list[TieredSegment]
+    final: bool
+    generation: int = 0
+
+
+class Empty(msgspec.Struct, frozen=True, tag="empty"):
+    """Begin `generation`, as tiering was disabled: the tier holds nothing any more, and the log, and with it the tier,
+    begins at `log_start_offset`, or above it where it did before. All segments become DELETE_STARTED."""
+
+    leader_epoch: int
+    broker_epoch: int
+    generation: int
+    log_start_offset: int
+
+
+class StartCopy(msgspec.Struct, frozen=True, tag="start_copy"):
+    """Before the first byte is uploaded. `segment` begins at the tier's end (or above it, at or below the log start);
+    one copy per partition at a time."""
+
+    leader_epoch: int
+    broker_epoch: int
+    segment: TieredSegment
+
+
+class FinishCopy(msgspec.Struct, frozen=True, tag="finish_copy"):
+    """The object is complete in the store; `segment` says all about it, with the range that StartCopy named."""
+
+    leader_epoch: int
+    broker_epoch: int
+    segment: TieredSegment
+
+
+class StartDelete(msgspec.Struct, frozen=True, tag="start_delete"):
+    """Of unfinished copies, or of finished segments that end at or below the log start. At most
+    SEGMENTS_PER_REQUEST_MAX. The objects stay until a manifest without them is published and the delay has passed."""
+
+    leader_epoch: int
+    broker_epoch: int
+    segments: list[SegmentId]
+
+
+class FinishDelete(msgspec.Struct, frozen=True, tag="finish_delete"):
+    """The objects of these DELETE_STARTED segments are gone: forget them. Unknown ones count as forgotten."""
+
+    leader_epoch: int
+    broker_epoch: int
+    segments: list[SegmentId]
+
+
+class MoveLogStart(msgspec.Struct, frozen=True, tag="move_log_start"):
+    """Log start moves up to `offset`; lower or the same changes nothing. `cause`: "retention", "delete-records", …"""
+
+    leader_epoch: int
+    broker_epoch: int
+    offset: int
+    cause: str
+
+
+class Swap(msgspec.Struct, frozen=True, tag="swap"):
+    """Put `outputs` in the place of `inputs`, in one step: see `swap.swap_complaint`. The objects of the outputs are
+    in the store. The inputs become DELETE_STARTED. At most SWAP_SEGMENTS_MAX of either.
+
+    Refused when an input is not COPY_FINISHED any more or ends at or below the log start, and, with
+    `reaches_log_start`, when something above the log start lies below the first input. `erase_end` above 0: the
+    partition's records below that offset, at or below the tier's end, are erased by this. `expires_ms` above 0: refused
+    after that time by the shard's wall clock, as the sweeper may have taken the outputs' objects.
+    """
+
+    leader_epoch: int
+    broker_epoch: int
+    proposal: str
+    inputs: list[SegmentId]
+    outputs: list[TieredSegment]
+    reaches_log_start: bool = False
+    erase_end: int = 0
+    expires_ms: int = 0
+
+
+class Describe(msgspec.Struct, frozen=True, tag="describe"):
+    """Read, claim or no claim: Description. `after` continues a long one; `segments_max` 0 reads the head alone."""
+
+    after: SegmentId | None = None
+    segments_max: int = SEGMENTS_PER_REQUEST_MAX
+
+
+class DropPartition(msgspec.Struct, frozen=True, tag="drop_partition"):
+    """The topic was deleted, as the metadata at `metadata_offset` says: no claim is answered any more. Asked by the
+    shard's own host. A claim by a leader with a higher metadata offset takes precedence over this request."""
+
+    metadata_offset: int
+
+
+class ForgetPartition(msgspec.Struct, frozen=True, tag="forget_partition"):
+    """All objects of a dropped partition are gone: forget it. Asked by the shard's own host, again and again until
+    the reply's `records` are empty (each forgets at most SEGMENTS_PER_REQUEST_MAX segments)."""
+
+
+class Description(msgspec.Struct, frozen=True, tag="description"):
+    """Encoded records of `__tier_state` (tier_records): the partition's own, None while there is none, and segments
+    in order of their keys. `more`: further ones follow the last one here."""
+
+    tier_state_offset: int
+    partition: tuple[bytes, bytes] | None
+    segments: list[tuple[bytes, bytes | None]]
+    more: bool
+
+
+class ClaimReply(msgspec.Struct, frozen=True, tag="claim_reply"):
+    """The claim holds. `description` begins the partition's state; ask Describe for the rest of a long one."""
+
+    description: Description
+
+
+class Done(msgspec.Struct, frozen=True, tag="done"):
+    """`records` are what changed, to be replayed into the leader's own PartitionTier; for a repeated request, what
+    there is. `tier_state_offset` is that of the newest record of the partition, `after` what it was before: a leader
+    whose view stands elsewhere has missed a change, and reads it all again with Describe."""
+
+    tier_state_offset: int
+    after: int
+    records: list[tuple[bytes, bytes | None]]
+
+
+class Refused(msgspec.Struct, frozen=True, tag="refused"):
+    """`error` is a RefusalCode; `text` is for the log."""
+
+    error: str
+    text: str
+
+
+Mutation = Adopt | Empty | StartCopy | FinishCopy | StartDelete | FinishDelete | MoveLogStart | Swap
+"""What a claimed leader may ask."""
+
+Request = Claim | Mutation | Describe | DropPartition | ForgetPartition
+Reply = ClaimReply | Done | Description | Refused
+
+_encoder = msgspec.msgpack.Encoder()
+_request_decoder: msgspec.msgpack.Decoder[Request] = msgspec.msgpack.Decoder(Request)
+_reply_decoder: msgspec.msgpack.Decoder[Reply] = msgspec.msgpack.Decoder(Reply)
+
+
+def encode(message: Request | Reply) -> bytes:
+    return _encoder.encode(message)
+
+
+def decode_request(data: bytes) -> Request:
+    """ValueError when it is none."""
+    return _request_decoder.decode(data)
+
+
+def decode_reply(data: bytes) -> Reply:
+    """ValueError when it is none."""
+    return _reply_decoder.decode(data)

@@ -1,0 +1,133 @@
+"""What lies in a bucket, found by names and manifests alone: clusters, their topics, how far each partition goes."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from object_store.errors import ObjectMissing
+from object_store.store import ObjectStore
+from tiering.bucket.cluster_file import read_cluster_file
+from tiering.bucket.keys import NO_TENANT, NOT_TENANTS, PartitionPath, TierRoot, parse_topic_directory
+from tiering.manifests.manifest import DamagedManifest, Manifest, read_manifest
+
+READS_AT_ONCE = 16
+
+
+class TopicPlace(NamedTuple):
+    """One incarnation of a topic, which has a directory of its own."""
+
+    name: str
+    topic_id: bytes
+    tenant: str
+
+
+@dataclass(frozen=True, slots=True)
+class FoundPartition:
+    """`manifest` is None when none was ever published; `trouble` says why it cannot be read."""
+
+    path: PartitionPath
+    manifest: Manifest | None = None
+    trouble: str = ""
+
+    @property
+    def is_dropped(self) -> bool:
+        return self.manifest is not None and self.manifest.head.dropped_ms > 0
+
+    @property
+    def is_emptied(self) -> bool:
+        """Whether it was deleted, and its objects are gone or about to go."""
+        return self.manifest is not None and self.manifest.is_emptied
+
+    @property
+    def log_start_offset(self) -> int:
+        return 0 if self.manifest is None else self.manifest.head.log_start_offset
+
+    @property
+    def end_offset(self) -> int:
+        return 0 if self.manifest is None else self.manifest.head.end_offset
+
+    @property
+    def leader_epoch(self) -> int:
+        """The highest one that the bucket shows."""
+        if self.manifest is None:
+            return 0
+        epochs = [epoch for segment in self.manifest.segments for epoch, _ in segment.epochs]
+        return max([self.manifest.head.leader_epoch, 0, *epochs])
+
+
+@dataclass(slots=True)
+class FoundTopic:
+    """One incarnation of a topic."""
+
+    name: str
+    topic_id: bytes
+    tenant: str = ""
+    partitions: dict[int, FoundPartition] = field(default_factory=dict)
+
+    @property
+    def is_dropped(self) -> bool:
+        """Whether the topic was deleted, as far as its manifests say: the first one that says so counts."""
+        return any(partition.is_dropped for partition in self.partitions.values())
+
+
+async def find_clusters(store: ObjectStore) -> list[str]:
+    """Ids of the clusters that have written there, also where `cluster.json` is damaged: who reads it is told. Raises
+    StoreError."""
+    found = []
+    for name in await store.list_names(""):
+        cluster_id = name.rstrip("/")
+        if name.endswith("/"):
+            with suppress(ValueError):
+                if await read_cluster_file(store, TierRoot(cluster_id)) is None:
+                    continue
+            found.append(cluster_id)
+    return found
+
+
+async def list_partitions(
+    store: ObjectStore, root: TierRoot, name: str | None = None
+) -> dict[TopicPlace, list[PartitionPath]]:
+    """Every partition that has a directory, by its topic, or those of topics of one name. Raises StoreError."""
+    found: dict[TopicPlace, list[PartitionPath]] = {}
+    for below in await store.list_names(root.prefix):
+        tenant = below.rstrip("/")
+        if not below.endswith("/") or tenant in NOT_TENANTS:
+            continue
+        for directory in await store.list_names(root.prefix + below):
+            parsed = parse_topic_directory(directory)
+            if parsed is None or (name is not None and parsed[0] != name):
+                continue
+            topic = TopicPlace(*parsed, "" if tenant == NO_TENANT else tenant)
+            numbers = [number.rstrip("/") for number in await store.list_names(root.prefix + below + directory)]
+            found[topic] = [
+                PartitionPath(topic.name, topic.topic_id, int(number), topic.tenant)
+                for number in numbers
+                if number.isascii() and number.isdigit()
+            ]
+    return found
+
+
+async def find_topics(store: ObjectStore, root: TierRoot, name: str | None = None) -> list[FoundTopic]:
+    """All topics that have a directory, or those of one name, with the newest manifests. Raises StoreError."""
+    found = [(FoundTopic(*topic), paths) for topic, paths in (await list_partitions(store, root, name)).items()]
+    places = asyncio.Semaphore(READS_AT_ONCE)
+
+    async def read(topic: FoundTopic, path: PartitionPath) -> None:
+        async with places:
+            topic.partitions[path.partition] = await read_partition(store, root, path)
+
+    await asyncio.gather(*(read(topic, path) for topic, paths in found for path in paths))
+    for topic, _ in found:
+        topic.partitions = dict(sorted(topic.partitions.items()))
+    return [topic for topic, _ in found]
+
+
+async def read_partition(store: ObjectStore, root: TierRoot, path: PartitionPath) -> FoundPartition:
+    """Raises StoreError when the store does not answer."""
+    try:
+        return FoundPartition(path, await read_manifest(store, root, path))
+    except (DamagedManifest, ObjectMissing) as error:
+        return FoundPartition(path, trouble=str(error))
