@@ -83,18 +83,18 @@ class TopicNames:
 
     def __init__(self, image: Callable[[], MetadataImage]) -> None:
         self._image = image
-        self._told: dict[str, str] = {}
+        self._last_names: dict[str, str] = {}
 
     def named(self, event: AuditEvent) -> AuditEvent:
         """The event with its topic's name, where that is known."""
         if event.topic:
-            self._told.pop(event.topic_id, None)
-            self._told[event.topic_id] = event.topic
-            if len(self._told) > NAMES_MAX:
-                del self._told[next(iter(self._told))]
+            self._last_names.pop(event.topic_id, None)
+            self._last_names[event.topic_id] = event.topic
+            if len(self._last_names) > NAMES_MAX:
+                del self._last_names[next(iter(self._last_names))]
             return event
         topic = self._image().topics.get_by_id(bytes.fromhex(event.topic_id))
-        return replace(event, topic=topic.name if topic is not None else self._told.get(event.topic_id, ""))
+        return replace(event, topic=topic.name if topic is not None else self._last_names.get(event.topic_id, ""))
 
 
 def led_feeds(hosted: HostedPartitions, names: TopicNames) -> list[LogFeed]:

@@ -177,7 +177,7 @@ class HostedShard(Generic[ShardType]):
             self._take(decision.records, (future, decision.reply))
         return future
 
-    def tell(self, act: Callable[[ShardType, Now], list[CoordinatorRecord]]) -> None:
+    def notify(self, act: Callable[[ShardType, Now], list[CoordinatorRecord]]) -> None:
         """Something outside has changed: `act` on the shard, whether or not anything could be appended now, so what it
         yields must not be needed."""
         self._take(act(self.shard, self.now()), None)

@@ -265,11 +265,11 @@ class CoordinatorRuntime:
         """Whether the shard is here, be it loaded or not."""
         return (topic, index) in self._slots
 
-    def tell(self, topic: str, act: Callable[[Any, Now], list[CoordinatorRecord]]) -> None:
+    def notify(self, topic: str, act: Callable[[Any, Now], list[CoordinatorRecord]]) -> None:
         """`act` on every shard of `topic` that serves here."""
         for index in self.active(topic):
             hosted = self._hosted(topic, index)
-            hosted.tell(act)
+            hosted.notify(act)
             self._arm(hosted)
 
     async def write(

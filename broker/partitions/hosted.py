@@ -281,7 +281,7 @@ class HostedPartitions:
                 if self.following is not None:
                     self.following.unfollow(partition)
             if was_leader:
-                self._tell(partition, None)
+                self._leadership_changed(partition, None)
             yield OFFLINE_COST
 
     def set_aside_strays(self) -> Work[AuditPending | None]:
@@ -352,9 +352,9 @@ class HostedPartitions:
         if is_new and not self._may_lead(partition, partition_image):
             partition.await_tier(partition_image)
             if led:  # another broker led meanwhile, in an epoch that this one did not see
-                self._tell(partition, None)
+                self._leadership_changed(partition, None)
         elif partition.become_leader(partition_image):
-            self._tell(partition, partition.leader_epoch)
+            self._leadership_changed(partition, partition.leader_epoch)
 
     def _may_lead(self, partition: Partition, partition_image: PartitionImage) -> bool:
         if self.tier is not None:
@@ -370,7 +370,7 @@ class HostedPartitions:
         """Stop serving as leader until `lead_after_all`: its log lacks what the tier holds."""
         if partition.is_leader and partition.image is not None:
             partition.await_tier(partition.image)
-            self._tell(partition, None)
+            self._leadership_changed(partition, None)
 
     def lead_after_all(self, partition: Partition) -> None:
         """The tier has said what it holds: lead, if the image still has it so."""
@@ -378,7 +378,7 @@ class HostedPartitions:
         if image is None or image.leader != self.node_id or self.roles.stopped or self.offline:
             return
         if self._hosted(image) is partition and partition.become_leader(image):
-            self._tell(partition, partition.leader_epoch)
+            self._leadership_changed(partition, partition.leader_epoch)
 
     def _follow(self, partition_image: PartitionImage) -> None:
         partition = self._hosted(partition_image)
@@ -386,7 +386,7 @@ class HostedPartitions:
         if partition.become_follower(partition_image) and self.following is not None:
             self.following.follow(partition)
         if was_leader and not partition.is_leader:
-            self._tell(partition, None)
+            self._leadership_changed(partition, None)
 
     def _delete(self, topic_id: bytes, index: int) -> None:
         hosted = self.by_id.get(topic_id, {})
@@ -403,7 +403,7 @@ class HostedPartitions:
         partition.go_offline(self.missing_by_name(partition.name, index))
         self._settled(partition)
         if was_leader:
-            self._tell(partition, None)
+            self._leadership_changed(partition, None)
         if self.tier is not None:
             self.tier.removed(partition)
         self._leaving[topic_id, index] = partition.log
@@ -435,7 +435,7 @@ class HostedPartitions:
                     yield CONFIGURE_COST
             yield CONFIGURE_COST
 
-    def _tell(self, partition: Partition, leader_epoch: int | None) -> None:
+    def _leadership_changed(self, partition: Partition, leader_epoch: int | None) -> None:
         self._led_changes += 1
         if leader_epoch is None:
             self.led.pop(partition, None)

@@ -44,6 +44,17 @@ class ReplicationQuota:
         self._held: dict[Watcher, Replica] = {}  # at most as many as followers keep places
         self._timer: asyncio.TimerHandle | None = None
 
+    def throttle(self, topic: str, listed: tuple[str, ...], node_id: int) -> None:
+        """Those partitions of the topic of which `listed` (`partition:broker`, or `*`) names this broker's replica."""
+        self.topics.pop(topic, None)
+        if ALL in listed:
+            self.topics[topic] = None
+            return
+        pairs = [entry.split(":") for entry in listed]
+        mine = frozenset(int(partition) for partition, broker in pairs if int(broker) == node_id)
+        if mine:
+            self.topics[topic] = mine
+
     def covers(self, partition: Replica) -> bool:
         """Whether this broker's replica of the partition is throttled."""
         if partition.topic not in self.topics:
@@ -117,8 +128,8 @@ class ReplicationThrottles:
         for resource_type, name in changed:
             if resource_type is ResourceType.TOPIC:
                 topic = overridden(_UNTHROTTLED, image.configs.topic(name))
-                _put(self.leader, name, topic.leader_replication_throttled_replicas, self._node_id)
-                _put(self.follower, name, topic.follower_replication_throttled_replicas, self._node_id)
+                self.leader.throttle(name, topic.leader_replication_throttled_replicas, self._node_id)
+                self.follower.throttle(name, topic.follower_replication_throttled_replicas, self._node_id)
             elif name in (CLUSTER_DEFAULT, str(self._node_id)):
                 self._set_rates(image)
 
@@ -126,14 +137,3 @@ class ReplicationThrottles:
         broker = self._rates(image)
         self.leader.set_rate(broker.leader_replication_throttled_rate)
         self.follower.set_rate(broker.follower_replication_throttled_rate)
-
-
-def _put(quota: ReplicationQuota, topic: str, listed: tuple[str, ...], node_id: int) -> None:
-    quota.topics.pop(topic, None)
-    if ALL in listed:
-        quota.topics[topic] = None
-        return
-    pairs = [entry.split(":") for entry in listed]
-    mine = frozenset(int(partition) for partition, broker in pairs if int(broker) == node_id)
-    if mine:
-        quota.topics[topic] = mine

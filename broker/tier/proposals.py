@@ -101,7 +101,7 @@ class Proposals:
         while True:
             await asyncio.sleep(SLIGHT.spread(self._config.proposals_interval_ms / 1000, self._chance))
             try:
-                await self.look()
+                await self.run_round()
                 self._failures = 0
             except StaleCluster as error:
                 logger.error("proposals are not looked at any more", extra={"reason": str(error)})
@@ -115,7 +115,7 @@ class Proposals:
 
     # one round ---------------------------------------------------------------------------------------------
 
-    async def look(self) -> None:
+    async def run_round(self) -> None:
         """Do what is asked of partitions led here. Raises StoreError and what the guard raises."""
         if not self._service.led:
             return

@@ -76,9 +76,9 @@ async def test_a_leader_takes_over_what_a_job_proposes(tmp_path: Path) -> None:
         segments = await tiered(lab, 0, 1)
         inputs = segments[1:3]
         proposal = await propose(lab, inputs)
-        await lab.tiers[1].proposals.look()
+        await lab.tiers[1].proposals.run_round()
         assert not await has_verdict(lab, proposal), "only its leader decides"
-        await lab.tiers[0].proposals.look()
+        await lab.tiers[0].proposals.run_round()
         told = await verdict(lab, proposal)
         assert (told.accepted, told.reason, told.broker_id, told.leader_epoch) == (True, "", 0, 0)
         assert told.tier_state_offset == lab.bucket.tier.state_offset
@@ -91,7 +91,7 @@ async def test_a_leader_takes_over_what_a_job_proposes(tmp_path: Path) -> None:
         assert manifest is not None
         assert [one.id for one in manifest.segments] == kept
         assert manifest.segments[1].rewritten
-        await lab.tiers[0].proposals.look()
+        await lab.tiers[0].proposals.run_round()
         assert lab.bucket.count(Swap) == 1
         (asked,) = [request for request in lab.bucket.requests if isinstance(request, Swap)]
         written_ms = (await lab.bucket.store.head(ROOT.segment_key(PATH, proposal.outputs[0].id))).modified_ms
@@ -105,12 +105,12 @@ async def test_of_two_jobs_over_the_same_segments_one_loses(tmp_path: Path) -> N
     async with TierLab(tmp_path, 1, AGELESS) as lab:
         segments = await tiered(lab, 0)
         first, second = await propose(lab, segments[:2], 1), await propose(lab, segments[1:3], 2)
-        await lab.tiers[0].proposals.look()
+        await lab.tiers[0].proposals.run_round()
         told = [await verdict(lab, one) for one in (first, second)]
         assert sorted(one.accepted for one in told) == [False, True]
         (refused,) = [one for one in told if not one.accepted]
         assert "is DELETE_STARTED" in refused.reason
-        await lab.tiers[0].proposals.look()
+        await lab.tiers[0].proposals.run_round()
         assert (lab.tiers[0].proposals.accepted, lab.tiers[0].proposals.refused) == (1, 1), "each is counted once"
         lab.bucket.check()
 
@@ -149,7 +149,7 @@ async def test_what_cannot_be_is_refused_with_a_reason(tmp_path: Path, what: str
         proposal = await propose(lab, segments[:1])
         await spoil(lab, what, proposal)
         before = lab.bucket.offset
-        await lab.tiers[0].proposals.look()
+        await lab.tiers[0].proposals.run_round()
         told = await verdict(lab, proposal)
         assert not told.accepted
         assert what.removeprefix("so ") in told.reason
@@ -164,8 +164,8 @@ async def test_nonsense_that_names_nobody_is_left_alone(tmp_path: Path) -> None:
             await lab.bucket.store.put(ROOT.erase_key(f"{number:032x}"), body)
         await lab.bucket.store.put(ROOT.proposals_prefix + "README", b"hello")
         before = dict(lab.bucket.store.objects)
-        await lab.tiers[0].proposals.look()
-        await lab.tiers[0].proposals.look()
+        await lab.tiers[0].proposals.run_round()
+        await lab.tiers[0].proposals.run_round()
         assert lab.bucket.store.objects == before
 
 
@@ -176,7 +176,7 @@ async def test_a_leader_dies_at_a_step_of_a_swap(tmp_path: Path, point: str, ret
         segments = await tiered(lab, 0, 1)
         proposal = await propose(lab, segments[:3])
         reached = lab.tiers[0].freeze_at(point)
-        looking = asyncio.ensure_future(lab.tiers[0].proposals.look())
+        looking = asyncio.ensure_future(lab.tiers[0].proposals.run_round())
         await asyncio.wait_for(reached.wait(), 10)
         looking.cancel()
         await asyncio.gather(looking, return_exceptions=True)
@@ -187,7 +187,7 @@ async def test_a_leader_dies_at_a_step_of_a_swap(tmp_path: Path, point: str, ret
             await lab[0].start()
         lab.controller.elect(leader)
         await eventually(lambda: lab.view(leader) is not None)
-        await lab.tiers[leader].proposals.look()
+        await lab.tiers[leader].proposals.run_round()
         told = await verdict(lab, proposal)
         assert told.accepted
         assert next(lab.bucket.tier.segments()).id == proposal.outputs[0].id
@@ -200,9 +200,9 @@ async def test_an_answer_of_the_shard_is_lost(tmp_path: Path) -> None:
         segments = await tiered(lab, 0)
         proposal = await propose(lab, segments[:3])
         lab.tiers[0].calls.lost = 1
-        await lab.tiers[0].proposals.look()
+        await lab.tiers[0].proposals.run_round()
         assert not await has_verdict(lab, proposal)
-        await lab.tiers[0].proposals.look()
+        await lab.tiers[0].proposals.run_round()
         assert (await verdict(lab, proposal)).accepted
 
 
@@ -219,8 +219,8 @@ async def test_replaced_objects_stay_until_a_manifest_lacks_them(tmp_path: Path)
         for lost in (0, 1):
             proposal = await propose(lab, segments[3 * lost : 3 * lost + 2], 1 + lost)
             lab.tiers[0].calls.lost = lost
-            await lab.tiers[0].proposals.look()
-            await lab.tiers[0].proposals.look()
+            await lab.tiers[0].proposals.run_round()
+            await lab.tiers[0].proposals.run_round()
             assert (await verdict(lab, proposal)).accepted
         await asyncio.sleep(0.1)
         assert len(lab.bucket.tier.deleting()) == 4
@@ -246,7 +246,7 @@ async def test_a_replica_begins_behind_rewritten_segments(tmp_path: Path) -> Non
         assert len(output.epochs) == 3
         proposal = proposal_of(PATH, inputs, [output], 1)
         await submit(lab.bucket.store, ROOT, proposal)
-        await lab.tiers[0].proposals.look()
+        await lab.tiers[0].proposals.run_round()
         assert (await verdict(lab, proposal)).accepted
         lab.bucket.now_ms = int(time.time() * 1000) + 1_000
         assert await lab.drop_local()
@@ -277,7 +277,7 @@ async def asked(lab: TierLab, *partitions: int) -> EraseRequest:
 
 async def ready(lab: TierLab, request: EraseRequest, node: int = 0) -> EraseReady:
     for _ in range(500):
-        await lab.tiers[node].proposals.look()
+        await lab.tiers[node].proposals.run_round()
         try:
             return decode_erase_ready(await lab.bucket.store.get(ROOT.erase_ready_key(request.uuid, 0)))
         except ObjectMissing:
@@ -292,7 +292,7 @@ async def test_an_erasure_reaches_what_is_on_every_disk(tmp_path: Path) -> None:
         lab.bucket.now_ms = int(time.time() * 1000)
         segments = await tiered(lab, 0, 1)
         earlier = await propose(lab, segments[:2], 1)
-        await lab.tiers[0].proposals.look()
+        await lab.tiers[0].proposals.run_round()
         assert (await verdict(lab, earlier)).accepted
         await asyncio.sleep(0.1)
         assert len(lab.bucket.tier.deleting()) == 2, "these wait"
@@ -305,7 +305,7 @@ async def test_an_erasure_reaches_what_is_on_every_disk(tmp_path: Path) -> None:
         end = answer.tier_end_offset
         inputs = list(lab.bucket.tier.segments())
         proposal = await propose(lab, inputs, 2, erase_end=end, reaches_log_start=True)
-        await lab.tiers[0].proposals.look()
+        await lab.tiers[0].proposals.run_round()
         assert (await verdict(lab, proposal)).accepted
         leader, follower = lab.partition(0), lab.partition(1)
         await eventually(lambda: leader.log.local_log_start_offset == end, "the leader's disk holds nothing of it")
@@ -325,14 +325,14 @@ async def test_later_swaps_below_an_erasures_end_wait_for_the_delay_again(tmp_pa
         lab.bucket.now_ms = int(time.time() * 1000)
         segments = await tiered(lab, 0)
         erasure = await propose(lab, segments[:1], 1, erase_end=segments[-1].end_offset)
-        await lab.tiers[0].proposals.look()
+        await lab.tiers[0].proposals.run_round()
         assert (await verdict(lab, erasure)).accepted
         await eventually(lambda: not lab.bucket.tier.deleting())
         await asyncio.sleep(0.01)
         assert lab.bucket.tier.record.erased_ms
         lab.bucket.now_ms += 1  # by the clock of the shard's host
         later = await propose(lab, [erasure.outputs[0], segments[1]], 2)
-        await lab.tiers[0].proposals.look()
+        await lab.tiers[0].proposals.run_round()
         assert (await verdict(lab, later)).accepted
         await asyncio.sleep(0.1)
         assert len(lab.bucket.tier.deleting()) == 2
@@ -343,7 +343,7 @@ async def test_a_replica_that_was_away_hears_of_an_erasure(tmp_path: Path) -> No
         segments = await tiered(lab, 0, 1)
         await lab.kill(1)
         erasure = await propose(lab, segments, 1, erase_end=segments[-1].end_offset)
-        await lab.tiers[0].proposals.look()
+        await lab.tiers[0].proposals.run_round()
         assert (await verdict(lab, erasure)).accepted
         await eventually(lambda: lab.partition(0).log.local_log_start_offset >= segments[-1].end_offset)
         await lab[1].start()
@@ -356,11 +356,11 @@ async def test_an_erasure_waits_for_what_is_not_committed(tmp_path: Path) -> Non
         await tiered(lab, 0, 1)
         lab.tiers[0].store.faults.full = True
         request = await asked(lab, 0)
-        await lab.tiers[0].proposals.look()
+        await lab.tiers[0].proposals.run_round()
         end = lab.partition().log.log_end_offset
         assert lab.partition().log.active.base_offset == end, "it is closed at once"
         await filled(lab, 3)
-        await lab.tiers[0].proposals.look()
+        await lab.tiers[0].proposals.run_round()
         assert ROOT.erase_ready_key(request.uuid, 0) not in lab.bucket.store.objects
         lab.tiers[0].store.faults.full = False
         assert (await ready(lab, request)).tier_end_offset == end

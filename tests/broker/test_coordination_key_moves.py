@@ -246,7 +246,7 @@ class Broker:
         partition = self.world.image_of(self.id).topics.by_name[topic].partitions[index]
         return partition.leader_epoch if partition.leader == self.id else None
 
-    def tell(self, topic: str, act: Callable[[Any, Now], Any]) -> None:
+    def notify(self, topic: str, act: Callable[[Any, Now], Any]) -> None:
         """Groups in memory are not what this is about."""
 
     async def write(self, topic: str, index: int, decide: Any) -> Any:

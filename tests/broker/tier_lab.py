@@ -163,7 +163,7 @@ class BrokerTier:
         )  # fmt: skip
         self.service = TierService(services, config)
         self.proposals = Proposals(services, self.service, config)
-        """Not started: tests have it `look`."""
+        """Not started: tests have it `run_round`."""
         hosted.keep_in(self.service)
         self.publisher.start()
         self.service.start()

@@ -176,7 +176,7 @@ class GroupCoordinator:
         def act(shard: GroupShard, now: Now) -> list[CoordinatorRecord]:
             return shard.topics_deleted(now)
 
-        self._runtime.tell(GROUP_TOPIC, act)
+        self._runtime.notify(GROUP_TOPIC, act)
 
     async def remove_groups(self, index: int, prefixes: tuple[str, ...], most: int) -> int:
         """In one partition here, at most so many of those whose ids begin so; how many there were before that."""

@@ -98,7 +98,7 @@ class GroupShard:
             config, self.offsets, self.committed, group_of=self._group, topic_id_of=topic_id_of, keeping_of=keeping_of
         )
         self._taking_up = TakingUp(self.committed, self._is_served, self._taken_up)
-        self._doubted: dict[str, None] = {}  # groups in memory that may be served elsewhere
+        self._maybe_moved: dict[str, None] = {}  # groups in memory that may be served elsewhere
         self._since: Now | None = None  # None while loading; when sessions of groups that come into memory begin
 
     # shard -------------------------------------------------------------------------------------------------
@@ -188,13 +188,13 @@ class GroupShard:
     def _take_up_some(self, now: Now) -> None:
         self._give_up_some()
         self._taking_up.turn(now)
-        if self._taking_up or self._doubted:
+        if self._taking_up or self._maybe_moved:
             self._timers.set(TimerKey(TimerKind.TAKE_UP), now.monotonic_s + TAKE_UP_TURN_S)
 
     def keeping_changed(self, prefix: str, now: Now) -> list[CoordinatorRecord]:
         """What this partition is to the groups whose ids begin so may have changed: they are taken up, or given up, and
         what is left over goes soon."""
-        self._doubted.update(dict.fromkeys(self.groups.with_prefix(prefix)))
+        self._maybe_moved.update(dict.fromkeys(self.groups.with_prefix(prefix)))
         self._give_up_some()
         for group_id in self.committed.with_prefix(prefix):
             if group_id not in self.groups:
@@ -202,20 +202,20 @@ class GroupShard:
         if self._since is not None:
             self._since = now
             self._timers.set(TimerKey(TimerKind.TAKE_UP), now.monotonic_s)
-            self._look_soon(now)
+            self._expire_soon(now)
         return self._effects.take_records()
 
     def _give_up_some(self) -> None:
         """Of the groups that may be served elsewhere now; meanwhile no request reaches them, and no timer."""
-        for group_id in list(islice(self._doubted, GIVEN_UP_AT_ONCE)):
-            self._doubt(group_id)
+        for group_id in list(islice(self._maybe_moved, GIVEN_UP_AT_ONCE)):
+            self._give_up_if_moved(group_id)
 
-    def _doubt(self, group_id: str) -> None:
-        self._doubted.pop(group_id, None)
+    def _give_up_if_moved(self, group_id: str) -> None:
+        self._maybe_moved.pop(group_id, None)
         if group_id in self.groups and not self._is_served(group_id):
             self._rebalances.give_up(self.groups.pop(group_id))
 
-    def _look_soon(self, now: Now) -> None:
+    def _expire_soon(self, now: Now) -> None:
         self._retention.begin_again()
         self._timers.set(TimerKey(TimerKind.RETENTION), now.monotonic_s + RETENTION_TURN_S)
 
@@ -242,8 +242,8 @@ class GroupShard:
         return self._effects.take_records()
 
     def _group_timer(self, key: TimerKey, now: Now) -> None:
-        if key.group_id in self._doubted:
-            self._doubt(key.group_id)
+        if key.group_id in self._maybe_moved:
+            self._give_up_if_moved(key.group_id)
         group = self.groups.get(key.group_id)
         if group is None:
             return
@@ -395,12 +395,12 @@ class GroupShard:
     def topics_deleted(self, now: Now) -> list[CoordinatorRecord]:
         """Topics are gone, as the image shows, and so are soon all offsets in them."""
         if self._since is not None:
-            self._look_soon(now)
+            self._expire_soon(now)
         return []
 
     def _expire_offsets(self, now: Now) -> None:
         """Look at some offsets, and come back soon where there are more."""
-        self._effects.records.extend(self._retention.step(now))
+        self._effects.record(*self._retention.step(now))
         pause_s = RETENTION_TURN_S if self._retention.is_under_way else self._retention_interval_s
         self._timers.set(TimerKey(TimerKind.RETENTION), now.monotonic_s + pause_s)
 

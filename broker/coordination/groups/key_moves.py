@@ -128,7 +128,7 @@ class TenantKeyMoves:
                     continue
                 self._ready[key] = epoch
             done.append((index, epoch))
-        told = not done or await self._tell(tenant, topic, done)
+        told = not done or await self._report(tenant, topic, done)
         return told and len(done) == len(hosted)
 
     async def _do(self, index: int, tenant: TenantImage, topic: TopicImage, there: KeyRange) -> bool:
@@ -189,7 +189,7 @@ class TenantKeyMoves:
         if response.error_code:
             raise ProtocolError(known_error(response.error_code), f"broker {leader} does not take keys now")
 
-    async def _tell(self, tenant: TenantImage, topic: TopicImage, done: Done) -> bool:
+    async def _report(self, tenant: TenantImage, topic: TopicImage, done: Done) -> bool:
         broker_id, broker_epoch = self._broker()
         row = TenantKeysReadyRequest.ReadyTenant
         request = TenantKeysReadyRequest(
@@ -208,7 +208,7 @@ class TenantKeyMoves:
         try:
             await self._channel.call(request, VERSION, timeout_s=self._config.call_timeout_s)
         except (ControllerUnavailable, OutcomeUnknown, MalformedFrame) as error:
-            log.debug("the controller was not told of keys", extra={"tenant": tenant.id, "reason": str(error)})
+            log.debug("keys were not reported to the controller", extra={"tenant": tenant.id, "reason": str(error)})
             return False
         return True
 

@@ -44,7 +44,7 @@ class KeyStore:
         def act(shard: GroupShard, now: Now) -> list[CoordinatorRecord]:
             return shard.keeping_changed(prefix, now)
 
-        self._runtime.tell(GROUP_TOPIC, act)
+        self._runtime.notify(GROUP_TOPIC, act)
 
     def place_of(self, tenant_id: str, keys_epoch: int, phase: KeysPhase) -> tuple[TenantImage, KeyRange]:
         """The tenant and the range where its keys go. Raises NOT_COORDINATOR unless it is in that very phase."""

@@ -110,7 +110,7 @@ class Memberships:
         if group.state is not GroupState.STABLE or group.select_protocol() != group.protocol:
             self._rebalances.join_again(group, member, ticket, now)
             return PARKED
-        self._effects.records.append(group_record(group.group_id, group.metadata()))
+        self._effects.record(group_record(group.group_id, group.metadata()))
         reply = self._rebalances.joined(group, member)
         if request.skips_assignment:
             return reply._replace(skip_assignment=group.leader_id == member_id)

@@ -47,6 +47,9 @@ class Effects:
     records: list[CoordinatorRecord] = field(default_factory=list)
     answers: list[Answer] = field(default_factory=list)
 
+    def record(self, *records: CoordinatorRecord) -> None:
+        self.records.extend(records)
+
     def answer(self, ticket: Ticket | None, reply: object) -> None:
         if ticket is not None:
             self.answers.append(Answer(ticket, reply))
@@ -197,7 +200,7 @@ class Rebalances:
             return
         group.next_generation(now.wall_ms)
         if group.state is GroupState.EMPTY:
-            self._effects.records.append(group_record(group.group_id, group.metadata()))
+            self._effects.record(group_record(group.group_id, group.metadata()))
             return
         self._answer_all(group, now)
         deadline = now.monotonic_s + group.rebalance_timeout_ms / 1000
@@ -268,7 +271,7 @@ class Rebalances:
             self.prepare(group, now)
             return
         group.become(GroupState.STABLE, now.wall_ms)
-        self._effects.records.append(CoordinatorRecord(encode_group_key(group.group_id), value))
+        self._effects.record(CoordinatorRecord(encode_group_key(group.group_id), value))
         self._answer_all(group, now)
 
     def assignment_lost(self, group: ClassicGroup, now: Now) -> None:

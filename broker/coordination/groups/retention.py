@@ -86,13 +86,13 @@ class Retention:
         left = self._config.expiries_per_turn_max
         while left > 0 and self._groups:
             try:
-                left -= GROUP_COST + self._look(self._groups[0], left, now, records)
+                left -= GROUP_COST + self._expire(self._groups[0], left, now, records)
             except ProtocolError:  # the group is being brought into memory: the next step looks at it again
                 break
         return records
 
-    def _look(self, group_id: str, most: int, now: Now, records: list[CoordinatorRecord]) -> int:
-        """At some offsets of the group; how many."""
+    def _expire(self, group_id: str, most: int, now: Now, records: list[CoordinatorRecord]) -> int:
+        """Add tombstones of offsets of the group to `records`; how many offsets were considered."""
         keeping = self._keeping_of(group_id)
         if keeping is Keeping.SERVED:
             self._group_of(group_id)  # before anything is counted as looked at
@@ -102,7 +102,7 @@ class Retention:
         self._at += len(some)
         is_last = self._at >= len(self._places)
         if keeping is Keeping.SERVED:
-            removed = self._judge(group_id, some, now)
+            removed = self._expired(group_id, some, now)
             records += removed
             if is_last and len(removed) == self._offsets.count(group_id) and self._is_idle(group_id):
                 records.append(group_record(group_id, None))
@@ -120,7 +120,7 @@ class Retention:
         is_empty = group is not None and group.state is GroupState.EMPTY and not group.pending
         return is_empty and group_id in self._committed
 
-    def _judge(self, group_id: str, places: list[bytes], now: Now) -> list[CoordinatorRecord]:
+    def _expired(self, group_id: str, places: list[bytes], now: Now) -> list[CoordinatorRecord]:
         """Tombstones of offsets that are too old, or in topics that are gone, also if another one has the name now."""
         group = self._group_of(group_id)
         rule = rule_of(group)

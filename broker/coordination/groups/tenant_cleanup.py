@@ -85,7 +85,7 @@ class TenantGroupCleanup:
             doomed = dict(self._doomed)
             cleared = [index for index in self._groups.hosted() if await self._clear(index, doomed)]
             if cleared:
-                await self._tell(list(doomed), cleared)
+                await self._report(list(doomed), cleared)
             await asyncio.sleep(self._config.round_s)
 
     async def _clear(self, index: int, doomed: dict[str, str]) -> bool:
@@ -97,7 +97,7 @@ class TenantGroupCleanup:
             return False
         return True
 
-    async def _tell(self, tenants: list[str], partitions: list[int]) -> None:
+    async def _report(self, tenants: list[str], partitions: list[int]) -> None:
         broker_id, broker_epoch = self._broker()
         request = TenantGroupsClearedRequest(
             broker_id=broker_id, broker_epoch=broker_epoch, tenants=tenants, partitions=partitions
@@ -105,4 +105,4 @@ class TenantGroupCleanup:
         try:
             await self._channel.call(request, VERSION, timeout_s=self._config.call_timeout_s)
         except (ControllerUnavailable, OutcomeUnknown, MalformedFrame) as error:
-            log.debug("the controller was not told of removed groups", extra={"reason": str(error)})
+            log.debug("removed groups were not reported to the controller", extra={"reason": str(error)})

@@ -65,7 +65,7 @@ class TierUpkeep:
         self._image = image
         self._config = config
         self._sweeper = Sweeper(services.store, services.root, config.sweep)
-        self._told: dict[PartitionId, int] = {}  # dropped partitions whose manifest says so, and when they were
+        self._announced: dict[PartitionId, int] = {}  # dropped partitions whose manifest says so, and when they were
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
@@ -98,7 +98,7 @@ class TierUpkeep:
         dropped: dict[PartitionId, None] = {}
         for index in self._coordinator.hosted():
             dropped.update(dict.fromkeys(await self._coordinator.partitions(index, _dropped)))
-        self._told = {identity: when for identity, when in self._told.items() if identity in dropped}
+        self._announced = {identity: when for identity, when in self._announced.items() if identity in dropped}
         for identity in dropped:
             try:
                 await self._end(identity)
@@ -111,9 +111,9 @@ class TierUpkeep:
         if not dropped_ms:
             return
         if self._services.clock.wall_ms() - dropped_ms < self._config.delete_delay_ms:
-            if self._told.get(identity) != dropped_ms:
+            if self._announced.get(identity) != dropped_ms:
                 await ManifestWriter(self._services, tier).publish()
-                self._told[identity] = dropped_ms
+                self._announced[identity] = dropped_ms
             return
         report = SweepReport()
         last = await ManifestWriter(self._services, tier).publish(empty=True)
