@@ -129,7 +129,7 @@ class Partition(Replica):
             self.role = Role.LEADER
             self.leader_id = self.node_id
             self.leader_epoch = image.leader_epoch
-            self.doubt_tier_end()
+            self.withhold_tier_end()
             self.epoch_start_offset = self.log.log_end_offset
             self.log.leader_epochs.assign(image.leader_epoch, self.epoch_start_offset)
             self.replica_set = ReplicaSet(

@@ -119,7 +119,7 @@ class Replica:
             self.tier_end_offset = NO_TIER_END
             self._moved_late()
 
-    def doubt_tier_end(self) -> None:
+    def withhold_tier_end(self) -> None:
         """It begins to lead. Followers that lack what an emptied tier lacks will act on what it says of the tier: so it
         says nothing until the tier's shard has answered."""
         if self.tier_generation:

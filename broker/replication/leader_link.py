@@ -36,7 +36,7 @@ IN_FLIGHT_MAX = 2
 CONNECT_TIMEOUT_S = 3.0
 RECONNECT_MIN_S = 0.02
 DOUBT_S = 1.0
-COMPLAINT_S = 1.0  # between two lines about partitions that the leader refuses
+FAILURE_LOG_S = 1.0  # between two lines about partitions that the leader refuses
 PARTS_MAX = 250  # partitions named in one fetch: the others follow in the next, for a fetch costs both brokers' loops
 ALL_PARTS = 2**31 - 1
 SESSION_EPOCH_MAX = 2**31 - 1
@@ -92,8 +92,8 @@ class LeaderLink:
         self._answered_at = 0.0
         self._served = False  # whether this connection has ever answered
         self._doubted_until = 0.0
-        self._complained_at = float("-inf")
-        self._unsaid = 0  # complaints since then that were not logged
+        self._failure_logged_at = float("-inf")
+        self._unlogged = 0  # failures since then
         self._lost = asyncio.Event()
         self._work = asyncio.Event()
         self._rest_timer: asyncio.TimerHandle | None = None
@@ -307,7 +307,7 @@ class LeaderLink:
             if verdict is APPEND:
                 self._append(followed, row, view)
             else:
-                self._obey(followed, verdict, row)
+                self._handle(followed, verdict, row)
         except AuditPending as pending:
             self.followed.rest(followed, self._loop.time())
             pending.then(lambda: self._may_go_on(followed))
@@ -316,24 +316,24 @@ class LeaderLink:
             missing.wait.call(followed, lambda: self._may_go_on(followed))
         except ProtocolError as error:
             if error.code is ErrorCode.CORRUPT_MESSAGE:
-                self._complain(logging.ERROR, "a leader sent a damaged batch", followed, error.message)
+                self._log_failure(logging.ERROR, "a leader sent a damaged batch", followed, error.message)
             else:  # also an answer to the fetch before, while two are on their way
-                self._complain(logging.WARNING, "what a leader sent is not appended", followed, str(error))
+                self._log_failure(logging.WARNING, "what a leader sent is not appended", followed, str(error))
             self.followed.rest(followed, self._loop.time())
         except StorageFailure as error:
-            self._complain(logging.WARNING, "what a leader sent is not appended", followed, str(error))
+            self._log_failure(logging.WARNING, "what a leader sent is not appended", followed, str(error))
             self.followed.rest(followed, self._loop.time())
 
-    def _complain(self, level: int, event: str, followed: Followed, cause: str) -> None:
+    def _log_failure(self, level: int, event: str, followed: Followed, cause: str) -> None:
         """One line, ever more seldom, as it may never end: damage at once, all else once it stays, and
         one line for all partitions that meet it at a time."""
         failures = followed.failures
         if failures & (failures - 1) or (level < logging.ERROR and failures < followed.HELD_UP):
             return
         now = self._loop.time()
-        if level >= logging.ERROR or now - self._complained_at >= COMPLAINT_S:
-            others, self._unsaid = self._unsaid, 0
-            self._complained_at = now
+        if level >= logging.ERROR or now - self._failure_logged_at >= FAILURE_LOG_S:
+            others, self._unlogged = self._unlogged, 0
+            self._failure_logged_at = now
             logger.log(
                 level,
                 event,
@@ -347,7 +347,7 @@ class LeaderLink:
                 },
             )
         else:
-            self._unsaid += 1
+            self._unlogged += 1
 
     def _append(self, followed: Followed, row: ReplicatedRow, view: memoryview) -> None:
         """Take over the leader's batches, and what it says of itself. This is on the way of every record."""
@@ -361,7 +361,7 @@ class LeaderLink:
         )
         if partition.tier_generation and partition.lacks_untiered and not _is_member(partition):
             event, end = "the tier was emptied of what our disk lacks", partition.log.log_end_offset
-            self._tell(logging.WARNING, event, partition, end, offset=row.log_start_offset)
+            self._log_cut(logging.WARNING, event, partition, end, offset=row.log_start_offset)
             partition.start_again_at(row.log_start_offset, event)
             self.followed.progressed(followed, moved=True)
             return
@@ -371,12 +371,12 @@ class LeaderLink:
         moved = ends.log_end != log_end or ends.log_start != log_start
         self.followed.progressed(followed, moved=moved, size=row.end - row.start)
 
-    def _obey(self, followed: Followed, verdict: Verdict, row: ReplicatedRow) -> None:
+    def _handle(self, followed: Followed, verdict: Verdict, row: ReplicatedRow) -> None:
         """Do about a row without batches what `judge` found."""
         partition = followed.partition
         if verdict.action is Action.REST:
             # at first it may only not have heard of its leadership yet
-            self._complain(logging.WARNING, "a leader refuses fetches", followed, error_name(row.error))
+            self._log_failure(logging.WARNING, "a leader refuses fetches", followed, error_name(row.error))
             self.followed.rest(followed, self._loop.time())
             return
         if verdict.action is Action.START_FROM_TIER:
@@ -388,7 +388,7 @@ class LeaderLink:
             self.followed.progressed(followed, moved=True)
             return
         event, end = "the leader's log begins above our end", partition.log.log_end_offset
-        self._tell(logging.WARNING, event, partition, end, offset=verdict.offset)
+        self._log_cut(logging.WARNING, event, partition, end, offset=verdict.offset)
         partition.start_again_at(verdict.offset)
         self.followed.progressed(followed, moved=True)
 
@@ -402,7 +402,7 @@ class LeaderLink:
         end, high_watermark = partition.log.log_end_offset, partition.high_watermark
         partition.truncate(offset)
         lost = partition.log.log_end_offset < high_watermark
-        self._tell(
+        self._log_cut(
             logging.WARNING if lost else logging.INFO,
             "the leader's log parts from ours",
             partition,
@@ -411,7 +411,7 @@ class LeaderLink:
             high_watermark=high_watermark,
         )
 
-    def _tell(self, level: int, event: str, partition: Partition, end: int, **more: int) -> None:
+    def _log_cut(self, level: int, event: str, partition: Partition, end: int, **more: int) -> None:
         """Why the log is cut, which ended at `end`; the cut itself is audited by the log."""
         logger.log(
             level,
