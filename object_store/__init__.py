@@ -1,1 +1,1 @@
-"""One protocol over S3 and local directories. Built by a later step; empty until then."""
+"""One protocol for whole objects in S3 or in a local directory."""

@@ -21,14 +21,14 @@ PAGE_KEYS = 1000
 
 
 class Coming(Protocol):
-    """Bytes on their way."""
+    """A read under way."""
 
     def result(self) -> bytes:
-        """Blocks until they are there. Raises StoreError."""
+        """Block until the bytes are there. Raises StoreError."""
         ...
 
     def cancel(self) -> None:
-        """Nobody will ask for them."""
+        """Give up the read; `result` is not called afterwards."""
         ...
 
 
@@ -50,10 +50,10 @@ class _OnLoop:
 
 
 class BlockingStore:
-    """The calls of `object_store.store.ObjectStore`, from any thread, each blocking until its end.
+    """The calls of `object_store.store.ObjectStore`, for any thread, each blocking until its end.
 
-    Make it in the process that uses it: its event loop's thread does not survive a fork, and it cannot be pickled. The
-    store that it wraps is open to others as `store`, for coroutines that are run by `wait`.
+    Make it in the process that uses it: its event loop's thread does not survive a fork, and it cannot be pickled.
+    `store` is the wrapped store, for coroutines that `wait` runs.
     """
 
     def __init__(self, uri: str | StoreUri, limits: StoreLimits | None = None, *, create: bool = False) -> None:
@@ -112,7 +112,7 @@ class BlockingStore:
         return self.wait(lambda: self.store.list_names(prefix))
 
     def list(self, prefix: str, *, start_after: str = "") -> Iterator[ObjectInfo]:
-        """Ascending by key; a page is held at a time."""
+        """Objects ascending by key. Holds one page at a time."""
         objects = self.store.list(prefix, start_after=start_after)
 
         async def page() -> list[ObjectInfo]:
@@ -129,9 +129,9 @@ class BlockingStore:
                 return
 
     def close_within(self, limit_s: float) -> None:
-        """For the end of a process: its connections are closed unless that takes longer. The thread goes with it.
+        """Close the connections before the process ends, within `limit_s`. The daemon thread ends with the process.
 
-        Does nothing in a process forked since, which has the store and not its thread.
+        Does nothing in a forked process, which has the store without its thread.
         """
         if self._off_loop.runs:
             with contextlib.suppress(OffLoopStopped, CancelledError, TimeoutError, StoreError):

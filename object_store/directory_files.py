@@ -1,12 +1,12 @@
-"""Objects as files below one directory: the blocking calls, to be made in threads.
+"""Objects as files below one directory: the blocking calls, for threads.
 
-An object is written under a name of its own in `.unfinished`, made durable, and only then linked or renamed to its
-key, so half of it is never visible. `link` refuses an existing name and is what makes a create-only put atomic.
-Compare-and-set holds an advisory lock of the root from the comparison to the rename; it therefore excludes other
-replaces of any process, but neither a put nor a delete of the same key.
+An object is written under a random name in `.unfinished`, made durable, and only then linked or renamed to its key, so
+half of it is never visible. `link` rejects an existing name, which makes a create-only put atomic. Compare-and-set
+holds an advisory lock of the root from the comparison to the rename. It excludes replaces by any process, but neither
+a put nor a delete of the same key.
 
-The version of an object is (inode, time of its last write in nanoseconds, size). The clock of a file system stands
-still for milliseconds, so the digits below one millisecond are drawn at random.
+The version of an object is (inode, time of its last write in nanoseconds, size). A file system's clock has a resolution
+of milliseconds, so the digits below one millisecond are random.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from object_store.file_copying import CopyCancelled, SourceEnded, append_bytes, 
 from object_store.store import RESERVED_NAME, Body, FileRange, ObjectInfo, body_parts
 
 LEFTOVER_AGE_MS = 3_600_000
-PUBLISH_ATTEMPTS = 10  # others may remove the empty directory that we are about to use
+PUBLISH_ATTEMPTS = 10  # another process may remove an empty directory before it is used
 DURABLE_DIRECTORIES_MAX = 10_000
 WRITES = {"put", "replace"}
 LOCK_NAME = "lock"
@@ -51,7 +51,7 @@ GiveName = Callable[[str, str], None]  # from the finished file to the object
 
 
 class Cancellation:
-    """`asked` is set by the event loop and read by the thread, `steps` the other way round: it shows progress."""
+    """The event loop sets `asked` and the thread reads it; the thread counts `steps`, by which the loop sees progress."""
 
     __slots__ = ("asked", "steps")
 
@@ -66,7 +66,7 @@ class Cancellation:
 
 
 class DirectoryFiles:
-    """Raises StoreErrors. `root` is absolute, without a slash at its end; `name` is what messages call the store."""
+    """Raises StoreErrors. `root` is absolute, without a slash at its end; `name` is the store's name in messages."""
 
     def __init__(self, root: str, name: str, lock_timeout_s: float) -> None:
         self.root = root
@@ -74,14 +74,14 @@ class DirectoryFiles:
         self._prefix = root + "/"
         self._unfinished = self._prefix + RESERVED_NAME
         self._lock_timeout_s = lock_timeout_s
-        self._durable: dict[str, None] = {}  # directories whose own names are known to be on the device
+        self._durable: dict[str, None] = {}  # directories whose entries in their parents are durable
         self._marked = False
 
     def prepare(self, create: bool) -> None:
-        """Make the root when `create`, and sweep what an earlier process left. Raises StoreDenied without a root.
+        """Make the root when `create`, and sweep an earlier process's leftovers. Raises StoreDenied without a root.
 
-        Without `create` nothing is made before something is put: the mark in the root tells whoever works in it that it
-        is no empty mount point.
+        Without `create` the first put makes the mark (`.unfinished`), which distinguishes the root from an empty mount
+        point.
         """
         with self._errors("open", ""):
             if create:
@@ -95,7 +95,7 @@ class DirectoryFiles:
             except OSError as error:
                 if error.errno not in DENIED:
                     raise
-                return  # only to be read; a put will say so
+                return  # read-only; a put will raise
         with contextlib.suppress(StoreError):
             self.sweep(time.time_ns() // 1_000_000 - LEFTOVER_AGE_MS, Cancellation())
 
@@ -185,13 +185,13 @@ class DirectoryFiles:
                 status = os.fstat(file.fd)
                 if not stat.S_ISREG(status.st_mode):
                     raise ObjectMissing(self.name, "copy", source, "there is no such object")
-                # Not a link: the copy's age is its own, and whoever sweeps goes by age.
+                # Not a link: sweeps go by age, and the copy needs its own.
                 return self.put(target, [FileRange(file, 0, status.st_size)], False, cancelled)
             finally:
                 file.close()
 
     def sweep(self, before_ms: int, progress: Cancellation) -> int:
-        """How many unfinished files were removed; a file that is being written is as young as its last byte."""
+        """Remove unfinished files last written before `before_ms`; returns how many."""
         removed = 0
         if not self._marked:
             return removed
@@ -212,7 +212,7 @@ class DirectoryFiles:
             ]
 
     def walk(self, prefix: str, start_after: str) -> Iterator[ObjectInfo]:
-        """Ascending by key; of one directory at a time the names are held, and nothing else."""
+        """Objects ascending by key. Holds the names of one directory per level."""
         stack = [iter(self._candidates(prefix[: prefix.rfind("/") + 1], prefix, start_after))]
         while stack:
             key = next(stack[-1], None)
@@ -233,7 +233,7 @@ class DirectoryFiles:
     def _unfinished_file(
         self, body: Body, cancelled: Cancellation, operation: str, key: str
     ) -> Iterator[tuple[str, os.stat_result]]:
-        """A durable file with the bytes of `body` and the time by which its version is told; gone at the end."""
+        """A durable file with the bytes of `body` and the write time of its version, removed at the end."""
         if not self._marked:
             try:
                 self._mark()
@@ -255,7 +255,7 @@ class DirectoryFiles:
                 stamp = now - now % 1_000_000 + int.from_bytes(os.urandom(4), "big") % 1_000_000
                 os.utime(fd, ns=(stamp, stamp))
                 os.fsync(fd)
-                if cancelled.is_asked():  # perhaps long ago, by a caller that has gone and counts on no object
+                if cancelled.is_asked():  # the caller gave up, perhaps long ago, and expects no object
                     raise CopyCancelled
                 status = os.fstat(fd)
             finally:
@@ -270,7 +270,7 @@ class DirectoryFiles:
                 os.unlink(path)
 
     def _publish(self, path: str, key: str, operation: str, give_name: GiveName) -> None:
-        """Let the finished file at `path` be the object `key`, durably."""
+        """Make the finished file at `path` the object `key`, durably."""
         target = self._prefix + key
         directory = os.path.dirname(target)
         for attempt in range(PUBLISH_ATTEMPTS):
@@ -289,11 +289,11 @@ class DirectoryFiles:
                     error = ObjectExists if operation == "put" else VersionConflict
                     raise error(self.name, operation, key, "the object exists") from None
                 self._clear_directory(target, operation, key)
-        with contextlib.suppress(FileNotFoundError):  # deleted at once by another
+        with contextlib.suppress(FileNotFoundError):  # another process deleted it already
             _sync_directory(directory)
 
     def _clear_directory(self, path: str, operation: str, key: str) -> None:
-        """An empty directory that a crash left may go; one with objects may not."""
+        """Remove an empty directory that a crash left. Raises InvalidKey for one with objects."""
         try:
             os.rmdir(path)
         except FileNotFoundError:
@@ -302,7 +302,7 @@ class DirectoryFiles:
             raise InvalidKey(self.name, operation, key, "there are objects below it") from None
 
     def _make_durable(self, directory: str, operation: str, key: str) -> None:
-        """Make `directory` and those above it, down from the root (which is not made: it may be unmounted)."""
+        """Make `directory` and those above it, except the root, which may be unmounted."""
         if directory == self.root or directory in self._durable:
             return
         parent = os.path.dirname(directory)
@@ -310,23 +310,23 @@ class DirectoryFiles:
         try:
             os.mkdir(directory)
         except FileExistsError:
-            with contextlib.suppress(FileNotFoundError):  # taken away again
+            with contextlib.suppress(FileNotFoundError):  # removed again
                 if not stat.S_ISDIR(os.stat(directory).st_mode):
                     raise InvalidKey(self.name, operation, key, "a name before a slash is an object") from None
         except FileNotFoundError:
             self._durable.pop(parent, None)
-            return  # taken away again; giving the name will fail and come back here
+            return  # removed again; `_publish` will fail and retry
         try:
             _sync_directory(parent)
         except FileNotFoundError:
             return
         while len(self._durable) >= DURABLE_DIRECTORIES_MAX:
-            with contextlib.suppress(KeyError, StopIteration, RuntimeError):  # other threads do the same
+            with contextlib.suppress(KeyError, StopIteration, RuntimeError):  # other threads change it too
                 del self._durable[next(iter(self._durable))]
         self._durable[directory] = None
 
     def _settle_after_delete(self, directory: str) -> None:
-        """Make the deletion durable and take away directories that became empty."""
+        """Make the deletion durable and remove directories that became empty."""
         while True:
             with contextlib.suppress(FileNotFoundError):
                 _sync_directory(directory)
@@ -368,7 +368,7 @@ class DirectoryFiles:
             return data
         parts = [data]
         position = start + len(data)
-        while position < end:  # a signal, or more than one call gives
+        while position < end:  # a signal interrupted it, or the range exceeds one call's limit
             more = os.pread(fd, end - position, position)
             if not more:
                 raise ObjectTruncated(self.name, "get", key, f"it ends at {position}, not {end}")
@@ -383,7 +383,7 @@ class DirectoryFiles:
         return status
 
     def _entries(self, directory_key: str) -> list[str]:
-        """Names of files, and of directories with a slash behind, in the order of the keys below them."""
+        """Names of files, and of directories with a trailing slash, in the order of the keys below them."""
         names: list[str] = []
         if not directory_key:
             self._still_there("list", "")
@@ -456,10 +456,10 @@ def _info(key: str, status: os.stat_result) -> ObjectInfo:
 
 
 def _load(fd: int, start: int, end: int) -> None:
-    """Wait here, in a thread, for the device: history is seldom in memory, and who reads it next is an event loop.
+    """Load a range into the page cache, in this thread, because an event loop reads it next.
 
-    It is read as if it were sent to nowhere, which copies nothing and makes the system read ahead in large units of
-    memory. What POSIX_FADV_WILLNEED brings comes page by page, and costs several times as much CPU whenever it is used.
+    Sending to /dev/null copies nothing and makes the kernel read ahead into large folios. POSIX_FADV_WILLNEED would
+    load single pages, whose every use costs several times as much CPU.
     """
     null = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
     try:

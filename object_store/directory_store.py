@@ -1,4 +1,4 @@
-"""An object store in a local directory: `file:///path`. The calls block, so they run in threads of the store's own."""
+"""An object store in a local directory: `file:///path`. The blocking calls run in the store's own threads."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ T = TypeVar("T")
 class DirectoryStore:
     """Several processes may share the directory.
 
-    Reads end within `limits.file_timeout_s`. Writes are waited for, also when cancelled, as long as they get on: their
-    thread reads the caller's files. One that hangs, as calls into a file system over a network may for ever, is given
-    up after `limits.file_silence_s`: should its thread wake up again, it makes no object. The pool is not the event
-    loop's, so a slow store's disk delays no fsync of a log.
+    Reads end within `limits.file_timeout_s`. A write is waited for while it makes progress, even when cancelled,
+    because its thread reads the caller's files. After `limits.file_silence_s` without progress (a network file system
+    may hang for ever) it is given up; if its thread wakes up later, it makes no object. The pool is not the event
+    loop's, so a slow store delays no fsync of a log.
     """
 
     def __init__(self, root: str, limits: StoreLimits) -> None:
@@ -36,7 +36,7 @@ class DirectoryStore:
         self._running: dict[asyncio.Future[Any], None] = {}
 
     async def open(self, *, create: bool = True) -> None:
-        """Raises StoreDenied when there is no such directory and it is not to be made, or cannot be."""
+        """Raises StoreDenied when the directory is missing and `create` is false, or it cannot be made."""
         await self._read("open", "", lambda: self._files.prepare(create))
 
     async def put(self, key: str, body: Body, *, create_only: bool = False) -> ObjectInfo:
@@ -57,7 +57,7 @@ class DirectoryStore:
         return (await self._read("get", key, lambda: self._files.get(key, start, length)))[0]
 
     def begin_get(self, key: str, start: int = 0, length: int | None = None) -> ComingBytes:
-        """`get` for plain threads: no event loop stands between them and the thread that reads."""
+        """`get` for plain threads, without an event loop between the caller and the reading thread."""
         check_key(self.name, "get", key)
         check_range(start, length)
         try:
@@ -151,7 +151,7 @@ class DirectoryStore:
                 try:
                     if not await self._gets_on(work, cancelled):
                         break
-                except asyncio.CancelledError:  # again and again: it still ends first
+                except asyncio.CancelledError:  # cancelled again; the write still ends first
                     continue
             _give_up(work)
             raise
@@ -161,7 +161,7 @@ class DirectoryStore:
         raise StoreUnavailable(self.name, operation, key, reason)
 
     async def _gets_on(self, work: asyncio.Future[T], progress: Cancellation) -> bool:
-        """Wait for the end of `work`; False when it shows no progress any more."""
+        """Wait for the end of `work`; False when it makes no progress."""
         while True:
             steps = progress.steps
             done, _ = await asyncio.wait([work], timeout=self._limits.file_silence_s)
@@ -170,13 +170,13 @@ class DirectoryStore:
 
 
 class ComingBytes:
-    """What `DirectoryStore.begin_get` began to read."""
+    """A read that `DirectoryStore.begin_get` started."""
 
     def __init__(self, store: str, key: str, reading: Future[tuple[bytes, ObjectInfo]], timeout_s: float) -> None:
         self._store, self._key, self._reading, self._timeout_s = store, key, reading, timeout_s
 
     def result(self) -> bytes:
-        """Blocks, no longer than `get` takes. Raises StoreError."""
+        """Block at most `timeout_s`. Raises StoreError."""
         try:
             return self._reading.result(self._timeout_s)[0]
         except TimeoutError:
@@ -186,7 +186,6 @@ class ComingBytes:
             raise StoreUnavailable(self._store, "get", self._key, "the store is closed") from None
 
     def cancel(self) -> None:
-        """Nobody will ask for the result."""
         self._reading.cancel()
 
 
@@ -195,7 +194,7 @@ def _no_answer(store: str, operation: str, key: str, timeout_s: float) -> StoreU
 
 
 def _give_up(work: asyncio.Future[Any]) -> None:
-    """Nobody is left to hear of its outcome."""
+    """Discard the outcome of `work`."""
     if not work.cancel() and not work.cancelled():
         work.exception()
 

@@ -1,15 +1,14 @@
-"""What an object store answers when it does not do what it was asked. Each error names store, operation and key.
+"""The errors of object stores. Each names store, operation and key.
 
-No error carries the words of a client library or of the store itself: they may hold what only the credentials'
-owner should see.
+No error carries text of a client library or of the store itself, which may reveal secrets.
 """
 
 
 class StoreError(Exception):
-    """The store did not do it, and trying again at once is of no use.
+    """The call failed, and retrying at once is of no use.
 
-    After any StoreError of a put, a replace, a copy or a delete the outcome is unknown, but for `ObjectExists`,
-    `VersionConflict` and `InvalidKey`, which mean that nothing was written.
+    After a StoreError of a put, replace, copy or delete the outcome is unknown, except that `ObjectExists`,
+    `VersionConflict` and `InvalidKey` mean that nothing was written.
     """
 
     def __init__(self, store: str, operation: str, key: str, reason: str) -> None:
@@ -21,19 +20,19 @@ class StoreError(Exception):
 
 
 class StoreUnavailable(StoreError):
-    """No answer in time, a broken connection, or an answer that says "later". Retriable; retries here are used up."""
+    """No answer in time, a broken connection, or a throttling answer. Retriable; the retries here are used up."""
 
 
 class StoreDenied(StoreError):
-    """Credentials are missing, wrong or not allowed this; or the bucket or directory is not there."""
+    """Credentials are missing, wrong or lack the right; or the bucket or directory is missing."""
 
 
 class NoStore(StoreDenied):
-    """There is no such directory at all: most likely its URI was mistyped."""
+    """The directory does not exist; most likely its URI was mistyped."""
 
 
 class StoreFull(StoreError):
-    """No room, or a quota is used up."""
+    """The store has no room, or a quota is used up."""
 
 
 class ObjectMissing(StoreError):
@@ -41,19 +40,19 @@ class ObjectMissing(StoreError):
 
 
 class ObjectExists(StoreError):
-    """A create-only put found an object, which is as it was."""
+    """A create-only put found an object, and left it unchanged."""
 
 
 class VersionConflict(StoreError):
-    """The object is not in the version that a replace expected; it is as it was."""
+    """The object has another version than a replace expected, and is unchanged."""
 
 
 class ObjectTruncated(StoreError):
-    """The object ends before the bytes that were asked for."""
+    """The object ends before the requested range does."""
 
 
 class ObjectAltered(StoreError):
-    """The bytes do not fit the checksum that the store keeps of them, each time they are read."""
+    """Every read returned bytes that do not fit the store's checksum."""
 
 
 class InvalidKey(StoreError):
@@ -61,4 +60,4 @@ class InvalidKey(StoreError):
 
 
 class StoreUnfit(StoreError):
-    """The store lacks something without which the tier would not be safe: conditional writes."""
+    """The store lacks conditional writes, without which the tier would not be safe."""

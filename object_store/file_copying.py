@@ -1,7 +1,7 @@
-"""Bytes from one file to another without a visit to Python where the kernel can: the blocking calls.
+"""Copies of bytes between files, inside the kernel where it can: the blocking calls.
 
-On ext4 and tmpfs `copy_file_range` moves page cache to page cache, on btrfs and XFS it shares the blocks; `sendfile`
-does the former between different file systems too. Both leave the interpreter to other threads meanwhile.
+On ext4 and tmpfs `copy_file_range` copies within the page cache, on btrfs and XFS it shares the blocks. `sendfile`
+copies within the page cache between different file systems too. Both release the GIL.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ from common.machine_disk import MachineFile
 from object_store.limits import MIB
 from object_store.store import FileRange
 
-STEP_BYTES = 8 * MIB  # between two looks at whether to go on
+STEP_BYTES = 8 * MIB  # between two checks for cancellation
 READ_STEP_BYTES = MIB
 NOT_THIS_WAY = {errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP}
 
 
 class SourceEnded(Exception):
-    """The file was shorter than its range said."""
+    """The file is shorter than its range."""
 
 
 class CopyCancelled(Exception):
-    """Asked to stop."""
+    """The caller cancelled the copy."""
 
 
 def append_bytes(fd: int, data: bytes) -> None:
-    """Write all at the file's position. Raises OSError."""
+    """Write all of `data` at the file's position. Raises OSError."""
     view = memoryview(data)
     while view:
         view = view[os.write(fd, view[:STEP_BYTES]) :]

@@ -1,4 +1,4 @@
-"""What a store may use: time, memory, connections, threads."""
+"""Limits of a store: time, memory, connections, threads."""
 
 from __future__ import annotations
 
@@ -11,40 +11,37 @@ MIB = 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class StoreLimits:
-    """The defaults suit a broker. Bytes are bytes, times are seconds.
-
-    Memory of one put to S3 is at most `part_bytes` times `parallel_parts`, retries included.
-    """
+    """The defaults suit a broker. A put to S3 uses at most `part_bytes` times `parallel_parts` of memory."""
 
     part_bytes: int = 8 * MIB
-    """Larger bodies go up in parts of this size; S3 wants at least 5 MiB."""
+    """Larger bodies are uploaded in parts of this size; S3 requires at least 5 MiB."""
     parallel_parts: int = 4
     connections_max: int = 32
     connect_timeout_s: float = 5.0
     silence_timeout_s: float = 15.0
-    """How long a connection may bring nothing."""
+    """How long a connection may deliver nothing."""
     attempt_timeout_s: float = 30.0
-    """One request; for bodies the time at `slowest_bytes_per_s` is added."""
+    """For one request; its body adds the time that it takes at `slowest_bytes_per_s`."""
     slowest_bytes_per_s: int = 256 * 1024
     attempts_max: int = 5
     backoff_first_s: float = 0.1
     backoff_max_s: float = 5.0
     retry_budget: float = 50.0
-    """Retries that may be outstanding in all; see `object_store.retries.RetryBudget`."""
+    """Retries of all calls together: see `object_store.retries.RetryBudget`."""
     page_keys: int = 1000
-    """Of a listing that is held at once; S3 gives no more."""
+    """Keys of a listing held at once; S3 returns no more per request."""
     file_threads: int = 4
     """Threads of a directory store."""
     file_timeout_s: float = 60.0
     """How long a directory may take for a read."""
     file_silence_s: float = 180.0
-    """How long a write to a directory may show no progress; within it lies the fsync of a whole object."""
+    """How long a write to a directory may make no progress, such as during the fsync of a whole object."""
     file_close_s: float = 10.0
-    """How long the end of a directory store waits for calls that hang."""
+    """How long closing a directory store waits for hanging calls."""
     own_directory: str = ""
-    """A directory of the caller's: objects on the same device are as near as that, and may be lent."""
+    """A directory of the caller. Objects on its device may be lent as open files."""
     lock_timeout_s: float = 10.0
-    """How long a replace in a directory waits for that of another process."""
+    """How long a replace in a directory waits for another process's replace."""
 
     @property
     def backoff(self) -> Backoff:
@@ -52,6 +49,6 @@ class StoreLimits:
 
     @property
     def s3_call_s(self) -> float:
-        """For how long a call without a body may ask S3, with all attempts and the pauses between them."""
+        """How long a call without a body may take at S3, with all attempts and the pauses between them."""
         pauses = (self.backoff.pause_s(failures) for failures in range(1, self.attempts_max))
         return self.attempts_max * self.attempt_timeout_s + sum(pauses)

@@ -1,4 +1,4 @@
-"""A private event loop in a thread of its own, for a client library whose work must not hold up the node's loop."""
+"""A private event loop in its own thread, for a client library whose work must not hold up the node's loop."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ JOIN_TIMEOUT_S = 10.0
 
 
 class OffLoopStopped(Exception):
-    """The private loop ended before the call did, or had ended before."""
+    """The private loop ended before the call did, or had ended already."""
 
 
 class OffLoop:
-    """Started by the first call. Calls may come from several event loops and from plain threads at once."""
+    """Started by the first call. Several event loops and plain threads may call at once."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -33,14 +33,14 @@ class OffLoop:
 
     @property
     def runs(self) -> bool:
-        """Whether its thread lives: not before the first call, nor in a process that was forked since."""
+        """Whether its thread lives: not before the first call, nor in a process forked later."""
         return self._thread is not None and self._thread.is_alive()
 
     async def run(self, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Run the coroutine that `make` gives on the private loop.
+        """Run the coroutine that `make` returns on the private loop.
 
-        When the caller is cancelled the coroutine is too, and this ends only when it has ended. What it raises comes
-        without its traceback, which would hold the bodies of requests. Raises OffLoopStopped.
+        Cancelling the caller cancels the coroutine, and this returns only after it has ended. Its exceptions lose their
+        traceback, which would hold the bodies of requests. Raises OffLoopStopped.
         """
         private = self._started()
         caller = asyncio.get_running_loop()
@@ -63,7 +63,7 @@ class OffLoop:
             raise
 
     def begin(self, make: Callable[[], Coroutine[Any, Any, T]]) -> Future[T]:
-        """As `wait`, which blocks once the result is asked for; a CancelledError then stands for OffLoopStopped."""
+        """As `run`, returning a future. Its CancelledError means OffLoopStopped."""
         private = self._started()
         try:
             return asyncio.run_coroutine_threadsafe(make(), private)
@@ -71,7 +71,7 @@ class OffLoop:
             raise OffLoopStopped from None
 
     def stop(self) -> None:
-        """Cancel what runs, end the thread. Blocks. Idempotent; no call may come from the private loop itself."""
+        """Cancel running calls and end the thread. Blocks. Idempotent. Not to be called on the private loop."""
         with self._lock:
             self._stopped = True
             loop, thread = self._loop, self._thread
@@ -108,7 +108,7 @@ class OffLoop:
 
 
 class _Crossing:
-    """One call on its way from one loop to the other and back."""
+    """One call from the caller's loop to the private loop and back."""
 
     __slots__ = ("_caller", "_cancelled", "_ended", "_make", "_private", "_task")
 

@@ -1,4 +1,4 @@
-"""From a URI to an open store."""
+"""Opens the store of a URI."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ async def open_store(
     create: bool = True,
     off_loop: OffLoop | None = None,
 ) -> ObjectStore:
-    """A store whose keys are relative to the URI. For a directory `create` makes it when it is not there.
+    """A store whose keys are relative to the URI. `create` makes a missing directory.
 
-    The client of S3 lives on `off_loop`, or else in a thread that the store starts for it.
-    Opening asks nothing of S3: that it cannot be reached is told by the first call. Raises InvalidStoreUri, StoreDenied
-    (no such directory, or the extra `s3` is not installed).
+    The S3 client runs on `off_loop`, or in a thread that the store starts for it. Opening sends nothing to S3, so the
+    first call reports an unreachable store. Raises InvalidStoreUri, StoreDenied (the directory is missing, or the extra
+    `s3` is not installed).
     """
     place = parse_uri(uri) if isinstance(uri, str) else uri
     limits = limits or StoreLimits()

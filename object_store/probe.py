@@ -1,8 +1,8 @@
-"""Whether a store keeps the conditions of conditional writes, found out by writing.
+"""A trial whether a store obeys the conditions of conditional writes.
 
-A server that ignores `If-None-Match` or `If-Match` would let a deposed leader's manifest overwrite its successor's.
-Nothing stands in for them: a check before the write leaves a gap in which two writers both succeed. So `tidelog up`
-refuses such a store, and no broker writes to it.
+A server that ignores `If-None-Match` or `If-Match` would let a deposed leader's manifest overwrite its successor's. A
+check before the write is no substitute, because two writers could both pass it. So `tidelog up` refuses such a store,
+and no broker writes to it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _NAME = re.compile("[0-9a-f]{32}")
 
 
 async def probe_conditions(store: ObjectStore, key: str) -> None:
-    """Writes `key`, which must be nobody's, and deletes it. Raises StoreUnfit, or what the store cannot do at all."""
+    """Write and delete `key`, which must be unused. Raises StoreUnfit, or another StoreError of these calls."""
     try:
         first = await store.put(key, b"1", create_only=True)
         try:

@@ -1,7 +1,6 @@
-"""A budget of retries for all calls together: how a store that is down is told from a call that had bad luck.
+"""A budget of retries for all calls together, so that a broken store does not get several times the requests.
 
-The budget is what keeps a broken store from being asked several times as often as a healthy one. Source: the retry
-throttling of gRPC (proposal A6).
+Source: the retry throttling of gRPC (proposal A6).
 """
 
 from __future__ import annotations
@@ -10,10 +9,10 @@ GAIN_PER_SUCCESS = 0.1
 
 
 class RetryBudget:
-    """Each retry takes one, each success gives a tenth back, never above `tokens_max`.
+    """A retry takes one token, a success returns a tenth of one, up to `tokens_max`.
 
-    Retries are allowed while more than half is left: a single call's bad luck always finds some, a store that is down
-    uses them up and is then asked once per call until calls succeed again.
+    Retries are allowed while more than half is left. A single failing call always finds some. A store that is down uses
+    them up, and then gets one request per call until calls succeed again.
     """
 
     __slots__ = ("_max", "tokens")
@@ -22,12 +21,11 @@ class RetryBudget:
         self._max = self.tokens = tokens_max
 
     def take(self) -> bool:
-        """Whether there may be a retry now."""
+        """Whether a retry is allowed now; if so, its token is taken."""
         if self.tokens <= self._max / 2:
             return False
         self.tokens -= 1.0
         return True
 
     def succeeded(self) -> None:
-        """A call ended well."""
         self.tokens = min(self._max, self.tokens + GAIN_PER_SUCCESS)

@@ -1,4 +1,4 @@
-"""What an answer or a failure of S3 means. Of the store's own words only the error code is kept."""
+"""The StoreErrors of S3's answers and failures. Of the store's own text only the error code is kept."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ DENIED = {
 }
 FULL = {"XMinioStorageFull", "XMinioAdminBucketQuotaExceeded", "QuotaExceeded", "InsufficientStorage"}
 LATER = {
-    "BadDigest",  # altered on the way
+    "BadDigest",  # altered in transit
     "ConditionalRequestConflict",
     "IncompleteBody",
     "InternalError",
@@ -69,11 +69,11 @@ NO_CONNECTION = (
 
 
 class RangeBeyondEnd(StoreError):
-    """416: a range begins at the end of the object or after it."""
+    """416: the range begins at or after the end of the object."""
 
 
 class UploadGone(StoreError):
-    """An upload in parts has ended: an earlier attempt completed it, or somebody aborted it."""
+    """A multipart upload has ended: an earlier attempt completed it, or it was aborted."""
 
 
 class BodyCut(Exception):
@@ -90,10 +90,7 @@ class Fault(NamedTuple):
 
 
 def fault_of(error: Exception, store: str, operation: str, key: str) -> Fault:
-    """What to raise, and whether to try again first.
-
-    412 becomes ObjectExists; who asked for a version says VersionConflict instead.
-    """
+    """The error to raise, and whether to retry first. 412 becomes ObjectExists, also for a replace."""
     if isinstance(error, StoreError):
         return Fault(error, False)
     if isinstance(error, aws.ClientError):
@@ -121,7 +118,7 @@ def answer_code(error: Exception) -> tuple[int, str]:
 
 
 def of_code(code: str, store: str, operation: str, key: str) -> StoreError:
-    """The error that one object of a larger request met; `code` as S3 names it."""
+    """The error of one object in a larger request; `code` is S3's."""
     return _of_code(0, code if CODE.fullmatch(code) else "", store, operation, key).error
 
 
@@ -131,7 +128,7 @@ def _of_answer(error: aws.ClientError, store: str, operation: str, key: str) -> 
 
 
 def _of_code(status: int, code: str, store: str, operation: str, key: str) -> Fault:
-    reason = f"{status} {code}".strip() if code != str(status) else code  # to HEAD, which has no body, the code is it
+    reason = f"{status} {code}".strip() if code != str(status) else code  # answers to HEAD have no other code
     if code in DENIED:
         return Fault(StoreDenied(store, operation, key, DENIED[code]), False)
     if code in FULL or status == 507:

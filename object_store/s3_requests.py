@@ -1,8 +1,8 @@
 """Single requests to S3, on the private event loop: time limits, retries, checksums, exact bodies.
 
-The client library's own retries are switched off: they know neither our deadline nor our budget. Its HTTP layer may
-still repeat a PUT once on a connection that the server has just closed, so the answer "it exists already" is never
-taken for granted (see `object_store.s3_uploads`).
+The client library's own retries are off, because they know neither the deadline nor the budget. Its HTTP layer may
+still repeat a PUT once on a connection that the server has just closed, so "the object exists" may be the answer to a
+repeated write (see `object_store.s3_uploads`).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 CHUNK_BYTES = 256 * 1024
-DEFAULT_REGION = "us-east-1"  # what servers of one's own call themselves unless told otherwise
+DEFAULT_REGION = "us-east-1"  # the default of self-hosted servers
 
 
 class S3Requests:
@@ -48,11 +48,11 @@ class S3Requests:
         self._budget = RetryBudget(limits.retry_budget)
         self._resources = contextlib.AsyncExitStack()
         self._client: S3Client | None = None
-        self._opening: asyncio.Lock | None = None
+        self._opening = asyncio.Lock()
         self._closed = False
 
     def full_key(self, key: str) -> str:
-        """As the bucket knows it."""
+        """The key with the URI's prefix, as in the bucket."""
         return f"{self._place.prefix}/{key}" if self._place.prefix else key
 
     def own_key(self, full_key: str) -> str:
@@ -60,15 +60,15 @@ class S3Requests:
         return full_key[len(self._place.prefix) + 1 :] if self._place.prefix else full_key
 
     def new_token(self) -> str:
-        """By which a write is told from that of another writer."""
+        """A random mark that identifies a write."""
         return f"{self._chance.getrandbits(128):032x}"
 
     async def call(
         self, operation: str, key: str, request: Callable[[S3Client], Awaitable[T]], *, moved_bytes: int = 0
     ) -> T:
-        """The outcome of `request`, tried again while the fault is of the kind that passes. Raises StoreErrors.
+        """The outcome of `request`, retried after retriable faults. Raises StoreErrors.
 
-        `moved_bytes` is what the body adds to the time of one attempt.
+        `moved_bytes`, at `slowest_bytes_per_s`, add to the time of one attempt.
         """
         attempt_s = self.limits.attempt_timeout_s + moved_bytes / self.limits.slowest_bytes_per_s
         attempt = 0
@@ -111,14 +111,14 @@ class S3Requests:
                         raise ObjectTruncated(self.name, operation, key, reason)
                 data = await _read_exactly(body, announced)
             kept = answer.get("ChecksumCRC32C", "")
-            if kept and "-" not in kept and kept != checksum(data):  # "-": of the parts' checksums, not of the bytes
+            if kept and "-" not in kept and kept != checksum(data):  # "-": a checksum of the parts' checksums
                 raise BodyAltered("it does not fit the checksum that the store keeps")
             return data, answer["ETag"]
 
         return await self.call(operation, key, request, moved_bytes=length or 64 * 1024 * 1024)
 
     async def head(self, operation: str, key: str) -> tuple[ObjectInfo, Mapping[str, str]]:
-        """(what a listing tells, the metadata of its writer). Raises ObjectMissing."""
+        """(what a listing shows, the metadata that the writer set). Raises ObjectMissing."""
 
         async def request(client: S3Client) -> tuple[ObjectInfo, Mapping[str, str]]:
             answer = await client.head_object(Bucket=self.bucket, Key=self.full_key(key))
@@ -133,52 +133,41 @@ class S3Requests:
         await self._resources.aclose()
 
     async def _opened(self) -> S3Client:
-        if self._client is not None:
-            return self._client
-        if self._opening is None:
-            self._opening = asyncio.Lock()
         async with self._opening:
-            client = self._current()
-            if client is None:
-                client = self._client = await self._resources.enter_async_context(self._new_client())
-            return client
-
-    def _current(self) -> S3Client | None:
-        return self._client
+            if self._client is None:
+                self._client = await self._resources.enter_async_context(self._new_client())
+            return self._client
 
     def _new_client(self) -> AbstractAsyncContextManager[S3Client]:
         place, limits = self._place, self.limits
         addressing: Literal["path", "virtual"] = "path" if place.addressing == "path" else "virtual"
         session = get_session()
         region = place.region or session.get_config_variable("region") or DEFAULT_REGION
+        is_encrypted = place.endpoint is None or place.endpoint.startswith("https:")  # then a body needs no signature
         config = AioConfig(
             connect_timeout=limits.connect_timeout_s,
             read_timeout=limits.silence_timeout_s,
             max_pool_connections=limits.connections_max,
             retries={"total_max_attempts": 1},
             tcp_keepalive=True,
-            # Requests carry a CRC32C that we compute; the library's makes bodies chunked, which not all servers take.
+            # Requests carry a CRC32C computed here: the library's makes bodies chunked, which some servers reject.
             request_checksum_calculation="when_required",
             response_checksum_validation="when_required",
-            s3={"addressing_style": addressing, "payload_signing_enabled": not self._is_encrypted()},
+            s3={"addressing_style": addressing, "payload_signing_enabled": not is_encrypted},
         )
         client: AbstractAsyncContextManager[S3Client] = session.create_client(
             "s3", region_name=region, endpoint_url=place.endpoint, config=config
         )
         return client
 
-    def _is_encrypted(self) -> bool:
-        """Over TLS the body needs no signature of its own."""
-        return self._place.endpoint is None or self._place.endpoint.startswith("https:")
-
 
 def checksum(data: bytes) -> str:
-    """CRC32C as S3 writes it."""
+    """CRC32C in S3's notation."""
     return b64encode(crc32c(data).to_bytes(4, "big")).decode()
 
 
 def answered_ms(answer: Any) -> int:
-    """The store's clock when it answered; milliseconds, to the second."""
+    """The store's time when it answered: milliseconds, exact to the second, 0 if unknown."""
     date = answer["ResponseMetadata"]["HTTPHeaders"].get("date", "")
     try:
         return int(parsedate_to_datetime(date).timestamp() * 1000)
@@ -199,7 +188,7 @@ async def _read_exactly(body: Any, length: int) -> bytes:
 
 
 def _content_range(text: str) -> tuple[int, int]:
-    """(first byte, size of the object) of a Content-Range header, (-1, -1) of none."""
+    """(first byte, size of the object) of a Content-Range header; (-1, -1) without a valid one."""
     try:
         span, _, total = text.removeprefix("bytes ").partition("/")
         return int(span.partition("-")[0]), int(total)

@@ -1,8 +1,8 @@
 """An object store in a bucket of S3 or of a server that speaks its protocol (MinIO, Ceph, ...).
 
-The client library runs on a private event loop; what stands here crosses over to it. Create-only puts use
-`If-None-Match: *`, compare-and-set uses `If-Match`, both of which AWS knows since 2024. A server without them either
-says so, which is an error, or silently overwrites: `object_store.probe` finds out and nothing stands in for them.
+The client library runs on a private event loop, to which these calls cross over. Create-only puts use
+`If-None-Match: *` and compare-and-set uses `If-Match`, both of which AWS supports since 2024. A server without them
+either answers an error or silently overwrites, which `object_store.probe` finds out.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from types_aiobotocore_s3 import S3Client
 
 T = TypeVar("T")
-DELETE_KEYS_MAX = 1000  # of S3
+DELETE_KEYS_MAX = 1000  # S3's limit
 
 
 class S3Store:
@@ -80,7 +80,7 @@ class S3Store:
         await self._cross("copy", source, lambda: self._uploads.copy(source, target))
 
     async def sweep_unfinished(self, before_ms: int) -> int:
-        """Aborts uploads in parts. MinIO does not list them; it aborts them itself, after a day by default."""
+        """Abort multipart uploads. MinIO does not list them, but aborts them itself, after a day by default."""
         return await self._cross("sweep", "", lambda: self._sweep(before_ms))
 
     async def close(self) -> None:
@@ -132,7 +132,7 @@ class S3Store:
     async def _page(
         self, prefix: str, start_after: str, continued: str, delimiter: str
     ) -> tuple[list[ObjectInfo], list[str], str]:
-        """(objects, prefixes of the next level, what continues the listing or "")."""
+        """(objects, prefixes of the next level, the continuation token or "")."""
         requests = self._requests
         asked: dict[str, Any] = {"Bucket": requests.bucket, "MaxKeys": self._limits.page_keys}
         asked["Prefix"] = requests.full_key(prefix)
@@ -189,7 +189,7 @@ class S3Store:
                 removed += 1
         return removed
 
-    # listings, last because `list` hides a name of Python's
+    # listings, last because `list` hides the builtin
 
     async def list_names(self, prefix: str) -> list[str]:
         check_listing_prefix(prefix)

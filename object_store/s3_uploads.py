@@ -1,7 +1,7 @@
-"""Writing to S3, on the private event loop: single puts, large bodies in parts, conditions, copies.
+"""Writes to S3, on the private event loop: single puts, multipart uploads, conditions, copies.
 
-Every write carries a random token as metadata. A conditional write that is answered "the object exists" looks whose
-object that is: our own means that an earlier attempt had succeeded and its answer was lost.
+Every write carries a random token as metadata. When a conditional write is answered "the object exists" and that object
+has its token, an earlier attempt had succeeded and its answer was lost.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     from types_aiobotocore_s3.type_defs import CompletedPartTypeDef
 
 TOKEN = "tidelog-write"
-PARTS_MAX = 9_000  # of the 10,000 of S3
+PARTS_MAX = 9_000  # S3 allows 10,000
 COPY_WHOLE_MAX = 256 * MIB
 COPY_PART_BYTES = 256 * MIB
-COPIED_BYTES_PER_READ = 16  # a copy inside the store is faster than moving its bytes here
+COPIED_BYTES_PER_READ = 16  # for time limits: a copy inside the store is so much faster than a transfer
 ABORT_TIMEOUT_S = 10.0
 log = logging.getLogger("tidelog.object_store")
 
@@ -52,7 +52,7 @@ class S3Uploads:
             conditions = {"IfNoneMatch": "*"} if create_only else {}
             return await self._put_whole("put", key, await self._bytes("put", key, body), conditions)
         if create_only:
-            await self._refuse_existing(key)  # before the bytes travel; the condition at the end decides
+            await self._refuse_existing(key)  # saves the upload; the condition at its end decides
         return await self._put_parts(key, body, size, create_only)
 
     async def replace(self, key: str, body: bytes, expected: str | None) -> ObjectInfo:
@@ -75,7 +75,7 @@ class S3Uploads:
                     Bucket=requests.bucket,
                     Key=requests.full_key(target),
                     CopySource=origin,
-                    ChecksumAlgorithm="CRC32C",  # computed again: that of an upload in parts does not fit a copy in one
+                    ChecksumAlgorithm="CRC32C",  # computed again: a multipart upload's does not fit a single copy
                 )
 
             await requests.call("copy", source, request, moved_bytes=info.size // COPIED_BYTES_PER_READ)
@@ -104,7 +104,7 @@ class S3Uploads:
         await self._in_parts("copy", target, plan_parts(info.size, COPY_PART_BYTES), move, {}, {})
 
     async def _bytes(self, operation: str, key: str, body: Body) -> bytes:
-        """A body, or a part of one, in memory; files are read in a thread."""
+        """The bytes of a body or of a part of one; files are read in a thread."""
         parts = body_parts(body)
         if not any(isinstance(part, FileRange) for part in parts):
             return b"".join(part for part in parts if isinstance(part, bytes))
@@ -197,7 +197,7 @@ class S3Uploads:
         options: dict[str, Any],
         conditions: dict[str, Any],
     ) -> Any:
-        """Begin an upload, move its parts with bounded parallelism, complete it; or abort it, whatever went wrong."""
+        """Begin an upload, move its parts with bounded parallelism, and complete it, or abort it after any failure."""
         requests = self._requests
         place: dict[str, Any] = {"Bucket": requests.bucket, "Key": requests.full_key(key)}
 
@@ -253,7 +253,7 @@ class S3Uploads:
 
 
 def plan_parts(size: int, part_bytes: int) -> list[Span]:
-    """Parts of equal length but for the last; larger than `part_bytes` where there would be too many."""
+    """Parts of equal length except the last; larger than `part_bytes` where they would exceed `PARTS_MAX`."""
     length = max(part_bytes, -(-size // PARTS_MAX))
     return [Span(number + 1, start, min(length, size - start)) for number, start in enumerate(range(0, size, length))]
 

@@ -1,7 +1,7 @@
 """The protocol of an object store: whole objects under keys, listed in order, with conditional writes.
 
-Keys are relative to the place that the store was opened at: `file:///srv/tier` and `s3://bucket/prefix` are roots,
-and the prefix is put before each key and taken off again by the store itself.
+Keys are relative to the store's root, such as `file:///srv/tier` or `s3://bucket/prefix`. The store itself adds and
+removes the prefix.
 """
 
 from __future__ import annotations
@@ -12,24 +12,24 @@ from typing import NamedTuple, Protocol
 from common.ports import File
 from object_store.errors import InvalidKey
 
-KEY_BYTES_MAX = 900  # of the 1,024 of S3; the rest is for the prefix
-NAME_BYTES_MAX = 255  # between two slashes: what a directory can hold
-RESERVED_NAME = ".unfinished"  # a directory store keeps half-written objects there
+KEY_BYTES_MAX = 900  # S3 allows 1,024; the rest is for the prefix
+NAME_BYTES_MAX = 255  # between two slashes: the limit of file systems
+RESERVED_NAME = ".unfinished"  # where a directory store keeps half-written objects
 
 
 class ObjectInfo(NamedTuple):
-    """One object as a listing or a write tells it."""
+    """One object as listings and writes return it."""
 
     key: str
     size: int
     modified_ms: int
-    """By the clock of the store."""
+    """By the store's clock."""
     version: str
-    """Opaque; another one after each write of other bytes."""
+    """Opaque; each write of other bytes changes it."""
 
 
 class FileRange(NamedTuple):
-    """A part of a body, read by position in the store's own thread. The caller keeps `file` open until the put ends."""
+    """A part of a body, read in the store's own thread. The caller keeps `file` open until the put ends."""
 
     file: File
     position: int
@@ -42,9 +42,9 @@ Body = bytes | Sequence[bytes | FileRange]
 class ObjectStore(Protocol):
     """Safe to use from several tasks of one event loop.
 
-    Each call ends within a time that the store's limits name, retries included, and raises nothing but StoreError.
-    A call that is cancelled ends only when nothing of it reads the caller's files any more; whether it was done is
-    then unknown. Objects appear whole or not at all, and what a put returned is durable.
+    Each call ends within a time that the store's limits set, retries included, and raises only StoreError. A cancelled
+    call ends once it no longer reads the caller's files; its outcome is unknown. Objects appear whole or not at all,
+    and are durable when the put returns.
     """
 
     @property
@@ -53,7 +53,7 @@ class ObjectStore(Protocol):
         ...
 
     async def put(self, key: str, body: Body, *, create_only: bool = False) -> ObjectInfo:
-        """Write an object, over an older one unless `create_only`: then raises ObjectExists.
+        """Write an object, replacing an older one, or with `create_only` raising ObjectExists.
 
         A create-only put whose first answer was lost and whose retry finds its own object succeeds.
         """
@@ -66,13 +66,13 @@ class ObjectStore(Protocol):
     async def get(self, key: str, start: int = 0, length: int | None = None) -> bytes:
         """Exactly `length` bytes from `start`, or all from there to the end.
 
-        Raises ObjectMissing, and ObjectTruncated when the object ends earlier. A whole object is checked against the
-        checksum that the store keeps, a range is not.
+        Raises ObjectMissing, and ObjectTruncated when the object ends earlier. Only whole objects are checked against
+        the store's checksum.
         """
         ...
 
     async def get_with_version(self, key: str) -> tuple[bytes, str]:
-        """A whole object and the version that these bytes have. Raises ObjectMissing."""
+        """A whole object and the version of these bytes. Raises ObjectMissing."""
         ...
 
     async def head(self, key: str) -> ObjectInfo:
@@ -80,28 +80,27 @@ class ObjectStore(Protocol):
         ...
 
     async def lend(self, key: str, start: int = 0, length: int = 0) -> File | None:
-        """The object as an open file, to read only, where it lies on a disk of the caller's own; the caller closes it.
+        """The object as an open file, read-only, when it lies on the device of `own_directory`; otherwise None.
 
-        Its bytes stay while it is open, also when the object is deleted or written over. `length` bytes from `start` on
-        are in memory by then, as far as the object has them, so that reading them at once waits for no device. None
-        when the store is not such a one: `get` then. Raises ObjectMissing.
+        The bytes stay readable until the caller closes the file, even when the object is deleted or replaced. `length`
+        bytes from `start` on are loaded into the page cache. Raises ObjectMissing.
         """
         ...
 
     async def delete(self, keys: Sequence[str]) -> None:
-        """Those that are missing are no error."""
+        """Delete objects; a missing one is no error."""
         ...
 
     async def copy(self, source: str, target: str) -> None:
-        """Inside the store, over an older object. Raises ObjectMissing."""
+        """Copy inside the store, replacing an older target. Raises ObjectMissing."""
         ...
 
     async def sweep_unfinished(self, before_ms: int) -> int:
-        """Remove what puts that never ended left behind and last touched before that wall time; how many there were."""
+        """Remove leftovers of unfinished puts last written before `before_ms` (wall time); returns how many."""
         ...
 
     async def close(self) -> None:
-        """Ends the calls under way. Idempotent."""
+        """End the calls under way. Idempotent."""
         ...
 
     async def list_names(self, prefix: str) -> list[str]:
@@ -114,7 +113,7 @@ class ObjectStore(Protocol):
     def list(self, prefix: str, *, start_after: str = "") -> AsyncIterator[ObjectInfo]:
         """Objects whose key begins with `prefix` (any string) and is greater than `start_after`, ascending by key.
 
-        What is written or deleted meanwhile may or may not be seen.
+        Objects written or deleted meanwhile may or may not appear.
         """
         ...
 
@@ -122,8 +121,8 @@ class ObjectStore(Protocol):
 def check_key(store: str, operation: str, key: str) -> None:
     """Raises InvalidKey unless every kind of store can hold `key`.
 
-    Names joined by single slashes, none of them "." or "..", no control characters or backslashes, no first name that
-    is reserved. No key may be the directory of another one; a directory store refuses that, other stores do not see it.
+    Names are joined by single slashes, none is "." or "..", none holds control characters or backslashes, and the first
+    is not reserved. No key may be the directory of another; only a directory store detects and refuses that.
     """
     reason = _fault(key)
     if reason:
@@ -143,17 +142,14 @@ def check_range(start: int, length: int | None) -> None:
 
 
 def body_parts(body: Body) -> Sequence[bytes | FileRange]:
-    """A body as its parts."""
     return [body] if isinstance(body, bytes) else body
 
 
 def part_size(part: bytes | FileRange) -> int:
-    """In bytes."""
     return part.length if isinstance(part, FileRange) else len(part)
 
 
 def body_size(body: Body) -> int:
-    """In bytes."""
     return sum(part_size(part) for part in body_parts(body))
 
 

@@ -1,6 +1,6 @@
-"""Where a store is: `file:///directory` or `s3://bucket/prefix?endpoint=https://host:9000&region=eu-central-1`.
+"""A store's URI: `file:///directory` or `s3://bucket/prefix?endpoint=https://host:9000&region=eu-central-1`.
 
-A URI never holds a credential: S3's come by the usual chain of AWS (environment, files of the profile, web identity,
+A URI never holds a credential. S3 credentials come by AWS's usual chain (environment, profile files, web identity,
 container, instance).
 """
 
@@ -20,15 +20,12 @@ S3_OPTIONS = ("endpoint", "region", "addressing")
 
 
 class InvalidStoreUri(ValueError):
-    """Says what is wrong; never repeats a part that may be secret."""
+    """The text says what is wrong and never repeats a part that may be secret."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoreUri:
-    """A checked URI. For `file`: `path`, absolute, normal. For `s3`: the rest.
-
-    `prefix` has no slash at either end and may be "". The store puts it before each key itself.
-    """
+    """A checked URI. `file` has `path` (absolute, normalized), `s3` the rest. `prefix` has no slash at either end."""
 
     kind: Literal["file", "s3"]
     path: str = ""
@@ -40,7 +37,7 @@ class StoreUri:
 
     @property
     def name(self) -> str:
-        """Without options, for messages."""
+        """The URI without options, for messages."""
         if self.kind == "file":
             return f"file://{self.path}"
         return f"s3://{self.bucket}/{self.prefix}".rstrip("/")
@@ -100,7 +97,7 @@ def _parse_s3(host: str, path: str, options: list[tuple[str, str]]) -> StoreUri:
         endpoint = _checked_endpoint(endpoint)
     if region is not None and not REGION.fullmatch(region):
         raise InvalidStoreUri("the option region is no name of a region")
-    # A server of one's own seldom has a name per bucket.
+    # A self-hosted server seldom has a host name per bucket.
     addressing = found.get("addressing", "path" if endpoint else "virtual")
     if addressing not in ADDRESSING:
         raise InvalidStoreUri(f"the option addressing is one of {', '.join(ADDRESSING)}")
