@@ -1,1 +1,1 @@
-"""Record batches (magic 2): the currency that flows unchanged from client to log to follower."""
+"""Record batches (magic 2), which flow unchanged from client to log to follower."""

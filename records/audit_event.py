@@ -1,9 +1,9 @@
-"""One event of the audit: a change of consistency metadata, with its cause and who asked, told before it takes effect.
+"""One event of the audit: a change of consistency metadata, with cause and initiator, recorded before it takes effect.
 
-A broker's own acts, the metadata log and the tier's state all come in this one form, in the internal topic `__audit`
-(JSON) and in the object store (`tiering.exports.audit_reading`). An event is an intention made durable: a crash may
-come between it and its act, so an event may have no act, and the same act may have a second event, but no act lacks
-one. Kinds, causes and fields are only ever added; docs/audit.md lists them.
+Brokers' own acts, the metadata log and the tier's state share this form, in the internal topic `__audit` (JSON) and in
+the object store (`tiering.exports.audit_reading`). An event is a durable intention. After a crash an event may have no
+act, and an act may have two events, but no act lacks one. Kinds, causes and fields are only ever added; docs/audit.md
+lists them.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from typing import Any
 
 import msgspec
 
-EVENT_BYTES_MAX = 64 << 10  # encoded; what its fields are made of is bounded, so that none comes near
+EVENT_BYTES_MAX = 64 << 10  # encoded; the fields are bounded, so that no event comes near
 ACTOR_CHARACTERS_MAX = 200
 
 
 class AuditSource(StrEnum):
-    """Where an event was written down first."""
+    """Where an event was recorded first."""
 
     BROKER = "broker"  # a broker's journal, then `__audit`
     METADATA = "metadata"  # the metadata log
@@ -28,7 +28,7 @@ class AuditSource(StrEnum):
 class AuditKind(StrEnum):
     """What changed."""
 
-    # of one replica, told by its broker
+    # of one replica, reported by its broker
     LOG_START_MOVED = "log_start_moved"
     LOG_TRUNCATED = "log_truncated"
     LOG_STARTED_OVER = "log_started_over"
@@ -70,13 +70,13 @@ class AuditKind(StrEnum):
 
 
 class AuditEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """`before` and `after` hold what changed under names that docs/audit.md gives for each kind; each may be empty.
+    """`before` and `after` hold the changed values under names that docs/audit.md gives for each kind, or are empty.
 
-    `wall_ms` is the writer's clock. `node` is the broker or controller that wrote it, `incarnation` names its journal
-    (the term of a metadata batch, the leader epoch of `__tier_state`), `sequence` counts within it (the offset in the
-    metadata log and in `__tier_state`): (source, node, incarnation, sequence) is the event's identity. `actor` is who
-    asked: `principal@address` of a client, `broker-<id>`, `controller-<id>`, or "" where only `cause` is known.
-    `topic_id` is hexadecimal, `partition` is -1 for what concerns no partition, offsets are -1 where unknown.
+    `wall_ms` is the writer's clock. `node` is the broker or controller that wrote it. `incarnation` names its journal,
+    the term of a metadata batch or the leader epoch of `__tier_state`; `sequence` counts within it (in logs it is the
+    offset). (source, node, incarnation, sequence) identifies the event. `actor` is the initiator: `principal@address`
+    of a client, `broker-<id>`, `controller-<id>`, or "" where only `cause` is known. `topic_id` is hexadecimal,
+    `partition` is -1 without a partition, offsets are -1 where unknown.
     """
 
     event: str
@@ -105,17 +105,17 @@ _decoder = msgspec.json.Decoder(AuditEvent)
 
 
 def client_actor(principal: str, host: str) -> str:
-    """`principal@address`; the principal alone for a broker that asks for itself. Cut, as clients choose its length."""
+    """`principal@address`, or the principal alone for a broker's own request. Cut, because clients choose its length."""
     return (f"{principal}@{host}" if host else principal)[:ACTOR_CHARACTERS_MAX]
 
 
 def encode_audit_event(event: AuditEvent) -> bytes:
-    """One line of JSON without its end."""
+    """One line of JSON without a newline."""
     return _encoder.encode(event)
 
 
 def decode_audit_event(data: bytes | memoryview) -> AuditEvent:
-    """Fields that are not known here are passed over. Raises ValueError for bytes that are no event."""
+    """Skips unknown fields. Raises ValueError for bytes that are no event."""
     return _decoder.decode(data)
 
 
@@ -125,6 +125,6 @@ def from_fields(fields: dict[str, Any]) -> AuditEvent:
 
 
 def to_fields(event: AuditEvent) -> dict[str, Any]:
-    """The fields as an export has them, those at their default left out."""
+    """The fields for an export, without those at their default."""
     fields: dict[str, Any] = msgspec.to_builtins(event)
     return fields

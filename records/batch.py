@@ -1,8 +1,8 @@
-"""The 61-byte header of a record batch (magic 2): read, checked and stamped in place; records are never looked at.
+"""The 61-byte header of a record batch (magic 2): read, checked and stamped in place, without reading its records.
 
 Layout, big-endian: base offset, batch length | partition leader epoch, magic, CRC | attributes, last offset delta,
 base timestamp, max timestamp, producer id, producer epoch, base sequence, record count. The CRC-32C covers
-everything from the attributes on, so a leader may write base offset and epoch into received bytes as they lie.
+everything from the attributes on, so a leader may write base offset and epoch into the received bytes.
 
 Source: Apache Kafka 4.1 documentation, section "Message Format"; KIP-98 (producer fields), KIP-534 (delete horizon).
 """
@@ -19,7 +19,7 @@ from common.errors import ErrorCode, ProtocolError
 
 HEADER_BYTES = 61
 OLDEST_RECORD_BYTES = 14  # the least that a message of format 0 has after the prefix
-PREFIX_BYTES = 12  # base offset and batch length: what it takes to step to the next batch
+PREFIX_BYTES = 12  # base offset and batch length: enough to step to the next batch
 MAGIC = 2
 MAGIC_AT = 16
 CRC_AT = 17
@@ -48,7 +48,7 @@ _TIMESTAMP = Struct(">q")
 
 
 class BatchHeader(msgspec.Struct, frozen=True, gc=False):
-    """One batch as its header tells it. Offsets count records, timestamps are milliseconds since the epoch."""
+    """The fields of a batch's header. Timestamps are milliseconds since the epoch."""
 
     base_offset: int
     batch_length: int
@@ -119,14 +119,14 @@ class BatchHeader(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def last_sequence(self) -> int:
-        """The sequence of the last record ever in this batch; -1 without a producer's sequence."""
+        """The sequence of the last record that the batch was produced with; -1 without a producer's sequence."""
         if self.base_sequence < 0:
             return NO_SEQUENCE
         return (self.base_sequence + self.last_offset_delta) & SEQUENCE_MASK
 
 
 class ProduceLimits(NamedTuple):
-    """What a topic's settings allow a client to append."""
+    """A topic's limits for produced batches."""
 
     batch_bytes_max: int = 1_048_588  # max.message.bytes
     timestamp_before_max_ms: int = 2**63 - 1  # message.timestamp.before.max.ms
@@ -141,17 +141,17 @@ def read_header(view: memoryview | bytes | bytearray, at: int) -> BatchHeader:
 
 
 def has_valid_crc(view: memoryview, at: int, header: BatchHeader) -> bool:
-    """Whether the bytes of the batch at `at` are those that its writer summed up. Copies nothing."""
+    """Whether the batch at `at` fits its CRC. Copies nothing."""
     return bool(crc32c(view[at + CRC_FROM : at + header.batch_length + PREFIX_BYTES]) == header.crc)
 
 
 def iterate_batches(
     view: memoryview, at: int, end: int, *, verify_crc: bool = True
 ) -> Iterator[tuple[int, BatchHeader]]:
-    """Each whole batch of `view[at:end]` with its position; a last batch that is cut off is left out.
+    """Each whole batch of `view[at:end]` with its position, without a truncated last one.
 
-    Raises ProtocolError(CORRUPT_MESSAGE) where bytes can be no batch: a length below the header's, another magic,
-    a last offset before the first, or a wrong CRC. Everything yielded before is sound.
+    Raises ProtocolError(CORRUPT_MESSAGE) for a length below the header's, another magic, a last offset before the
+    first, or a wrong CRC. Every batch yielded before is sound.
     """
     while end - at >= HEADER_BYTES:
         header = BatchHeader(*_HEADER.unpack_from(view, at))
@@ -167,7 +167,7 @@ def iterate_batches(
 
 
 def check_produced(view: memoryview, at: int, end: int, limits: ProduceLimits, now_ms: int) -> BatchHeader:
-    """The header of the one batch that a client sent as `view[at:end]`, after every check a header allows.
+    """The header of the one batch that a client sent as `view[at:end]`, after all checks of a header.
 
     Raises ProtocolError: INVALID_RECORD (none or several batches, one that is cut off, message formats 0 and 1,
     inconsistent offsets or count, a base offset, control batches, producer fields), CORRUPT_MESSAGE (sizes, magic,
@@ -195,8 +195,8 @@ def check_produced(view: memoryview, at: int, end: int, limits: ProduceLimits, n
 
 
 def _misshapen(view: memoryview, at: int, room: int) -> ProtocolError:
-    """Why `room` bytes are no batch of format 2, told apart as Apache Kafka does: what might be a whole batch but
-    damaged is corrupt, what is cut off or of an old format is no record that it takes."""
+    """Why `room` bytes are no batch of format 2, with Apache Kafka's codes: CORRUPT_MESSAGE for a whole but damaged
+    batch, INVALID_RECORD for a truncated one or an old format."""
     if room <= MAGIC_AT:
         return ProtocolError(ErrorCode.INVALID_RECORD, "no record batch")
     size, magic = int(_PREFIX.unpack_from(view, at)[1]) + PREFIX_BYTES, view[at + MAGIC_AT]
@@ -235,7 +235,7 @@ def _check_fields(header: BatchHeader, limits: ProduceLimits) -> None:
 
 
 def _check_timestamps(header: BatchHeader, limits: ProduceLimits, now_ms: int) -> None:
-    """The header shows the first and the largest timestamp; a record without one (-1) is always in order."""
+    """Check the first and the largest timestamp. A record without one (-1) is always valid."""
     for timestamp in (header.base_timestamp, header.max_timestamp):
         if timestamp == NO_TIMESTAMP:
             continue
@@ -245,7 +245,7 @@ def _check_timestamps(header: BatchHeader, limits: ProduceLimits, now_ms: int) -
 
 
 def stamp(buffer: bytearray | memoryview, at: int, base_offset: int, leader_epoch: int) -> None:
-    """Assign offsets: the CRC covers neither field, so nothing else changes."""
+    """Assign base offset and leader epoch. The CRC covers neither."""
     _OFFSET.pack_into(buffer, at, base_offset)
     _EPOCH.pack_into(buffer, at + PREFIX_BYTES, leader_epoch)
 
@@ -265,11 +265,11 @@ def stamp_log_append_time(buffer: bytearray | memoryview, at: int, size: int, no
 
 
 def write_header(buffer: bytearray | memoryview, at: int, header: BatchHeader) -> None:
-    """Write all fields of `header`, its `crc` included; see `seal`."""
+    """Write all fields of `header`, its `crc` included."""
     _HEADER.pack_into(buffer, at, *astuple(header))
 
 
 def seal(buffer: bytearray | memoryview, at: int, size: int) -> None:
-    """Sum up the batch at `at` and store its CRC."""
+    """Compute and store the CRC of the batch at `at`."""
     with memoryview(buffer) as view:
         _CRC.pack_into(view, at + CRC_AT, crc32c(view[at + CRC_FROM : at + size]))

@@ -1,4 +1,4 @@
-"""Batches made here: for internal topics and recompression."""
+"""Builds batches, for internal topics and recompression."""
 
 from collections.abc import Sequence
 
@@ -28,7 +28,7 @@ CREATE_TIME = 0
 
 
 def assemble(header: BatchHeader, records: bytes | bytearray) -> bytearray:
-    """A batch with the fields of `header` round `records`, which are compressed already; length and CRC are set."""
+    """A batch of `header` and the compressed `records`; sets length and CRC."""
     size = HEADER_BYTES + len(records)
     batch = bytearray(HEADER_BYTES)
     write_header(batch, 0, replace(header, batch_length=size - PREFIX_BYTES, magic=MAGIC, crc=0))
@@ -51,10 +51,10 @@ def build_batch(
     control: bool = False,
     timestamp_type: int = CREATE_TIME,
 ) -> bytearray:
-    """`records`, at least one, under consecutive offsets from `base_offset` on; their own offsets do not count.
+    """A batch of at least one record with consecutive offsets from `base_offset` on; the records' own are ignored.
 
-    `timestamp_type` is 0 (create time) or `records.batch.TIMESTAMP_TYPE` (log append time: the largest timestamp
-    holds for all).
+    `timestamp_type` is 0 (create time) or `records.batch.TIMESTAMP_TYPE` (log append time: all records get the largest
+    timestamp).
     """
     if not records:
         raise ValueError("a batch of no records")
@@ -84,7 +84,7 @@ def build_batch(
 
 
 def empty_batch(header: BatchHeader) -> bytearray:
-    """What compaction leaves of a batch whose records are all gone: offsets and sequences stay known."""
+    """What compaction leaves of a batch without remaining records: a header that keeps its offsets and sequences."""
     kept = header.attributes & (TIMESTAMP_TYPE | TRANSACTIONAL | CONTROL)
     return assemble(replace(header, attributes=kept, base_timestamp=NO_TIMESTAMP, count=0), b"")
 
@@ -94,8 +94,8 @@ def recompress(
 ) -> bytearray:
     """The batch at `at` under `codec`, with the same offsets, timestamps and producer fields.
 
-    Raises ProtocolError: CORRUPT_MESSAGE when the records are not what the header counts (a producer's lie must not
-    get the broker's own CRC), INVALID_RECORD beyond `inflated_bytes_max`. Runs off the event loop.
+    Raises ProtocolError: CORRUPT_MESSAGE when the records contradict the header's count (the broker's CRC must not
+    cover a producer's error), INVALID_RECORD beyond `inflated_bytes_max`. Runs off the event loop.
     """
     header, data = inflate_records(view, at, size, inflated_bytes_max=inflated_bytes_max)
     for index, span in enumerate(scan_records(header, data)):

@@ -1,4 +1,4 @@
-"""The codecs of record batches, as Apache Kafka's clients frame them, with a cap on what comes out.
+"""The codecs of record batches, framed as by Apache Kafka's clients, with a cap on the inflated size.
 
 gzip: one or more members. snappy: the xerial stream (16 bytes of header, then blocks with an int32 length each), or
 one bare block, which some clients send. lz4: one frame with independent blocks. zstd: frames. The libraries are
@@ -14,7 +14,7 @@ Buffer = bytes | bytearray | memoryview
 
 
 class Compression(IntEnum):
-    """As in a batch's attributes."""
+    """The numbers in a batch's attributes."""
 
     NONE = 0
     GZIP = 1
@@ -24,22 +24,22 @@ class Compression(IntEnum):
 
 
 class InflatedTooLarge(ValueError):
-    """Data that inflates beyond the cap; no more than the cap was ever held."""
+    """The data inflates beyond the cap. No more than the cap was ever held."""
 
 
 class DamagedData(ValueError):
-    """Data that the codec cannot have written."""
+    """The codec cannot have written this data."""
 
 
 DEFAULT_LEVELS = {Compression.GZIP: -1, Compression.LZ4: 9, Compression.ZSTD: 3}
 
-GZIP_WINDOW = 31  # zlib's way to say: gzip framing, 32 KB window
-_CHUNK = 256 * 1024  # inflated at once where the library fills one buffer per call
-_ZSTD_WINDOW_MIN = 8 << 20  # what level 19 uses; a smaller bound would refuse honest data
+GZIP_WINDOW = 31  # in zlib: gzip framing, 32 KB window
+_CHUNK = 256 * 1024  # inflated per call
+_ZSTD_WINDOW_MIN = 8 << 20  # what level 19 uses; a smaller bound would reject valid data
 _ZSTD_WINDOW_MAX = 128 << 20  # the format's default bound for decoders
 _LZ4_MAGIC = b"\x04\x22\x4d\x18"
 _LZ4_FLAGS_AT, _LZ4_NAMES_ITS_SIZE = 4, 0x08
-_LZ4_RATIO_MAX = 255  # a byte of a block lengthens a match by no more
+_LZ4_RATIO_MAX = 255  # the most that a byte of a block lengthens a match
 XERIAL_MAGIC = b"\x82SNAPPY\0"
 XERIAL_HEADER = XERIAL_MAGIC + b"\0\0\0\1\0\0\0\1"
 _XERIAL_BLOCK = 32 * 1024
@@ -47,7 +47,7 @@ _BLOCK_LENGTH = Struct(">i")
 
 
 def compress(codec: Compression, data: Buffer, level: int | None = None) -> bytes:
-    """`data` under `codec`; `level` as the codec understands it, None for Kafka's default."""
+    """Compress `data`; `level` is the codec's own, None for Kafka's default."""
     if codec is Compression.NONE:
         return bytes(data)
     if codec is Compression.SNAPPY:
@@ -72,8 +72,8 @@ def compress(codec: Compression, data: Buffer, level: int | None = None) -> byte
 def decompress(codec: Compression, data: Buffer, bytes_max: int) -> bytes:
     """The inverse of `compress`.
 
-    Raises InflatedTooLarge as soon as more than `bytes_max` bytes would come out, DamagedData on bytes that are not
-    of this codec or end early (zstd tells the latter only in part).
+    Raises InflatedTooLarge before more than `bytes_max` bytes are inflated, DamagedData for bytes that are not of this
+    codec or end early (of zstd not always).
     """
     if codec is Compression.NONE:
         if len(data) > bytes_max:
@@ -114,12 +114,12 @@ def _gzip_chunks(data: Buffer, _bytes_max: int) -> Iterator[bytes]:
 
 
 def _is_plain_lz4(data: Buffer) -> bool:
-    """A frame that does not say what it inflates to: the library would allocate that unseen."""
+    """Whether the frame does not state its inflated size, which the library would allocate unchecked."""
     return len(data) > _LZ4_FLAGS_AT and data[:4] == _LZ4_MAGIC and not data[_LZ4_FLAGS_AT] & _LZ4_NAMES_ITS_SIZE
 
 
 def _inflate_lz4(data: Buffer) -> bytes:
-    """In one call, which is faster for what is small, and cannot be stopped at a cap."""
+    """Inflate in one call, which is faster for small data but cannot stop at a cap."""
     import lz4.frame  # noqa: PLC0415
 
     try:
@@ -152,7 +152,7 @@ def _zstd_chunks(data: Buffer, bytes_max: int) -> Iterator[bytes]:
     inflate = zstandard.ZstdDecompressor(max_window_size=window)
     try:
         with inflate.stream_reader(data, read_across_frames=True) as reader:
-            # A frame that is cut off ends here like a whole one: the count of records tells them apart.
+            # A truncated frame ends here like a whole one; the count of records shows the difference.
             while chunk := reader.read(_CHUNK):
                 yield chunk
     except zstandard.ZstdError as error:
@@ -191,7 +191,7 @@ def _snappy_chunks(data: Buffer, bytes_max: int) -> Iterator[bytes]:
 
 
 def inflate_snappy_block(block: bytes, bytes_max: int) -> bytes:
-    """A block begins with its inflated length, so the cap is checked before anything is allocated."""
+    """Inflate one block. It begins with its inflated length, so the cap is checked before anything is allocated."""
     import cramjam  # noqa: PLC0415
 
     try:

@@ -1,4 +1,4 @@
-"""Control batches: one record each, written by brokers, that tells how a transaction ended.
+"""Control batches: a broker writes one record each, with the outcome of a transaction.
 
 Key: version int16, type int16 (0 abort, 1 commit). Value of both: version int16, coordinator epoch int32.
 Source: KIP-98; other types belong to Apache Kafka's own metadata log and are no markers.

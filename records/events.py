@@ -1,8 +1,8 @@
-"""Exports as events: what a cluster tells its object store about itself, readable without knowing how it was made.
+"""Exports: state that a cluster writes to its object store as events, for readers that know only the format.
 
-An export is a gzip of lines of JSON. The first line is the header, the last one `{"event": "end", …}` with the number
-of events between them and the CRC-32C of all bytes before it; each other line is one event, named by its field
-`event`. Events and fields are only ever added. docs/tier-format.md describes the kinds and their events for strangers.
+An export is gzipped JSON lines. The first line is the header, the last one `{"event": "end", …}` with the number of
+events between them and the CRC-32C of all bytes before it. Each other line is one event, named by its field `event`.
+Events and fields are only ever added. docs/tier-format.md documents them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from common.checksum import crc32c
 
 FORMAT = 1
 END = "end"
-LEVEL = 1  # of gzip: an export is written often and read seldom
+LEVEL = 1  # of gzip: exports are written often and seldom read
 _GZIP_WINDOW = 31
 INFLATED_BYTES_MAX = 4 << 30
 _PIECE_BYTES = 1 << 20
@@ -26,12 +26,12 @@ Event = dict[str, Any]
 
 
 class DamagedEvents(ValueError):
-    """Bytes that are no export, not a whole one, or of a format that is not known here."""
+    """The bytes are no export, not a whole one, or of an unknown format."""
 
 
 class EventsHeader(msgspec.Struct, frozen=True, kw_only=True):
-    """`kind` says which events to expect, `scope` whose they are among several of a kind, `position` how new they are
-    among those of one scope and incarnation. `created_ms` is wall time."""
+    """`kind`: which events to expect. `scope`: the owner, where a kind has several. `position` orders exports of one
+    scope and incarnation. `created_ms` is wall time."""
 
     format: int = FORMAT
     kind: str
@@ -43,7 +43,7 @@ class EventsHeader(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Events(msgspec.Struct, frozen=True):
-    """A whole export as it was read."""
+    """A whole export."""
 
     header: EventsHeader
     events: list[Event]
@@ -55,7 +55,7 @@ _event_decoder = msgspec.json.Decoder(dict[str, Any])
 
 
 class EventsWriter:
-    """Builds one export piece by piece, so that a large one does not hold its maker's loop."""
+    """Builds one export in pieces, so that a large one does not hold the event loop."""
 
     def __init__(self, header: EventsHeader) -> None:
         self._packer = zlib.compressobj(LEVEL, wbits=_GZIP_WINDOW)
@@ -65,13 +65,13 @@ class EventsWriter:
         self._line(_encoder.encode(header))
 
     def add(self, events: Iterable[Mapping[str, Any]]) -> None:
-        """Each has its name in `event`."""
+        """Each event has its name in `event`."""
         for event in events:
             self._line(_encoder.encode(event))
             self.count += 1
 
     def finish(self) -> bytes:
-        """The whole export; nothing can be added after it."""
+        """The whole export; afterwards the writer is not used."""
         self._line(_encoder.encode({"event": END, "count": self.count, "crc32c": self._crc}))
         return bytes(self._out) + self._packer.flush()
 
@@ -89,7 +89,7 @@ def encode_events(header: EventsHeader, events: Iterable[Mapping[str, Any]]) -> 
 
 
 def decode_events(body: bytes, what: str) -> Events:
-    """Raises DamagedEvents, which names `what`. Events that are not known here are among the rest."""
+    """The export in `body`, with unknown events included. Raises DamagedEvents, which names `what`."""
     header: EventsHeader | None = None
     events: list[Event] = []
     crc, end = 0, None

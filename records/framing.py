@@ -1,9 +1,9 @@
-"""Whether a produced batch begins as records do: a look whose cost is bounded, whatever the batch holds.
+"""A check of bounded cost that a produced batch begins with records.
 
-A CRC shows that the bytes are what their writer summed up, and not that they are records. A batch that holds something
-else stops every consumer of its partition. Walking over each record would cost as much as appending the batch, so this
-look is bounded: the lengths of one record per 4 KiB of the batch, at least `RECORDS_MIN`. Of a compressed batch it sees
-what its beginning inflates to, `HEAD_BYTES`. Batches that are over by then are looked at to their end.
+A valid CRC does not show that the bytes are records, and a batch of other bytes stops every consumer of its partition.
+Walking over each record would cost as much as appending the batch. So the check reads the lengths of one record per
+4 KiB of the batch, at least `RECORDS_MIN`, and of a compressed batch only the first `HEAD_BYTES` inflated. Batches that
+end within these limits are checked to their end.
 """
 
 from contextlib import suppress
@@ -25,7 +25,7 @@ NULL = -1
 
 
 def check_framing(buffer: Data, at: int, end: int, header: BatchHeader) -> None:
-    """Raises ProtocolError(INVALID_RECORD) when what follows the header of the batch `buffer[at:end]` is no records."""
+    """Raises ProtocolError(INVALID_RECORD) when no records follow the header of the batch `buffer[at:end]`."""
     codec, count = header.attributes & COMPRESSION_MASK, header.count
     try:
         if not codec:
@@ -36,18 +36,18 @@ def check_framing(buffer: Data, at: int, end: int, header: BatchHeader) -> None:
         if is_whole:
             _check_all(head, 0, len(head), count, RECORDS_MIN)
         elif len(head) >= BEFORE_KEY_BYTES_MAX:
-            with suppress(IndexError):  # the head is over
+            with suppress(IndexError):  # the end of the head
                 _walk(head, _after_first(head, 0), min(count, RECORDS_MIN) - 1)
     except DamagedData as error:
         raise _invalid(str(error)) from None
     except IndexError:
         raise _invalid("fewer records than counted") from None
-    except ProtocolError as error:  # of a varint: the CRC was right, so sending the batch again is of no use
+    except ProtocolError as error:  # of a varint: the CRC was right, so a retry is of no use
         raise _invalid(error.message) from None
 
 
 def _check_all(data: Data, at: int, end: int, count: int, budget: int) -> None:
-    """Of the `count` records that are all of `data[at:end]`, step over at most `budget`."""
+    """Step over at most `budget` of the `count` records that fill `data[at:end]`."""
     if not count:
         return
     at = _walk(data, _after_first(data, at), min(count, budget) - 1)
@@ -58,9 +58,9 @@ def _check_all(data: Data, at: int, end: int, count: int, budget: int) -> None:
 
 
 def _walk(data: Data, at: int, count: int) -> int:
-    """Step over `count` records; the position behind them, which may be any, for it never decreases.
+    """Step over `count` records; returns the position behind them, which may lie beyond the data.
 
-    A length of one or two bytes, as nearly all records have, is read without a call: this is the cost of the check.
+    Nearly all lengths have one or two bytes and are read without a call, because this loop is the cost of the check.
     """
     for _ in range(count):
         length = data[at]
@@ -79,7 +79,7 @@ def _walk(data: Data, at: int, count: int) -> int:
 
 
 def _after_first(data: Data, at: int) -> int:
-    """The position behind the record at `at`, which has to be its batch's first, by the fields before its key."""
+    """The position behind the first record of a batch, at `at`, after a check of the fields before its key."""
     length, at = read_varint(data, at)
     stop = at + length
     if data[at + 1] | data[at + 2]:

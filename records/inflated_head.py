@@ -1,6 +1,6 @@
-"""The first bytes that compressed records inflate to, for a cost that does not grow with them.
+"""The first inflated bytes of compressed records, at a cost that does not grow with the batch.
 
-No library inflates less than a block of its format, 4 MiB at most; what would need more memory is not looked at.
+A library inflates at least one block of its format, 4 MiB at most. Data that would need more memory is skipped.
 """
 
 import zlib
@@ -28,7 +28,7 @@ NOT_LOOKED_AT: Head = (b"", False)
 
 
 def inflated_head(codec: Compression, data: memoryview, most: int) -> Head:
-    """At most about `most` bytes; NOT_LOOKED_AT where that would take much memory. Raises DamagedData."""
+    """About `most` bytes; NOT_LOOKED_AT where that would take too much memory. Raises DamagedData."""
     if codec is Compression.GZIP:
         return _of_gzip(data, most)
     if codec is Compression.SNAPPY:
@@ -93,7 +93,7 @@ def _of_zstd(data: memoryview, most: int) -> Head:
 
 @cache
 def _zstd() -> Any:
-    """One for all: making it costs more than the look."""
+    """One for all calls, because making it costs more than the check."""
     import zstandard  # noqa: PLC0415
 
     return zstandard.ZstdDecompressor(max_window_size=ZSTD_WINDOW_MAX)

@@ -1,7 +1,7 @@
-"""Keys and values of records, for state that is rebuilt from a log: no offsets, timestamps or headers.
+"""Keys and values of records, without offsets, timestamps and headers, for state that is rebuilt from a log.
 
-Written for a million records in a row. Every operation here runs once per record, so the loop reads the common lengths
-of one and two bytes itself. See `records.record` for the format and for a reader of everything.
+Written for millions of records, so the loop reads one-byte lengths itself. `records.record` has the format and reads
+all fields.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ _SHIFT_MAX = 28
 def read_pairs(data: bytes, at: int, end: int, count: int, pairs: list[Pair]) -> int:
     """Append key and value of `count` records, which begin at `data[at]`, to `pairs`; the position behind them.
 
-    Records without a key are left out. Raises ProtocolError(CORRUPT_MESSAGE) when a length disagrees with another or
-    leads beyond `end`; what was appended before is sound.
+    Skips records without a key. Raises ProtocolError(CORRUPT_MESSAGE) when a length disagrees with another or leads
+    beyond `end`; pairs appended before are sound.
     """
     append = pairs.append
     try:

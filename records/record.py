@@ -1,11 +1,11 @@
-"""The records inside a batch: found, decoded and encoded.
+"""Scans, decodes and encodes the records inside a batch.
 
 A record is: length | attributes int8, timestamp delta, offset delta, key length, key, value length, value, number of
 headers, then per header key length, key, value length, value. Lengths and deltas are zigzag varints, a length of -1
 is null. Source: Apache Kafka 4.1 documentation, section "Record".
 
-Everything here may meet bytes that a client made up: damage raises ProtocolError(CORRUPT_MESSAGE), records that
-inflate beyond the caller's cap raise ProtocolError(INVALID_RECORD).
+The bytes may be any that a client sent. Damage raises ProtocolError(CORRUPT_MESSAGE), records that inflate beyond the
+caller's cap raise ProtocolError(INVALID_RECORD).
 """
 
 from collections.abc import Iterator, Sequence
@@ -22,7 +22,7 @@ RECORD_ERRORS_MAX = 100
 
 
 class Record(NamedTuple):
-    """`timestamp` in milliseconds since the epoch, -1 for none; null keys and values are None."""
+    """`timestamp` in milliseconds since the epoch, -1 for none; a null key or value is None."""
 
     offset: int
     timestamp: int
@@ -32,12 +32,12 @@ class Record(NamedTuple):
 
 
 class RecordSpan(NamedTuple):
-    """Where a record lies in the inflated records of its batch. A null key or value has the length -1."""
+    """A record's position in the inflated records of its batch. A null key or value has the length -1."""
 
     start: int
     end: int
     timestamp_delta: int
-    offset_delta_at: int  # from here on nothing depends on the batch's base timestamp
+    offset_delta_at: int  # the bytes from here on do not depend on the batch's base timestamp
     offset_delta: int
     key_at: int
     key_length: int
@@ -46,7 +46,7 @@ class RecordSpan(NamedTuple):
 
 
 class InvalidRecords(ProtocolError):
-    """Some records of a batch are refused; `record_errors` holds their indexes with a sentence each."""
+    """Some records of a batch are rejected; `record_errors` holds their indexes, each with a message."""
 
     def __init__(self, message: str, record_errors: list[tuple[int, str]]) -> None:
         super().__init__(ErrorCode.INVALID_RECORD, message)
@@ -68,8 +68,8 @@ def inflate_records(view: memoryview, at: int, size: int, *, inflated_bytes_max:
 def scan_records(header: BatchHeader, data: bytes) -> Iterator[RecordSpan]:
     """Each record of `data`, the inflated records of a batch, in order.
 
-    Damage: lengths that disagree, offsets that do not grow or leave the batch, other bytes or records than the
-    header counts. It may show after some records were yielded.
+    Damage is lengths that disagree, offsets that do not grow or leave the batch, or another number of bytes or records
+    than the header's. Some records may have been yielded before it is found.
     """
     at = 0
     end = len(data)
@@ -153,7 +153,7 @@ def _decode_headers(data: bytes, at: int, end: int) -> Headers:
 def encode_record(
     timestamp_delta: int, offset_delta: int, key: bytes | None, value: bytes | None, headers: Headers = ()
 ) -> bytes:
-    """One record, its length included."""
+    """One record with its length."""
     parts = [b"\0", varint(timestamp_delta), varint(offset_delta)]
     for field in (key, value):
         parts += (_NULL,) if field is None else (varint(len(field)), field)
@@ -167,17 +167,17 @@ def encode_record(
 
 
 def with_timestamp_delta(data: bytes, span: RecordSpan, timestamp_delta: int) -> bytes:
-    """The record at `span` for a batch with another base timestamp; all else stays as it was written."""
+    """The record at `span` with another timestamp delta, otherwise unchanged."""
     _, at = read_varint(data, span.start)
     body = data[at : at + 1] + varint(timestamp_delta) + data[span.offset_delta_at : span.end]
     return varint(len(body)) + body
 
 
 def check_keys(view: memoryview, at: int, size: int, *, inflated_bytes_max: int) -> None:
-    """Refuse a batch for a compacted topic that holds a record without a key.
+    """Raises InvalidRecords with the first `RECORD_ERRORS_MAX` records without a key, for compacted topics.
 
-    Raises InvalidRecords with the first `RECORD_ERRORS_MAX` such records, ProtocolError as described above. Its
-    cost grows with the number of records: call it off the event loop for anything but short batches.
+    Raises ProtocolError as described above. The cost grows with the number of records, so long batches are checked off
+    the event loop.
     """
     header, data = inflate_records(view, at, size, inflated_bytes_max=inflated_bytes_max)
     without_key = [index for index, span in enumerate(scan_records(header, data)) if span.key_length < 0]
@@ -188,7 +188,7 @@ def check_keys(view: memoryview, at: int, size: int, *, inflated_bytes_max: int)
 
 
 def check_records(view: memoryview, at: int, size: int, *, inflated_bytes_max: int) -> None:
-    """Refuse a batch whose records or headers are damaged. Raises and costs as `check_keys`."""
+    """Raises ProtocolError for damaged records or headers, at the cost of `check_keys`."""
     header, data = inflate_records(view, at, size, inflated_bytes_max=inflated_bytes_max)
     for span in scan_records(header, data):
         _decode_headers(data, span.value_at + max(span.value_length, 0), span.end)
@@ -208,7 +208,7 @@ def varint(value: int) -> bytes:
 
 
 def read_varint(data: bytes | bytearray | memoryview, at: int) -> tuple[int, int]:
-    """(value, position after it). IndexError at the end of `data`, ProtocolError when it does not end in time."""
+    """(value, position after it). Raises IndexError at the end of `data`, ProtocolError for a longer varint."""
     byte = data[at]
     if byte < 0x80:
         return (byte >> 1) ^ -(byte & 1), at + 1
