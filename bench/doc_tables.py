@@ -177,7 +177,7 @@ TABLES: Mapping[str, tuple[str, Callable[[Any], str]]] = {
 """The file of results and what makes a table of it, by the name that pages give the table."""
 
 
-def written_anew(page: str, results: Path = RESULTS) -> str:
+def rewritten(page: str, results: Path = RESULTS) -> str:
     """The page with its tables as the results have them. KeyError for a table that nobody makes."""
 
     def block(match: re.Match[str]) -> str:
@@ -190,7 +190,7 @@ def written_anew(page: str, results: Path = RESULTS) -> str:
 def main() -> None:
     for path in sorted(DOCS.rglob("*.md")):
         page = path.read_text()
-        if (new := written_anew(page)) != page:
+        if (new := rewritten(page)) != page:
             path.write_text(new)
             print(path.relative_to(ROOT))
 

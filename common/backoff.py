@@ -1,6 +1,6 @@
-"""When to try again what has failed: pauses that double up to a bound, spread by chance. Pure.
+"""Pauses between retries: exponential backoff with jitter. Pure.
 
-Jitter keeps many who failed together from trying again together. Source: "Exponential Backoff and Jitter" (AWS
+Jitter keeps callers that failed together from retrying together. Source: "Exponential Backoff and Jitter" (AWS
 Architecture Blog).
 """
 
@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from random import Random
 from typing import NamedTuple
 
-DOUBLINGS_MAX = 60  # a larger power of two is above every bound, and would become too large for a float
+DOUBLINGS_MAX = 60  # a larger power of two exceeds every bound, and at last a float
 
 
 class Jitter(NamedTuple):
-    """The shortest and the longest that a pause becomes, as factors of its length."""
+    """The shortest and the longest jittered pause, as factors of its length."""
 
     low: float
     high: float
@@ -26,28 +26,28 @@ class Jitter(NamedTuple):
 FULL = Jitter(0.0, 1.0)
 UPPER_HALF = Jitter(0.5, 1.0)
 AROUND = Jitter(0.5, 1.5)
-SLIGHT = Jitter(0.9, 1.1)  # of what recurs at an interval
+SLIGHT = Jitter(0.9, 1.1)  # for periodic work
 
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """The pause after each failure in a row: `first_s`, then twice as long each time, never above `max_s`."""
+    """The pause after consecutive failures: `first_s`, doubled each time up to `max_s`."""
 
     first_s: float
     max_s: float
     jitter: Jitter = AROUND
 
     def pause_s(self, failures: int) -> float:
-        """Seconds after the last of `failures` in a row, without jitter."""
+        """Seconds after the last of `failures` consecutive failures, without jitter."""
         return min(self.max_s, self.first_s * 2.0 ** min(max(failures - 1, 0), DOUBLINGS_MAX))
 
     def jittered_s(self, failures: int, chance: Random) -> float:
-        """Seconds after the last of `failures` in a row, with jitter."""
+        """Seconds after the last of `failures` consecutive failures, with jitter."""
         return self.jitter.spread(self.pause_s(failures), chance)
 
 
 class Retries:
-    """The failures in a row of one activity, with the pause after each."""
+    """Counts the consecutive failures of one activity, and gives the pause after each."""
 
     __slots__ = ("_backoff", "_chance", "failures")
 
@@ -62,5 +62,4 @@ class Retries:
         return self._backoff.jittered_s(self.failures, self._chance)
 
     def succeeded(self) -> None:
-        """The next failure is again the first of its row."""
         self.failures = 0

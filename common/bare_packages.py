@@ -1,7 +1,7 @@
-"""Third-party packages of which one part is wanted, entered without what their own `__init__` would import.
+"""Imports submodules of third-party packages without running the packages' own `__init__`.
 
-A package that pulls in its clients, its codecs and a command line for one submodule's sake costs every node megabytes
-of memory and a tenth of a second of its start.
+That code would import clients, codecs and a command line, which cost every node megabytes of memory and a tenth of a
+second at its start.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from typing import Any
 def enter(name: str) -> None:
     """Make the submodules of package `name` importable without running the package's own code.
 
-    That code runs when something of its own is first asked for (`from kafka import KafkaConsumer`), so whoever uses
-    the whole package in this process notices nothing. Does nothing for a package that is imported already.
+    That code runs when one of its own names is first used (`from kafka import KafkaConsumer`), so the whole package
+    stays usable. Does nothing for a package that is imported already.
     """
     if name in sys.modules:
         return
@@ -41,8 +41,7 @@ def enter(name: str) -> None:
 
 @contextmanager
 def absent(name: str) -> Iterator[None]:
-    """Within, `import name` fails, unless it was imported before: for packages that make use of it where it is found,
-    and that are asked for nothing that needs it."""
+    """Make `import name` fail within, unless it was imported before: for packages that import it only if present."""
     if name in sys.modules:
         yield
         return

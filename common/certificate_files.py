@@ -1,6 +1,6 @@
-"""Certificates and keys on the machine's disk, anywhere on it: read as text, watched for changes, given to OpenSSL.
+"""Certificate and key files of operators: read as text, watched for changes, loaded into OpenSSL.
 
-Files of an operator, not of a node: they lie outside the node's disk, and the simulated world has none.
+They lie anywhere on the machine, outside the node's `Disk`, and the simulated world has none.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ FileState = tuple[tuple[int, int, int], ...]
 
 
 def read_pem(path: str) -> str:
-    """Raises OSError, and ValueError for what is no PEM text."""
+    """The text of a PEM file. Raises OSError, and ValueError for a file without PEM text."""
     data = Path(path).read_bytes()[: FILE_BYTES_MAX + 1]
     if len(data) > FILE_BYTES_MAX:
         raise ValueError(f"more than {FILE_BYTES_MAX} bytes")
@@ -30,13 +30,13 @@ def read_pem(path: str) -> str:
 
 
 def private_key_in(text: str) -> str | None:
-    """The first private key of a PEM text, wherever it stands in it."""
+    """The first private key anywhere in a PEM text."""
     found = _KEY.search(text)
     return None if found is None else found[0]
 
 
 def state_of(paths: Iterable[str]) -> FileState:
-    """What changes when a file is replaced or written; a file that is missing has a state of its own."""
+    """A value that changes when a file is replaced, written or removed."""
     found = []
     for path in paths:
         try:
@@ -50,7 +50,7 @@ def state_of(paths: Iterable[str]) -> FileState:
 
 @contextmanager
 def in_memory(text: str) -> Iterator[str]:
-    """The path of a file with that text, which only memory holds: OpenSSL takes some things from files alone."""
+    """The path of an in-memory file with `text`, because OpenSSL reads some inputs only from files."""
     handle = os.memfd_create("text", os.MFD_CLOEXEC)
     try:
         data = memoryview(text.encode())
@@ -62,9 +62,6 @@ def in_memory(text: str) -> Iterator[str]:
 
 
 def load_chain(context: ssl.SSLContext, certificates: str, key: str, password: str) -> None:
-    """Give `context` a chain and its key.
-
-    Raises ssl.SSLError: not a certificate, not its key, not the password.
-    """
+    """Load a chain and its key into `context`. Raises ssl.SSLError when certificate, key or password does not fit."""
     with in_memory(f"{key}\n{certificates}\n") as path:
         context.load_cert_chain(path, password=password)

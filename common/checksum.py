@@ -1,4 +1,4 @@
-"""CRC-32C, the checksum of record batches and of our own files."""
+"""CRC-32C, the checksum of record batches and of Tidelog's own files."""
 
 from __future__ import annotations
 

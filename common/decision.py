@@ -1,4 +1,4 @@
-"""What a pure decision yields: the records to append and the reply to give once they are committed."""
+"""The result of a pure decision: records to append, and the reply once they are committed."""
 
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
@@ -9,8 +9,8 @@ Reply_co = TypeVar("Reply_co", covariant=True)
 
 @dataclass(slots=True)
 class Decision(Generic[Record, Reply_co]):
-    """`records` in order of replay, possibly none (a read); `reply` holds only after they are committed. With `again`
-    they are a part alone: once committed, it is decided again, and the reply is that of the last decision."""
+    """`records` in order of replay, none for a read; `reply` is valid only after they are committed. With `again` the
+    records are a part: once they are committed, the request is decided again, and the last decision gives the reply."""
 
     reply: Reply_co
     records: list[Record] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""The limits of one log directory. They stand below `storage`, which a controller that reads settings must not load."""
+"""The limits of one log directory. Not in `storage`, because a controller reads settings and must not load it."""
 
 from dataclasses import dataclass
 
@@ -7,8 +7,8 @@ from common.node_settings.topics import BrokerLogSettings
 
 @dataclass(slots=True, frozen=True)
 class DirectoryConfig(BrokerLogSettings):
-    """Limits of one log directory; sizes in bytes, times as their suffix says."""
+    """Limits of one log directory."""
 
-    upkeep_interval_ms: int = 1_000  # how often free space, flush.ms and deleted files are looked at
+    upkeep_interval_ms: int = 1_000  # between checks of free space, flush.ms and deleted files
     recovery_chunk_logs: int = 64  # logs per turn of a recovery thread
-    replay_bytes_max: int = 128 << 10  # a cut reads so much on the loop to know its producers; more in a thread
+    replay_bytes_max: int = 128 << 10  # a truncation that rebuilds producers from more bytes reads in a thread

@@ -1,10 +1,10 @@
-"""What a disk refuses that is no fault of its own, and passes: error numbers."""
+"""Error numbers of passing shortages, which are no fault of the disk."""
 
 from __future__ import annotations
 
 import errno
 
 NO_FILES = (errno.EMFILE, errno.ENFILE)
-"""The process, or the system, has no more files to open."""
+"""The process or the system has no free file descriptor."""
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
-"""The device is full, or what one may have of it."""
+"""The device is full, or the quota is used up."""

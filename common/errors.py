@@ -7,7 +7,7 @@ from enum import IntEnum
 
 
 class ErrorCode(IntEnum):
-    """As they travel in replies."""
+    """Kafka's error codes, as in replies."""
 
     UNKNOWN_SERVER_ERROR = -1
     NONE = 0
@@ -147,7 +147,7 @@ class ErrorCode(IntEnum):
 
 
 def known_error(code: int) -> ErrorCode:
-    """Of another node's answer. One of a newer version may give a code that is not known here: UNKNOWN_SERVER_ERROR."""
+    """The code in another node's answer; UNKNOWN_SERVER_ERROR for a code of a newer version."""
     try:
         return ErrorCode(code)
     except ValueError:
@@ -155,7 +155,7 @@ def known_error(code: int) -> ErrorCode:
 
 
 def error_name(code: int) -> str:
-    """As people know it; the number of a code that is not known here."""
+    """The code's name, or its number when it is unknown."""
     try:
         return ErrorCode(code).name
     except ValueError:
@@ -179,8 +179,8 @@ class MalformedFrame(Exception):
 
 
 class StorageFailure(Exception):
-    """The disk refused (EIO, ENOSPC, a damaged file): the log directory is offline from here on."""
+    """The disk failed (EIO, ENOSPC, a damaged file); the log directory is offline from here on."""
 
 
 class OutcomeUnknown(Exception):
-    """A write was sent and its fate is not known: it may or may not have taken effect."""
+    """A write was sent, and may or may not have taken effect."""

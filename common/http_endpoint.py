@@ -1,7 +1,7 @@
 """The small HTTP server of every node: /metrics, /healthz and /readyz.
 
-Health says that the process works, readiness that it serves. It answers GET, one request a connection, and
-bounds what it reads and how long it waits; it is for operators and orchestrators, on loopback by default.
+Health means that the process works, readiness that it serves. The server answers one GET per connection, with bounds on
+size and time. It is for operators and orchestrators, on loopback by default.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ CONNECTIONS_MAX = 32
 
 
 class HttpEndpoint:
-    """`ready` answers None when the node serves, else why it does not; `healthy` likewise for the process."""
+    """`ready` returns None when the node serves, else why it does not; `healthy` likewise for the process."""
 
     def __init__(self, metrics: Metrics, ready: Callable[[], str | None], healthy: Callable[[], str | None]) -> None:
         self._metrics = metrics

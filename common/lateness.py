@@ -1,13 +1,13 @@
-"""A node's own stalls, for code that judges others by their silence: what they sent meanwhile waits in a socket."""
+"""A node's own stalls, for code that judges peers by their silence: their messages wait in sockets meanwhile."""
 
 from __future__ import annotations
 
-LATE_S = 0.1  # a timer that fires this late tells of a stall
+LATE_S = 0.1  # a timer that fires this late shows a stall
 GIVEN_BACK_MAX_S = 60.0
 
 
 class Lateness:
-    """Seconds of the loop's clock. After a stall every peer judged by this node gets the stalled time back."""
+    """After a stall every peer that this node judges gets the stalled time back. Times are the loop's, in seconds."""
 
     __slots__ = ("late_s", "spared_until")
 
@@ -16,7 +16,7 @@ class Lateness:
         self.spared_until = float("-inf")  # no peer counts as silent before
 
     def fired(self, due: float, now: float) -> bool:
-        """A timer that was due at `due` fires `now`; whether it is so late that this node was stalled."""
+        """Note a timer due at `due` that fires `now`; returns whether this node was stalled."""
         self.late_s = now - due
         if self.late_s < LATE_S:
             return False

@@ -1,8 +1,8 @@
-"""What becomes of a node whose own parts fail: it stops, instead of only seeming to live.
+"""Stops a node when one of its permanent tasks fails.
 
-Some tasks run for as long as their node does: one that follows a leader, beats to the controller, or fences brokers
-that fell silent. When such a task ends with an exception, the exception would be lost, because no code awaits it. They
-are made by name (`duty("follow-2")`), and the node's process watches all that it makes.
+Some tasks run as long as their node: they follow a leader, send heartbeats, or fence silent brokers. No code awaits
+such a task, so its exception would be lost. They get a name by `duty` (`duty("follow-2")`), and the node's process
+watches all its tasks.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ def duty(name: str) -> str:
 
 
 async def end_task(task: asyncio.Task[Any] | None) -> None:
-    """Cancel a task of one's own, if there is one, and wait until it has ended, however it does."""
+    """Cancel a task, if there is one, and wait for its end, whatever its outcome."""
     if task is not None:
         await end_tasks([task])
 
 
 async def end_tasks(tasks: Iterable[asyncio.Task[Any]]) -> None:
-    """As `end_task`, all at the same time."""
+    """`end_task` for several, concurrently."""
     ended = list(tasks)
     for task in ended:
         task.cancel()
@@ -36,10 +36,10 @@ async def end_tasks(tasks: Iterable[asyncio.Task[Any]]) -> None:
 
 
 class OnDemand:
-    """A duty that runs while there is something to do: `work` returns when it finds nothing more.
+    """A duty that runs while there is work; `work` returns when it finds none.
 
-    Call `begin` after adding something. Whether the task is over is read from the task itself: its callbacks run a turn
-    of the loop later, and what was added in between would wait for the next addition.
+    Call `begin` after adding work. It reads from the task itself whether that has ended, because the task's callbacks
+    run a turn of the loop later, and work added in between would wait for the next addition.
     """
 
     __slots__ = ("_failed", "_name", "_task", "_work")
@@ -47,14 +47,14 @@ class OnDemand:
     def __init__(
         self, name: str, work: Callable[[], Coroutine[Any, Any, None]], failed: Callable[[BaseException], None]
     ) -> None:
-        """`failed` is called with what ended `work`, unless that is a cancellation."""
+        """`failed` is called with the exception that ended `work`, except a cancellation."""
         self._name = duty(name)
         self._work = work
         self._failed = failed
         self._task: asyncio.Task[None] | None = None
 
     def begin(self) -> None:
-        """Work, unless that happens already."""
+        """Start the task unless it runs already."""
         if self._task is None or self._task.done():
             self._task = asyncio.get_running_loop().create_task(self._work(), name=self._name)
             self._task.add_done_callback(self._ended)
@@ -65,13 +65,13 @@ class OnDemand:
             self._failed(error)
 
     async def idle(self) -> None:
-        """Return when nothing is worked on."""
+        """Wait until the task has ended."""
         while self._task is not None and not self._task.done():
             await asyncio.wait((self._task,))
 
 
 def watch_tasks(loop: asyncio.AbstractEventLoop, fatal: Callable[[str], None]) -> None:
-    """Call `fatal` with a sentence when a duty ends with an exception, or anything breaks an invariant."""
+    """Call `fatal` with a message when a duty ends with an exception or an invariant is broken."""
 
     def ended(task: asyncio.Task[Any]) -> None:
         error = None if task.cancelled() else task.exception()

@@ -1,7 +1,7 @@
 """Structured logs: one line per event, `key=value` pairs, on standard error.
 
 Rooms log through the standard library (`logging.getLogger(__name__)`) and pass fields as `extra={"topic": …}`. A
-processor library would cost each idle node several megabytes, so the formatter here is all there is.
+processor library would cost each idle node several megabytes, so this formatter is all.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class KeyValueFormatter(logging.Formatter):
 
 
 def quoted(text: str) -> str:
-    """`text` as one value of a line: quoted when it holds a space, a quote, an equals sign or a control character."""
+    """`text` as a value of a line, quoted when it holds a space, a quote, an equals sign or a control character."""
     if text and not _QUOTED.intersection(text) and text.isprintable():
         return text
     escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n").replace("\r", "\\r")
@@ -43,7 +43,7 @@ def quoted(text: str) -> str:
 
 
 def configure_logs(level: str, node: str) -> None:
-    """Send the process's logs to standard error, one line an event; `node` is its name in every line."""
+    """Send the process's logs to standard error, one line per event, each with `node`."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(KeyValueFormatter())
 
@@ -59,8 +59,7 @@ def configure_logs(level: str, node: str) -> None:
 
 
 def flush_streams() -> None:
-    """Standard output and error, as far as a full disk takes them: what is left to say must end nobody who waits for
-    room."""
+    """Flush standard output and error, ignoring a full disk, so that unwritten messages fail no node."""
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError):
             stream.flush()

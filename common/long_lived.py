@@ -1,7 +1,7 @@
-"""State that is many and lives long, kept out of the garbage collector's rounds.
+"""Keeps numerous long-lived objects out of the garbage collector's rounds.
 
-A full round of the collector looks at every container of the process in one go, on the event loop: some 4 µs for each
-replica of a broker. What lives long need not be looked at: it is freed when it is dropped, unless it is in a cycle.
+A full round visits every container of the process on the event loop, about 4 µs for each replica of a broker.
+Long-lived state needs no visit: without cycles it is freed when it is dropped.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ import gc
 
 
 class LongLived:
-    """Counts what one owner has made, and has the collector leave out all that lives whenever `many` more were.
+    """Freezes all live objects in the collector whenever the owner has made `many` more.
 
-    The code that drops such state breaks its cycles. What else lives at that moment and later ends in a cycle is not
-    freed: it is little beside the `many` that were made.
+    Code that drops such state breaks its cycles. Other objects that live at that moment and later end in a cycle are
+    never freed, but they are few beside the `many`.
     """
 
     __slots__ = ("_made", "_many")
@@ -23,9 +23,8 @@ class LongLived:
         self._made = 0
 
     def made(self) -> None:
-        """One more."""
         self._made += 1
         if self._made >= self._many:
             self._made = 0
-            gc.collect(1)  # young garbage only: it would stay for good
+            gc.collect(1)  # young garbage, which would otherwise be frozen
             gc.freeze()

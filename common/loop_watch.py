@@ -1,11 +1,10 @@
-"""Which callbacks hold a node's event loop for too long, seen by samples of its stack.
+"""Finds callbacks that hold a node's event loop for too long, by samples of its stack.
 
-A sample is taken after each `INTERVAL_S` of CPU time, so an idle node takes none. Two samples in the same turn of the
-loop, in the same callback, show that it has held the loop for the CPU time between them; the innermost frame that
-stands in both is what took so long. A sample that comes late shows a call into C that let no Python code run.
+A sample is taken after each `INTERVAL_S` of CPU time, so an idle node takes none. Two samples of the same callback in
+the same turn of the loop show that it has held the loop for the CPU time between them; the innermost frame in both is
+the slow function. A late sample shows a call into C that let no Python code run.
 
-This file decides; `tidelog/nodes/stack_sampling.py` takes the samples. Values in, values out, but for the frames, which
-are compared by identity.
+This file decides; `tidelog/nodes/stack_sampling.py` takes the samples.
 """
 
 from __future__ import annotations
@@ -17,16 +16,15 @@ from types import FrameType
 from common.metrics import Metrics
 
 INTERVAL_S = 0.010  # of CPU time, between samples
-HELD_S = 0.020  # of CPU time: what no callback of a node may take
-OVERLOOKED_S = 0.100  # the kernel finds who burns CPU by ticks, and misses so much of a thread that comes and goes
-PLACES_MAX = 100  # places that are told apart; the rest is one
+HELD_S = 0.020  # of CPU time; no callback of a node may take longer
+OVERLOOKED_S = 0.100  # the kernel counts CPU time by ticks, and may miss this much of a thread that often waits
+PLACES_MAX = 100  # counted separately; further places count as OTHER
 OTHER = "other"
 
 
 @dataclass(slots=True)
 class Place:
-    """A function that held the loop: how often, for how many seconds of CPU time in all, at the most, and at the
-    most of those that were logged."""
+    """A function that held the loop. Seconds are CPU time: in all, of the longest, and of the longest logged."""
 
     count: int = 0
     seconds: float = 0.0
@@ -36,10 +34,9 @@ class Place:
 
 @dataclass(slots=True)
 class Held:
-    """One callback that held the loop. `stack` is outermost first.
+    """One callback that held the loop. `stack` is outermost first; `samples` is how many found it.
 
-    `samples` found it. One sample alone shows a call into C, or a machine that stood still meanwhile: a virtual machine
-    counts as CPU time what it was not given.
+    A single sample shows a call into C, or a paused virtual machine, which counts stolen time as CPU time.
     """
 
     what: str
@@ -50,7 +47,7 @@ class Held:
 
 @dataclass(slots=True)
 class _Stay:
-    """The callback that the last sample found, and what of its stack has stood there since the first sample of it."""
+    """The callback of the last sample, and the frames common to all samples of it."""
 
     turn: int
     common: list[FrameType]
@@ -71,11 +68,11 @@ class LoopWatch:
     _last_s: float | None = None
 
     def sample(self, frames: list[FrameType], turn: int, cpu_s: float, switched: bool = False) -> Held | None:
-        """Take note of a stack, outermost frame first, below what runs the loop; empty between callbacks.
+        """Note a stack, outermost frame first, without the frames that run the loop; empty between callbacks.
 
-        `turn` counts the turns of the loop, `cpu_s` is the CPU time of its thread, `switched` says whether that thread
-        has waited or made room for others since the last sample. Returns the callback before, if that has ended and
-        had held the loop for too long.
+        `turn` counts the turns of the loop, `cpu_s` is the CPU time of its thread, `switched` is whether that thread
+        has waited or was preempted since the last sample. Returns the previous callback if it had held the loop for too
+        long.
         """
         since_last = cpu_s - (cpu_s if self._last_s is None else self._last_s)
         self._last_s = cpu_s
@@ -113,7 +110,7 @@ class LoopWatch:
         return Held(what, seconds, stay.samples, stay.stack)
 
     def take_log(self, held: Held) -> bool:
-        """Whether to log this one: the first, second, fourth, eighth … at each place, and one twice as long as any."""
+        """Whether to log it: the first, second, fourth, eighth … of a place, and any twice as long as those logged."""
         place = self.places[held.what]
         if place.count & (place.count - 1) and held.seconds < 2 * place.logged_s:
             return False

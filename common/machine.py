@@ -1,7 +1,7 @@
 """The ports of `common.ports` over the real machine: raw sockets under `add_reader`, `os.pread` and `os.pwrite`.
 
-Sockets are raw on purpose: one `recv` straight into the caller's buffer and `sendfile` from the page cache cost
-less than any asyncio transport, and no library keeps a reference to a buffer that is used again.
+Sockets are raw, because one `recv` into the caller's buffer and `sendfile` from the page cache cost less than any
+asyncio transport, and no library keeps a reference to a reused buffer.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ ACCEPTS_PER_WAKEUP_MAX = 64
 ACCEPT_PAUSE_S = 0.2
 _RESET_ON_CLOSE = b"\1\0\0\0\0\0\0\0"  # struct linger {on, 0 s}
 RECORD_BYTES = 16 << 10  # the most that one record of TLS carries
-RECORDS_AT_ONCE_MAX = 128  # of any size: a peer that sends tiny ones does not keep the loop
+RECORDS_AT_ONCE_MAX = 128  # of any size, so that a peer with tiny ones does not hold the loop
 TRIES, PATIENCE_MIN, PATIENCE_MAX = 8, 2, 64  # see MachineSecureSocket.recv_into
-SECURE_SEND_BYTES = 64 << 10  # given to OpenSSL at once: what it has under way is repeated whole
-SECURE_FILE_BYTES = 128 << 10  # read at once of a region that has to be encrypted
+SECURE_SEND_BYTES = 64 << 10  # per write to OpenSSL: a blocked write is repeated whole
+SECURE_FILE_BYTES = 128 << 10  # read at once for encryption
 _OUT_OF_DESCRIPTORS = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
 class _Descriptor:
-    """Readiness and the end of one non-blocking socket of the running loop."""
+    """Readiness callbacks and closing of one non-blocking socket of the running loop."""
 
     __slots__ = ("_fd", "_loop", "_reading", "_socket", "_writing", "peer")
 
@@ -115,7 +115,7 @@ class MachineSocket(_Descriptor):
 
 
 class _NamedSocket(ssl.SSLSocket):
-    """Remembers the server name of a client's hello, which the library tells in a callback alone."""
+    """Keeps the server name of a client's hello, which the library reports only in a callback."""
 
     server_name: str | None = None
 
@@ -128,8 +128,8 @@ def _note_server_name(connection: object, name: str | None, _: ssl.SSLContext) -
 class MachineSecureSocket(_Descriptor):
     """`common.ports.SecureSocket`: OpenSSL reads and writes the descriptor itself.
 
-    What it has decrypted and not handed out, and an end that it read behind a record, no readiness announces: a turn
-    of the loop does.
+    No readiness event announces bytes that it has decrypted already, or an end that it read behind a record. A call on
+    the next turn of the loop does.
     """
 
     __slots__ = ("_announcing", "_callback", "_ending", "_patience", "_short_ends", "_tls", "_tries_left")
@@ -151,7 +151,7 @@ class MachineSecureSocket(_Descriptor):
         except ssl.SSLWantWriteError:
             return Wants.WRITE
         except OSError:
-            with contextlib.suppress(OSError):  # unread bytes would make the close a reset, which eats the alert
+            with contextlib.suppress(OSError):  # unread bytes would turn the close into a reset, which drops the alert
                 socket.socket.recv(self._tls, RECORD_BYTES)
             raise
         return Wants.NOTHING
@@ -170,10 +170,10 @@ class MachineSecureSocket(_Descriptor):
         return (found[0], self._tls.version() or "") if found is not None else ("", "")
 
     def recv_into(self, view: memoryview) -> int:
-        """As many records as fit. A short one ends the burst, so that a small request costs one read; but some clients
-        send many short ones in a row, and from those it goes on until nothing is there."""
+        """Receive as many records as fit. A short one ends the burst, so that a small request costs one read. From
+        clients that send many short ones in a row it goes on until none is left."""
         if self._ending is not None:
-            return self._tell_ending()
+            return self._end()
         read, size = self._tls.read, len(view)
         try:
             count = more = cast(int, read(size, view))
@@ -203,7 +203,7 @@ class MachineSecureSocket(_Descriptor):
         return count
 
     def _is_worth_a_try(self) -> bool:
-        """Whether to look for a record behind a short one: while that paid of late, else ever more seldom."""
+        """Whether to try for a record behind a short one: always while that succeeded lately, else ever less often."""
         if self._tries_left:
             return True
         self._short_ends += 1
@@ -217,7 +217,7 @@ class MachineSecureSocket(_Descriptor):
         else:
             self._short_ends, self._patience = 0, min(2 * self._patience, PATIENCE_MAX)
 
-    def _tell_ending(self) -> int:
+    def _end(self) -> int:
         if isinstance(self._ending, OSError):
             raise self._ending
         return 0
@@ -259,14 +259,14 @@ class MachineSecureSocket(_Descriptor):
         return taken
 
     def sendfile(self, file: File, position: int, length: int) -> int:
-        """Read again what was not taken: a reader that stalls costs no memory."""
+        """Bytes that the socket did not take are read again, so that a stalled reader costs no memory."""
         data = file.pread(min(length, SECURE_FILE_BYTES), position)
         return self.send(data) if data else 0
 
     def close(self) -> None:
         if self._fd >= 0:
             with contextlib.suppress(OSError, ValueError):
-                self._tls.unwrap()  # says that nothing follows; does not wait for the peer to say so
+                self._tls.unwrap()  # sends close_notify and does not wait for the peer's
         self._callback = None
         super().close()
 
@@ -306,7 +306,7 @@ class MachineListener:
                 return
             try:
                 self._accepted(MachineSocket(raw, (peer[0], peer[1])))
-            except OSError:  # gone before it was set up
+            except OSError:  # it has ended already
                 raw.close()
 
     def _try_again(self) -> None:
@@ -341,7 +341,7 @@ class MachineNetwork:
             raw = socket.create_server(address, family=family, backlog=LISTEN_BACKLOG)
         except socket.gaierror:
             raise
-        except OSError as error:  # the library adds words of its own, which callers say better
+        except OSError as error:  # without the library's own text, because callers have a better one
             raise OSError(error.errno, os.strerror(error.errno or 0)) from error
         raw.setblocking(False)
         return MachineListener(raw, accepted)
@@ -366,7 +366,7 @@ class MachineNetwork:
 
 
 class MachineClock:
-    """Same base as the loop's time, on the stock loop and on uvloop to within its turn."""
+    """Has the same base as the loop's time, exactly on the stock loop, on uvloop to within a turn."""
 
     monotonic = staticmethod(time.monotonic)
 
@@ -375,15 +375,15 @@ class MachineClock:
 
 
 def displaced() -> int:
-    """How often the kernel has taken the processor from this thread to give it to others."""
+    """How often the kernel has preempted this thread."""
     return resource.getrusage(resource.RUSAGE_THREAD).ru_nivcsw
 
 
 def machine_ports(root: Path) -> Ports:
-    """The real world for a node whose files lie below `root`; call it inside the node's event loop's process."""
+    """The real world of a node whose files lie below `root`. Call it in the node's own process."""
     return Ports(MachineNetwork(), MachineDisk(root), MachineClock(), machine_random(), time.process_time, displaced)
 
 
 def machine_random() -> random.Random:
-    """A source of chance of its own."""
+    """A freshly seeded random source."""
     return random.Random(os.urandom(32))

@@ -1,4 +1,4 @@
-"""The files of `common.ports` over the real machine: `os.pread`, `os.pwrite`, and what the page cache has of them."""
+"""The files of `common.ports` over the real machine: `os.pread`, `os.pwrite`, and their state in the page cache."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from common.ports import Buffer, FileIdentity
 BOOT_ID = "/proc/sys/kernel/random/boot_id"
 _NO_WAIT: int | None = getattr(os, "RWF_NOWAIT", None)  # Linux
 _PROBE = (bytearray(1),)
-_PROBE_STEP = 64 << 10  # pages come and go in runs; with one probe in each run a look costs 16 microseconds per MB
+_PROBE_STEP = 64 << 10  # pages come and go in runs of this size; a probe of each costs 16 µs per MB
 
 
 class MachineFile:
@@ -35,7 +35,7 @@ class MachineFile:
             return bytes(data) if os.preadv(self.fd, (data,), position, _NO_WAIT) == size else None
         except BlockingIOError:
             return None
-        except OSError:  # a file system that cannot tell, or the disk's error, which `pread` raises
+        except OSError:  # unsupported by the file system, or a disk error, which `pread` raises
             return os.pread(self.fd, size, position)
 
     def in_memory(self, size: int, position: int) -> int:
@@ -51,7 +51,7 @@ class MachineFile:
                     at = end - 1
         except BlockingIOError:
             return at - position
-        except OSError:  # a file system that cannot tell
+        except OSError:  # unsupported by the file system
             return size
         return size
 
@@ -103,7 +103,7 @@ class MachineDisk:
     def make_directory(self, path: str) -> None:
         whole = self._prefix + path
         try:
-            os.mkdir(whole)  # a third of what makedirs costs, which looks for all that is above first
+            os.mkdir(whole)  # a third of the cost of makedirs, which checks all parents first
         except (FileExistsError, FileNotFoundError):
             os.makedirs(whole, exist_ok=True)
 

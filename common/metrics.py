@@ -1,7 +1,7 @@
-"""Counters and gauges of one node, read when somebody scrapes and at no other time.
+"""Counters and gauges of one node, read only by a scrape.
 
-Rooms keep plain integers; they register a function that reads them. So a metric costs the hot path an integer
-addition, and the Prometheus library is loaded by the first scrape.
+Rooms keep plain integers and register functions that read them. So a metric costs the hot path an integer addition, and
+the first scrape loads the Prometheus library.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Metrics:
         self._families[name] = _Family(name, kind, doc, read)
 
     def summary(self, name: str, doc: str, read: Callable[[], Totals]) -> None:
-        """How often something was and its sum, with labels: `read` yields (labels, (count, sum)) pairs."""
+        """Counts and sums with labels: `read` yields (labels, (count, sum)) pairs."""
         self._check_new(name)
         self._summaries[name] = _Summary(name, doc, read)
 
@@ -66,7 +66,7 @@ class Metrics:
 
     @staticmethod
     def prepare() -> None:
-        """Import the library that writes the text: tens of milliseconds, once; for a thread."""
+        """Import the library that writes the text. Call it in a thread: the first call takes tens of milliseconds."""
         import prometheus_client.core  # noqa: PLC0415, F401
 
     def text(self) -> bytes:
@@ -79,7 +79,7 @@ class Metrics:
         return generate_latest(self._registry)
 
     def collect(self) -> Iterable[Metric]:
-        """What the Prometheus library asks of a collector."""
+        """The Prometheus library's protocol of a collector."""
         from prometheus_client.core import (  # noqa: PLC0415
             CounterMetricFamily,
             GaugeMetricFamily,

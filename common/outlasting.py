@@ -1,4 +1,4 @@
-"""Waiting for work that cannot be left alone: a cancelled caller still waits for its end."""
+"""Waits for work to its end, even when the caller is cancelled."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ async def outlast(work: asyncio.Future[T], on_cancel: Callable[[], None] = lambd
         return await asyncio.shield(work)
     except asyncio.CancelledError:
         on_cancel()
-        while not work.done():  # cancelled again and again, it still ends first
+        while not work.done():  # the caller may be cancelled repeatedly
             try:
                 await asyncio.wait([work])
             except asyncio.CancelledError:
                 continue
         if not work.cancelled():
-            work.exception()  # nobody is left to hear it
+            work.exception()  # marks it as retrieved
         raise

@@ -1,15 +1,15 @@
 """Long work in slices, so that no callback holds a node's event loop, whatever a client sends.
 
-Work is a generator. It yields the cost of what it has done since its last yield, and returns its result. The pacer
-runs it until a slice is used up, and goes on in a later turn of the loop. One slice runs per turn; between slices the
-loop serves its sockets. Works of one lane run one after another; lanes take turns; the node's own lanes as a whole and
-the clients' lanes as a whole take turns as well, so that a crowd of clients cannot starve an election.
+Work is a generator. It yields the cost of its steps since the last yield, and returns its result. The pacer runs it
+until a slice is used up, and goes on in a later turn of the loop. One slice runs per turn; between slices the loop
+serves its sockets. Works of one lane run one after another, and lanes take turns. The node's own lanes together
+alternate with all clients' lanes, so that many clients cannot starve an election.
 
-Where other processes want the processor, too, clients' work leaves it to them for a while after each slice (`Strain`):
-a record that passes three brokers on one machine would else wait for a slice in each.
+When other processes want the processor too, clients' work pauses after each slice (`Strain`). Otherwise a record that
+passes three brokers on one machine would wait for a slice in each.
 
-The cost is counted and not measured, in units of about a microsecond of CPU on a slow core: the simulator slices as
-production does, and a test can bound a slice without a clock.
+Costs are counted instead of measured, in units of about a microsecond of CPU on a slow core. So the simulator slices
+as production does, and a test can bound a slice without a clock.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ T = TypeVar("T")
 Work = Generator[int, None, T]
 
 SLICE_COST = 1_000  # units; a work should yield several times per slice
-INLINE_COST = 4_000  # what works may use at once, without waiting, in one turn of the loop
-CLIENTS_SHARE = 3  # clients' slices are so many times shorter than the node's own: others wait for each of them
-STRAINED_S = 0.1  # for so long after it was displaced a thread takes the processor for wanted
-REST_SHARE = 4  # a rest is so many times longer than the slice before it, within these bounds
+INLINE_COST = 4_000  # what works may use without waiting in one turn of the loop
+CLIENTS_SHARE = 3  # clients' slices are shorter by this factor, because other clients wait for each of them
+STRAINED_S = 0.1  # how long after a preemption the processor counts as wanted by others
+REST_SHARE = 4  # a rest is longer than the slice before it by this factor, within the bounds below
 REST_MIN_S, REST_MAX_S = 0.001, 0.01
 UNCOUNTED_COST = 20  # of a work that ends before its first yield
 
 
 class Lane(NamedTuple):
-    """One of several lanes that share their group's turns: the connections of one client, say."""
+    """One of several lanes that share their group's turns, such as the connections of one client."""
 
     group: Hashable
     member: Hashable
 
 
 def at_once(work: Work[T]) -> T:
-    """Run `work` to its end and return its result: for tests, and for callers that know it to be short."""
+    """Run short `work` to its end and return its result."""
     while True:
         try:
             next(work)
@@ -50,9 +50,9 @@ def at_once(work: Work[T]) -> T:
 
 
 class Strain:
-    """Whether others want the processor, and how long clients' work rests for them.
+    """Whether other processes want the processor, and how long clients' work rests for them.
 
-    `displaced` counts how often the kernel gave the processor to others while this thread could have gone on.
+    `displaced` counts how often the kernel preempted this thread.
     """
 
     __slots__ = ("_began", "_clock", "_displaced", "_seen", "_until")
@@ -65,11 +65,10 @@ class Strain:
         self._until = float("-inf")
 
     def begin(self) -> None:
-        """A slice begins."""
         self._began = self._clock()
 
     def rest_s(self) -> float:
-        """Seconds after the slice that has ended; 0 when no other process wants the processor."""
+        """Seconds to rest after a slice; 0 when no other process wants the processor."""
         now, seen = self._clock(), self._displaced()
         if seen != self._seen:
             self._seen, self._until = seen, now + STRAINED_S
@@ -96,7 +95,7 @@ class Pacer:
         self, slice_cost: int = SLICE_COST, inline_cost: int = INLINE_COST, strain: Strain | None = None
     ) -> None:
         self._strain = strain
-        self._resting = False  # clients' work does, until a timer fires
+        self._resting = False  # whether clients' work rests until a timer fires
         self._loop = asyncio.get_running_loop()
         self._slice_cost = slice_cost
         self._inline_cost = inline_cost
@@ -113,9 +112,9 @@ class Pacer:
     def start(self, work: Work[T], lane: Hashable = None, *, own: bool = False) -> T | Awaitable[T]:
         """The result at once when `work` ends within its first slice and nothing of its kind waits; else a future.
 
-        `lane` says on whose behalf the work is done: a connection, a tenant, a duty's name. Lanes of one group share
-        that group's turns (`Lane`). `own` marks the node's own work. An exception of the work is raised here or by the
-        future. Cancelling the future ends the work.
+        `lane` is what the work is done for: a connection, a tenant, a duty's name. Lanes of one group share its turns
+        (`Lane`). `own` marks the node's own work. An exception of the work is raised here or by the future. Cancelling
+        the future ends the work.
         """
         lanes = self._own if own else self._clients
         if not lanes and self._inline_left > 0:
@@ -142,11 +141,11 @@ class Pacer:
         return outcome  # type: ignore[return-value]  # an awaitable that is no future is the work's own result
 
     async def rest(self, lane: Hashable = None, *, own: bool = True) -> None:
-        """Return when it is the lane's turn: for a coroutine that does a slice of work between two rests."""
+        """Wait for the lane's turn, in a coroutine that does a slice of work between two rests."""
         await self.run(_nothing(), lane, own=own)
 
     def admits(self, cost: int) -> bool:
-        """Whether short work of about `cost` may run at once in this turn, beside what is paced; counts it if so."""
+        """Whether short work of about `cost` may run at once in this turn, beside paced work; counts it if so."""
         if self._inline_left <= 0:
             return False
         self._note_inline_use()
@@ -205,7 +204,7 @@ class Pacer:
 
     def _serve(self, lanes: _Lanes, group: Hashable) -> None:
         limit = self._slice_cost if lanes is self._own else max(self._slice_cost // CLIENTS_SHARE, 1)
-        members = lanes[group]  # all stay in place meanwhile: the work may start more
+        members = lanes[group]  # stays in `lanes` meanwhile, because the work may start more
         member = next(iter(members))
         jobs = members[member]
         job = jobs[0]

@@ -1,12 +1,11 @@
-"""All that the product sees of the outside world: network, disk, clocks and chance, as small protocols.
+"""The outside world as small protocols: network, disk, clocks and randomness.
 
 `common.machine` implements them over the real machine, the simulator over virtual time. Product code gets a
 `Ports` value through its constructors and imports no `socket`, `time`, `random`, `os.urandom` or `open` itself.
 
-Rules: callbacks of a socket never run inside a call on that socket; `File.fsync`, `Disk.sync_directory`, `Disk.open` of
-many files, and reads of what `File.in_memory` does not find there belong in `asyncio.to_thread`, everything else here
-may run on the event loop.
-Timers and sleeps come from the running event loop, whose time the simulator owns.
+A socket's callbacks never run inside a call on that socket. `File.fsync`, `Disk.sync_directory`, `Disk.open` of many
+files, and reads of bytes that are not `File.in_memory` belong in `asyncio.to_thread`; everything else may run on the
+event loop. Timers and sleeps come from the running event loop, whose time the simulator owns.
 """
 
 from __future__ import annotations
@@ -36,10 +35,10 @@ class Socket(Protocol):
         ...
 
     def send(self, data: Buffer, more: bool = False) -> int:
-        """Bytes taken, at least 1. `more` says that further bytes follow at once (MSG_MORE).
+        """Bytes taken, at least 1. `more`: further bytes follow at once (MSG_MORE).
 
-        Raises BlockingIOError when the send buffer is full, OSError when the connection is broken. What was given and
-        not taken must come first in the next call: over TLS a part of it may be under way already.
+        Raises BlockingIOError when the send buffer is full, OSError when the connection is broken. Bytes that were not
+        taken must come first in the next call, because over TLS a part of them may be under way already.
         """
         ...
 
@@ -54,7 +53,7 @@ class Socket(Protocol):
     def on_writable(self, callback: Callable[[], None] | None) -> None: ...
 
     def close(self) -> None:
-        """Close in order; unsent bytes that the kernel holds still leave. Idempotent."""
+        """Close gracefully; bytes in the kernel's send buffer are still sent. Idempotent."""
         ...
 
     def abort(self) -> None:
@@ -62,15 +61,12 @@ class Socket(Protocol):
         ...
 
     def secure(self, context: ssl.SSLContext, *, server_side: bool, server_hostname: str | None = None) -> SecureSocket:
-        """TLS over this connection, which is the returned socket's from here on.
-
-        Nothing may have been received beyond what was asked for; the callbacks are none until they are set again.
-        """
+        """TLS over this connection, which the returned socket owns from here on. Callbacks have to be set again."""
         ...
 
 
 class Wants(Enum):
-    """What a handshake waits for."""
+    """The readiness that a handshake waits for."""
 
     NOTHING = "nothing"
     READ = "read"
@@ -78,25 +74,25 @@ class Wants(Enum):
 
 
 class SecureSocket(Socket, Protocol):
-    """A connection with TLS. Use it for bytes only once `handshake` has wanted nothing."""
+    """A connection with TLS, usable for bytes once `handshake` has returned NOTHING."""
 
     def handshake(self) -> Wants:
-        """Go on with the handshake. Raises OSError (an ssl.SSLError) when it has failed; the peer was told why."""
+        """Continue the handshake. Raises OSError (an ssl.SSLError) when it has failed; the peer has got an alert."""
         ...
 
     @property
     def server_name(self) -> str | None:
-        """What the client's hello asked for, as it stood there; None without it, and on the client's side."""
+        """The server name in the client's hello; None without one, and on the client's side."""
         ...
 
     @property
     def peer_certificate(self) -> Mapping[str, Any] | None:
-        """The verified certificate of the peer as `ssl.SSLSocket.getpeercert` tells it; None when it showed none."""
+        """The peer's verified certificate in the form of `ssl.SSLSocket.getpeercert`; None without one."""
         ...
 
     @property
     def cipher(self) -> tuple[str, str]:
-        """The suite and the protocol version that were agreed on."""
+        """The negotiated suite and protocol version."""
         ...
 
 
@@ -107,7 +103,7 @@ class Listener(Protocol):
         ...
 
     def pause(self) -> None:
-        """Accept nothing until `resume`; who connects waits in the system's queue, as far as it goes. Idempotent."""
+        """Accept nothing until `resume`; clients wait in the kernel's backlog. Idempotent."""
         ...
 
     def resume(self) -> None: ...
@@ -121,16 +117,16 @@ class Network(Protocol):
         ...
 
     async def connect(self, address: Address) -> Socket:
-        """Raises OSError when refused or unreachable. Give it a timeout: a cut network never answers."""
+        """Raises OSError when refused or unreachable. Needs a timeout, because a cut network never answers."""
         ...
 
 
 @dataclass(slots=True)
 class FileIdentity:
-    """Equal as long as an open file is the same and nobody changed it: its bytes, its length, its names or its owner.
+    """Equal while an open file is the same and unchanged in bytes, length, names and owner.
 
-    Times are nanoseconds since the Unix epoch. `age_ns`, of the last change, does not count; while it is less than
-    the system's tick another change may leave no trace.
+    Times are nanoseconds since the epoch. `age_ns`, of the last change, is not compared; while it is less than the
+    system's tick, another change may leave no trace.
     """
 
     device: int
@@ -147,16 +143,16 @@ class File(Protocol):
     def pread(self, size: int, position: int) -> bytes: ...
 
     def pread_into(self, view: memoryview, position: int) -> int:
-        """Bytes read into `view`, as many as it takes; fewer where the file ends."""
+        """Fill `view`; returns the bytes read, fewer where the file ends."""
         ...
 
     def pread_now(self, size: int, position: int) -> bytes | None:
-        """As `pread`, without waiting for the device; None where that might be, or the file ends."""
+        """As `pread`, but None where it might wait for the device or the file ends."""
         ...
 
     def in_memory(self, size: int, position: int) -> int:
-        """How many of `size` bytes from `position` on can be read without waiting for the device, as far as samples
-        tell; all of them where the system does not say. Bytes behind the end count as there."""
+        """How many of `size` bytes from `position` on can be read without waiting for the device, by samples; all where
+        the system does not report it. Bytes behind the end count as present."""
         ...
 
     def pwrite(self, data: Buffer, position: int) -> int:
@@ -204,7 +200,7 @@ class Disk(Protocol):
         ...
 
     def remove_tree(self, path: str) -> None:
-        """A directory with all that is in it."""
+        """A directory with its contents."""
         ...
 
     def sync_directory(self, path: str) -> None:
@@ -214,9 +210,9 @@ class Disk(Protocol):
     def free_bytes(self) -> int: ...
 
     def cache_identity(self) -> str:
-        """The same for as long as nothing that was written can have been lost for want of an fsync; "" when unknown.
+        """A value that is unchanged while no unsynced write can have been lost; "" when unknown.
 
-        A killed process leaves the page cache behind, a restart of the machine does not.
+        The page cache survives a killed process, but no restart of the machine.
         """
         ...
 
@@ -248,6 +244,6 @@ class Ports:
     clock: Clock
     random: random.Random
     cpu_s: Callable[[], float] = _uncounted
-    """Seconds of a processor's time that this process has used; it stands still where nobody counts them."""
+    """Seconds of CPU time that this process has used; constant where it is not counted."""
     displaced: Callable[[], int] = _never
-    """How often the kernel has taken the processor from this thread to give it to others."""
+    """How often the kernel has preempted this thread."""

@@ -1,10 +1,9 @@
-"""Settings: declared once, parsed at the door, described from the declaration, read as attributes.
+"""Settings: declared once, parsed on input, described from the declaration, read as attributes.
 
 A group is a frozen dataclass, and `setting` declares one of its fields: name, type, default, meaning, range, when it
-may change. What reads a setting holds the group and reads the field. A `Catalogue` is all settings of nodes or of
-topics, made of the groups. Names are Apache Kafka's where Kafka has the setting, else they begin with `tidelog.`. An
-unknown name, a value out of its range, or two values that contradict each other raise SettingError with one line for
-the user.
+may change. Readers hold the group and read the field. A `Catalogue` is all settings of nodes or of topics, made of the
+groups. Names are Apache Kafka's where Kafka has the setting, else they begin with `tidelog.`. An unknown name, a value
+out of its range, or two contradictory values raise SettingError with one line for the user.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ READ_ONLY = "read-only"
 PER_BROKER = "per-broker"
 """May change while brokers run, for one broker at a time."""
 CLUSTER_WIDE = "cluster-wide"
-"""May change while brokers run, for one broker or for all. Its readers are handed the group anew: `overridden`."""
+"""May change while brokers run, for one broker or for all. Its readers get a new group, made by `overridden`."""
 
 Group = TypeVar("Group")
 Given = TypeVar("Given")
@@ -46,11 +45,11 @@ class SettingError(ValueError):
 class Setting:
     """One declared setting.
 
-    `type_name` is Kafka's (boolean, int, long, double, string, list); the unit of a number is the end of its name.
-    `update` says when a change takes effect: READ_ONLY, PER_BROKER or CLUSTER_WIDE. `synonyms` are the broker settings
-    that give a topic setting its default, nearest first; `pattern` is a regular expression for a string or each item of
-    a list, and `pattern_text` says it in words. `per_listener`: `listener.name.<name>.<setting>` is one listener's own
-    value. `inert`: it is taken and shown for Apache Kafka's tools, and nothing reads it.
+    `type_name` is Kafka's (boolean, int, long, double, string, list); the name ends with the unit of a number.
+    `update` is when a change takes effect: READ_ONLY, PER_BROKER or CLUSTER_WIDE. `synonyms` are the broker settings
+    that give a topic setting its default, nearest first. `pattern` is a regular expression for a string or each item of
+    a list, which `pattern_text` describes. `per_listener`: `listener.name.<name>.<setting>` is one listener's own
+    value. `inert`: accepted and shown for Apache Kafka's tools, and read by no code.
     """
 
     name: str
@@ -87,7 +86,7 @@ class Setting:
         return "any " + self.type_name
 
     def parse(self, text: str) -> Any:
-        """The value that `text` stands for; SettingError when it is not one."""
+        """The value of `text`. Raises SettingError."""
         try:
             value = _PARSERS[self.type_name](text.strip() if self.type_name != "string" else text)
         except ValueError:
@@ -132,7 +131,7 @@ def _parse_boolean(text: str) -> bool:
 
 def _parse_integer(text: str) -> int:
     if "_" in text or not text.lstrip("+-").isascii() or not text.lstrip("+-").isdigit():
-        raise ValueError(text)  # int() takes more than Kafka does
+        raise ValueError(text)  # int() accepts more than Kafka
     return int(text)
 
 
@@ -147,14 +146,14 @@ _PARSERS: dict[str, Callable[[str], Any]] = {
 
 
 class Declared(NamedTuple):
-    """A field of a group that is a setting. `read_as` makes what the field holds of the setting's value; it raises
-    ValueError with the part of the value that cannot be read."""
+    """A field of a group that is a setting. `read_as` converts the setting's value for the field; it raises ValueError
+    with the unreadable part."""
 
     setting: Setting
     read_as: Callable[[Any], Any] | None
 
     def held(self, value: Any) -> Any:
-        """What the field holds when that is the setting's value. SettingError when it cannot be read so."""
+        """The field's content for a value of the setting. Raises SettingError."""
         if self.read_as is None:
             return value
         try:
@@ -182,13 +181,13 @@ def setting(
 ) -> Any:  # fmt: skip
     """A field of a group: one declared setting. The parameters are `Setting`'s.
 
-    `read_as`: the field holds what this makes of the value, in the unit or form that its reader wants.
+    `read_as` converts the value into the unit or form that its reader wants.
     """
     return field_of(Declared(Setting(name, type_name, default, doc, low, high, **more), read_as))
 
 
 def field_of(declared: Declared) -> Any:
-    """A dataclass's field whose default is the declared one. A secret stays out of the group's repr."""
+    """A dataclass field with the declared default. A secret stays out of the group's repr."""
     default, metadata = declared.held(declared.setting.default), {_DECLARED: declared}
     shown = not declared.setting.sensitive
     if isinstance(default, Mapping):
@@ -197,13 +196,13 @@ def field_of(declared: Declared) -> Any:
 
 
 def same(group: type, field: str, read_as: Callable[[Any], Any] | None = None) -> Any:
-    """A field that is the setting declared as `field` of another group, for a reader that holds little else of it."""
+    """A field that is the setting declared as `field` of another group, for a reader that needs little else of it."""
     declared = settings_of(group)[field]
     return field_of(declared if read_as is None else Declared(declared.setting, read_as))
 
 
 def settings_of(group: type) -> Mapping[str, Declared]:
-    """The group's settings by field; what it inherits comes first."""
+    """The group's settings by field, inherited ones first."""
     return _settings_of(group)
 
 
@@ -213,13 +212,13 @@ def _settings_of(group: type) -> Mapping[str, Declared]:
 
 
 def declared(group: type, field: str) -> Setting:
-    """The setting that is declared as `field`."""
+    """The setting declared as `field`."""
     return settings_of(group)[field].setting
 
 
 def overridden(group: Group, *overrides: Mapping[str, str], listener: str = "") -> Group:
-    """`group` with the values, as text, that `overrides` give to settings that may change at run time. The first that
-    has a setting counts. With `listener`, only that listener's own values are looked for."""
+    """`group` with the values, as text, of `overrides` for settings that may change at run time. The first override
+    that has a setting counts. With `listener`, only that listener's own values count."""
     prefix = f"listener.name.{listener.lower()}." if listener else ""
     changes: dict[str, Any] = {}
     for field, one in settings_of(type(group)).items():
@@ -231,7 +230,7 @@ def overridden(group: Group, *overrides: Mapping[str, str], listener: str = "") 
 
 
 class SettingValues:
-    """What a node was given, parsed, by name; everything else has its default."""
+    """A node's configured values, parsed, by name. All other settings have their default."""
 
     __slots__ = ("given",)
 
@@ -239,11 +238,11 @@ class SettingValues:
         self.given = given
 
     def group(self, kind: type[Group], listener: str = "") -> Group:
-        """`listener`: its own values go before everybody's."""
+        """A group of these values; with `listener`, that listener's own values take precedence."""
         return self._filled(kind, [f"listener.name.{listener.lower()}.", ""] if listener else [""])
 
     def own_group(self, kind: type[Group], listener: str) -> Group:
-        """Nothing but the listener's own values, else defaults."""
+        """A group of the listener's own values, else defaults."""
         return self._filled(kind, [f"listener.name.{listener.lower()}."])
 
     def _filled(self, kind: type[Group], prefixes: list[str]) -> Group:
@@ -263,7 +262,7 @@ class Catalogue:
     """All settings of one kind, by name, in order of declaration."""
 
     def __init__(self, parts: Iterable[type | Setting]) -> None:
-        """`parts`: groups, and settings that no group has because nothing reads them."""
+        """`parts`: groups, and settings without a group, which no code reads."""
         self._by_name: dict[str, Setting] = {}
         parts = list(parts)
         self.groups = [part for part in parts if isinstance(part, type)]
@@ -288,7 +287,7 @@ class Catalogue:
         return setting
 
     def get(self, name: str) -> Setting | None:
-        """Also one listener's own value of a setting that has one."""
+        """The setting of that name, which may be one listener's own."""
         setting = self._by_name.get(name)
         if setting is None and (match := _OF_LISTENER.fullmatch(name)):
             common = self._by_name.get(match[2])
@@ -297,13 +296,13 @@ class Catalogue:
         return setting
 
     def values(self, given: Mapping[str, str]) -> SettingValues:
-        """The values that `given` stands for. SettingError for a name that is not known, or what is no value."""
+        """The parsed values of `given`. Raises SettingError for an unknown name or an invalid value."""
         unlisted = [name for name in given if name not in self._by_name]
         names = [*unlisted, *(one.name for one in self if one.name in given)]
         return SettingValues({name: self[name].parse(given[name]) for name in names})
 
     def from_environment(self, environment: Mapping[str, str]) -> dict[str, str]:
-        """Settings that TIDELOG_… variables give, still as text; variables of other meaning are left alone."""
+        """Settings from TIDELOG_… variables, as text. Other variables are ignored."""
         by_variable = {environment_name(s.name): s.name for s in self}
         found = {by_variable[v]: text for v, text in environment.items() if v in by_variable}
         endings = {"_" + s.name.upper().replace(".", "_"): s.name for s in self if s.per_listener}
@@ -318,7 +317,7 @@ class Catalogue:
 
 
 def listener_of(name: str) -> str | None:
-    """The listener, in lower case, whose own value a setting of that name is; None for everybody's."""
+    """The listener, in lower case, whose own setting has that name; None for a common setting."""
     match = _OF_LISTENER.fullmatch(name)
     return match[1] if match is not None else None
 
@@ -329,7 +328,7 @@ def environment_name(name: str) -> str:
 
 
 def _nearest(name: str, names: Iterable[str]) -> str | None:
-    import difflib  # noqa: PLC0415  only when something is wrong
+    import difflib  # noqa: PLC0415  only for errors
 
     found = difflib.get_close_matches(name, list(names), n=1)
     return found[0] if found else None

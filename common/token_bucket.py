@@ -1,13 +1,13 @@
-"""A rate with a stock and a debt: the token bucket from which every rate limit of the service is made. Pure."""
+"""The token bucket of all rate limits. Pure."""
 
 from __future__ import annotations
 
 
 class TokenBucket:
-    """`rate` tokens a second, of which at most `burst` are saved; full at first.
+    """`rate` tokens per second, of which at most `burst` are saved; full at first.
 
-    `level` below 0 is debt, which the rate pays off. Debt beyond `debt_max` is forgiven. The caller gives the time, in
-    seconds that never run backwards; `level` is that of the last call.
+    A `level` below 0 is debt, which the rate pays off. Debt beyond `debt_max` is forgiven. The caller gives the time,
+    in seconds that never run backwards; `level` is that of the last call.
     """
 
     __slots__ = ("_at", "burst", "debt_max", "level", "rate")
@@ -18,7 +18,7 @@ class TokenBucket:
         self._at = now
 
     def change(self, rate: float, burst: float, debt_max: float = float("inf")) -> None:
-        """Other limits from the last call on. The stock and the debt stay, as far as the new limits allow."""
+        """Change the limits from the last call on. Saved tokens and debt stay within the new limits."""
         self.rate, self.burst, self.debt_max = float(rate), float(burst), float(debt_max)
 
     def refill(self, now: float) -> None:
@@ -26,12 +26,12 @@ class TokenBucket:
         self._at = now
 
     def spend(self, count: float, now: float) -> None:
-        """Take `count` tokens, whether or not they are there."""
+        """Take `count` tokens, into debt if necessary."""
         self.refill(now)
         self.level = max(self.level - count, -self.debt_max)
 
     def take(self, count: float, now: float) -> float:
-        """0 when `count` tokens were there and are taken; else the seconds until they are, and none is taken."""
+        """Take `count` tokens and return 0, or take none and return the seconds until they are available."""
         self.refill(now)
         if self.level >= count:
             self.level -= count
@@ -39,7 +39,7 @@ class TokenBucket:
         return self.wait_s(count)
 
     def wait_s(self, wanted: float = 0.0) -> float:
-        """Seconds from the last call until `wanted` tokens are there."""
+        """Seconds from the last call until `wanted` tokens are available."""
         if self.level >= wanted:
             return 0.0
         return (wanted - self.level) / self.rate if self.rate > 0 else float("inf")

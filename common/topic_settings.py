@@ -17,7 +17,7 @@ def topic_setting(name: str, type_name: str, default: Given, doc: str, *synonyms
 
 @dataclass(frozen=True, slots=True)
 class TopicSettings:
-    """Of one topic. Sizes in bytes, times in milliseconds; -1 is without bound."""
+    """The settings of one topic. Sizes in bytes, times in milliseconds; -1 is unlimited."""
 
     # fmt: off
     cleanup_policy: tuple[str, ...] = topic_setting("cleanup.policy", "list", ("delete",),
@@ -77,16 +77,16 @@ class TopicSettings:
     preallocate: bool = topic_setting("preallocate", "boolean", False,
         "Without effect: segments grow as they are written.", "log.preallocate", inert=True)
     remote_log_copy_disable: bool = topic_setting("remote.log.copy.disable", "boolean", False,
-        "Whether segments of a tiered topic are copied no more: the tier stays readable, and brokers keep what is not "
-        "in it by retention.ms and retention.bytes.")
+        "Whether copying segments of a tiered topic is stopped: the tier stays readable, and brokers keep records that "
+        "are not in it by retention.ms and retention.bytes.")
     remote_log_delete_on_disable: bool = topic_setting("remote.log.delete.on.disable", "boolean", False,
-        "Whether remote.storage.enable may be set to false: what the tier holds of the topic is deleted then, and its "
-        "log begins where the brokers' own begins.")
+        "Whether remote.storage.enable may be set to false: the topic's segments in the tier are then deleted, and its "
+        "log starts where the brokers' local logs start.")
     remote_storage_enable: bool = topic_setting("remote.storage.enable", "boolean", False,
-        "Whether closed segments are copied to the object store. A new topic is given tidelog.tier.enable. It is "
-        "switched off with remote.log.delete.on.disable=true alone; remote.log.copy.disable keeps what is there.")
+        "Whether closed segments are copied to the object store. A new topic gets tidelog.tier.enable. Switching it "
+        "off requires remote.log.delete.on.disable=true; remote.log.copy.disable keeps the copied segments.")
     retention_bytes: int = topic_setting("retention.bytes", "long", -1,
-        "Bytes kept per partition; -1 is without bound.", "log.retention.bytes", low=-1)
+        "Bytes kept per partition; -1 is unlimited.", "log.retention.bytes", low=-1)
     retention_ms: int = topic_setting("retention.ms", "long", 7 * DAY_MS,
         "Milliseconds that a closed segment is kept; -1 is for ever.", "log.retention.ms", low=-1)
     segment_bytes: int = topic_setting("segment.bytes", "int", GIB,
@@ -99,10 +99,10 @@ class TopicSettings:
     segment_ms: int = topic_setting("segment.ms", "long", 7 * DAY_MS,
         "The age at which a segment is closed.", "log.roll.ms", low=1)
     tidelog_records_check: str = topic_setting("tidelog.records.check", "string", "head",
-        "How far a produced batch is looked into: head, its first records, for next to nothing; all, each record, "
-        "which takes the leader many times the CPU.", "tidelog.log.records.check", choices=("head", "all"))
+        "How far the records of a produced batch are checked: head, the first ones, for next to nothing; all, each "
+        "record, which takes the leader many times the CPU.", "tidelog.log.records.check", choices=("head", "all"))
     tidelog_tier_generation: int = topic_setting("tidelog.tier.generation", "int", 0,
-        "How often tiering was disabled. The controllers count it; nobody else can set it.", low=0)
+        "How often tiering was disabled. The controllers count it; users cannot set it.", low=0)
     unclean_leader_election_enable: bool = topic_setting("unclean.leader.election.enable", "boolean", False,
         "Whether a replica that is not in sync may lead, at the cost of acknowledged records.",
         "unclean.leader.election.enable")

@@ -1,4 +1,4 @@
-"""Small files of a disk: read whole, and replaced whole or not at all."""
+"""Small files, read whole and replaced atomically."""
 
 from common.ports import Buffer, Disk, File
 
@@ -6,7 +6,7 @@ TEMPORARY_SUFFIX = ".tmp"
 
 
 def write_fully(file: File, data: Buffer, position: int) -> None:
-    """All of `data`, also where the disk takes it piece by piece."""
+    """Write all of `data`, also when the disk takes it in pieces."""
     written = file.pwrite(data, position)
     if written < len(data):
         with memoryview(data) as view:
@@ -15,7 +15,7 @@ def write_fully(file: File, data: Buffer, position: int) -> None:
 
 
 def read_whole(disk: Disk, path: str) -> bytes | None:
-    """The bytes of a small file, None when there is no such file."""
+    """The bytes of a small file; None when it does not exist."""
     try:
         file = disk.open(path)
     except FileNotFoundError:
@@ -28,7 +28,7 @@ def read_whole(disk: Disk, path: str) -> bytes | None:
 
 
 def write_whole(disk: Disk, path: str, data: Buffer) -> None:
-    """All that the file is to hold, on the device; its name need not be yet."""
+    """Write and fsync a whole file. Its directory entry may not be durable yet."""
     file = disk.open(path, create=True)
     try:
         file.truncate(0)

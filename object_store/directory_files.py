@@ -51,7 +51,7 @@ GiveName = Callable[[str, str], None]  # from the finished file to the object
 
 
 class Cancellation:
-    """The event loop sets `asked` and the thread reads it; the thread counts `steps`, by which the loop sees progress."""
+    """The event loop sets `asked`, which the thread reads; the thread counts `steps`, which show its progress."""
 
     __slots__ = ("asked", "steps")
 

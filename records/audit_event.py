@@ -105,7 +105,7 @@ _decoder = msgspec.json.Decoder(AuditEvent)
 
 
 def client_actor(principal: str, host: str) -> str:
-    """`principal@address`, or the principal alone for a broker's own request. Cut, because clients choose its length."""
+    """`principal@address`, or the principal alone for a broker's own request; cut, as clients choose its length."""
     return (f"{principal}@{host}" if host else principal)[:ACTOR_CHARACTERS_MAX]
 
 

@@ -1,7 +1,7 @@
 """Every setting of a node: Apache Kafka's names where Kafka has the setting (4.1), else `tidelog.…`.
 
-One catalogue serves brokers, controllers and proxies, as one `server.properties` does for Kafka: each node reads what
-concerns it. Nodes of all roles show and check all settings, so the groups stand in this room, below all readers.
+One catalogue serves brokers, controllers and proxies, as one `server.properties` does for Kafka. Nodes of all roles
+show and check all settings, so the groups are in this room, below all readers.
 """
 
 from common.node_settings.audit import AuditSettings

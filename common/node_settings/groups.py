@@ -11,7 +11,7 @@ def minutes_as_ms(minutes: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class GroupSettings:
-    """Of group coordinators."""
+    """Settings of group coordinators."""
 
     # fmt: off
     group_min_session_timeout_ms: int = setting("group.min.session.timeout.ms", "int", 6_000,
@@ -24,8 +24,8 @@ class GroupSettings:
     offsets_topic_num_partitions: int = setting("offsets.topic.num.partitions", "int", 50,
         "Partitions of __consumer_offsets.", 1)
     offsets_topic_replication_factor: int = setting("offsets.topic.replication.factor", "int", 3,
-        "Replicas of __consumer_offsets, at most the brokers there are; controllers add what is missing when more "
-        "come, and need the same value.", 1, 32767)
+        "Replicas of __consumer_offsets, at most one per broker; controllers add missing ones when more brokers join, "
+        "and need the same value.", 1, 32767)
     offsets_topic_segment_bytes: int = setting("offsets.topic.segment.bytes", "int", 100 * MIB,
         "Segment size of __consumer_offsets.", 1024)
     offsets_retention_ms: int = setting("offsets.retention.minutes", "int", 10_080,
@@ -36,7 +36,7 @@ class GroupSettings:
         "Bytes of metadata beside a committed offset.", 0)
     coordinator_standby_bytes_max: int = setting("tidelog.coordinator.standby.bytes.max", "long", 256 * MIB,
         "Memory for the committed offsets of partitions that others lead, so that this broker serves at once when it "
-        "is elected. What does not fit is loaded then.", 0)
+        "is elected. Offsets that do not fit are loaded then.", 0)
     offsets_commit_timeout_ms: int = setting("offsets.commit.timeout.ms", "int", 5_000,
         "How long a commit waits for its replicas.", 1)
     # fmt: on

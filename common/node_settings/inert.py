@@ -1,5 +1,5 @@
-"""Settings of Apache Kafka that its tools change on a running broker and that mean nothing here. They are taken, kept
-and shown; no group has them, because nothing reads them."""
+"""Settings of Apache Kafka without effect here, which its tools change on running brokers. They are accepted, stored
+and shown. No group has them, because no code reads them."""
 
 from common.settings import CLUSTER_WIDE, LONG_MAX, READ_ONLY, Setting
 

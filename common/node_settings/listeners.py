@@ -1,4 +1,4 @@
-"""Listeners: their protocols and certificates, and what comes before a connection's first request."""
+"""Listeners: their protocols, certificates, and limits on new connections."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ _PEM_TEXT = "PEM; `keytool` and `openssl pkcs12` turn a JKS or PKCS12 store into
 
 
 def counts_by_address(texts: Iterable[str]) -> dict[str, int]:
-    """`max.connections.per.ip.overrides`: ADDRESS:COUNT each. ValueError has the text that is not."""
+    """The counts of `max.connections.per.ip.overrides`, ADDRESS:COUNT each. ValueError holds the invalid one."""
     found = {}
     for text in texts:
         address, _, count = text.rpartition(":")
@@ -24,18 +24,18 @@ def counts_by_address(texts: Iterable[str]) -> dict[str, int]:
 
 @dataclass(frozen=True, slots=True)
 class TlsSettings:
-    """How listeners are reached and what they prove. A listener may have most of these of its own."""
+    """Protocols and TLS of listeners. A listener may have its own values of most of these."""
 
     # fmt: off
     security_protocol_map: tuple[str, ...] = setting("listener.security.protocol.map", "list", (),
-        "NAME:PROTOCOL for listeners: PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL. A listener that is not in it has "
-        "the protocol that it is named after, else PLAINTEXT.")
+        "NAME:PROTOCOL for listeners: PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL. A listener without an entry has "
+        "the protocol of its name, else PLAINTEXT.")
     proxy_networks: tuple[str, ...] = setting("tidelog.proxy.networks", "list", (),
-        "Networks (address/bits) of the proxies that pass TLS through: from there, and from nowhere else, connections "
-        "to a passthrough listener begin with a PROXY header.")
+        "Networks (address/bits) of the proxies that pass TLS through: only connections from there to a passthrough "
+        "listener begin with a PROXY header.")
     tenant_tls: str = setting("tidelog.tenant.tls", "string", "proxy",
-        "How a tenants' listener stands behind proxies: `proxy` ends the clients' TLS and shows its own certificate, "
-        "`passthrough` leaves them theirs, which ends at the broker.", choices=("proxy", "passthrough"),
+        "What proxies do with TLS for a tenants' listener: `proxy` ends it and connects with the proxy's own "
+        "certificate, `passthrough` leaves it to the broker.", choices=("proxy", "passthrough"),
         per_listener=True)
     keystore_type: str = setting("ssl.keystore.type", "string", _PEM,
         "The form of the key store.", pattern=_PEM, pattern_text=_PEM_TEXT, per_listener=True)
@@ -51,47 +51,47 @@ class TlsSettings:
     key_password: str = setting("ssl.key.password", "string", "",
         "The password of an encrypted private key.", sensitive=True, per_listener=True)
     truststore_location: str = setting("ssl.truststore.location", "string", "",
-        "A PEM file with the authorities whose certificates are believed. It is read again when it changes.",
+        "A PEM file with the trusted certificate authorities. It is read again when it changes.",
         per_listener=True)
     truststore_certificates: str = setting("ssl.truststore.certificates", "string", "",
         "The authorities as PEM text, in place of a file.", per_listener=True)
     client_auth: str = setting("ssl.client.auth", "string", "none",
-        "Whether clients are asked for a certificate. Between nodes, and from a proxy, it is required always.",
+        "Whether clients are asked for a certificate. Between nodes and from a proxy it is always required.",
         choices=("none", "requested", "required"), per_listener=True)
     enabled_protocols: tuple[str, ...] = setting("ssl.enabled.protocols", "list", ("TLSv1.2", "TLSv1.3"),
-        "The versions of TLS that are spoken.", choices=("TLSv1.2", "TLSv1.3"), per_listener=True)
+        "The enabled versions of TLS.", choices=("TLSv1.2", "TLSv1.3"), per_listener=True)
     cipher_suites: tuple[str, ...] = setting("ssl.cipher.suites", "list", (),
-        "The suites that are spoken, by the protocol's names or OpenSSL's; all good ones when empty. Of TLS 1.3 name "
+        "The enabled cipher suites, by the protocol's names or OpenSSL's; all secure ones when empty. Of TLS 1.3 name "
         "all three or none.", per_listener=True)
     principal_mapping_rules: str = setting("ssl.principal.mapping.rules", "string", "DEFAULT",
-        "How the name in a client's certificate becomes that of its principal: DEFAULT and "
-        "RULE:pattern/replacement/[LU], the first that matches.", per_listener=True)
+        "How the name in a client's certificate maps to its principal: DEFAULT and RULE:pattern/replacement/[LU], the "
+        "first that matches.", per_listener=True)
     endpoint_identification_algorithm: str = setting("ssl.endpoint.identification.algorithm", "string", "https",
-        "Whether nodes check that the other's certificate is for the host that they connect to; empty: they do not.",
+        "Whether nodes check that the other's certificate is for the host that they connect to; empty is no check.",
         choices=("https", ""), per_listener=True)
     # fmt: on
 
 
 @dataclass(frozen=True, slots=True)
 class AcceptSettings:
-    """Which connections listeners accept, all of a node's together unless a listener has its own value."""
+    """Limits on accepting connections, over all listeners of a node unless a listener has its own value."""
 
     # fmt: off
     connections_max: int = setting("max.connections", "int", INT_MAX,
         "Connections of one broker; of one listener with its prefix.", 0, update=CLUSTER_WIDE, per_listener=True)
     creation_rate: int = setting("max.connection.creation.rate", "int", INT_MAX,
-        "Connections that are accepted in a second, of one broker's listeners but the internal one together; of one "
-        "listener with its prefix. More wait.", 1, update=CLUSTER_WIDE, per_listener=True)
+        "Connections accepted per second, over all listeners of one broker except the internal one; of one listener "
+        "with its prefix. More wait.", 1, update=CLUSTER_WIDE, per_listener=True)
     connections_per_ip_max: int = setting("max.connections.per.ip", "int", INT_MAX,
         "Connections from one address.", 0, update=CLUSTER_WIDE)
     connections_per_ip: Mapping[str, int] = setting("max.connections.per.ip.overrides", "list", (),
         "ADDRESS:COUNT for addresses that may have another number of connections.", update=CLUSTER_WIDE,
         pattern=r"\[?[0-9A-Fa-f.:]+\]?:[0-9]{1,9}", pattern_text="ADDRESS:COUNT", read_as=counts_by_address)
     openings_max: int = setting("tidelog.connection.openings.max", "int", 512,
-        "Connections of one listener whose TLS handshake or PROXY header is under way; over it whoever keeps the "
-        "broker waiting is closed.", 8, 100_000)
+        "Connections of one listener whose TLS handshake or PROXY header is under way; above it a connection that "
+        "keeps the broker waiting is evicted.", 8, 100_000)
     opening_s: float = setting("tidelog.connection.opening.ms", "int", 10_000,
         "How long TLS handshake and PROXY header may take.", 100, 600_000, read_as=seconds)
     certificates_interval_s: float = setting("tidelog.certificates.interval.ms", "int", 5_000,
-        "How often certificates' files are looked at for changes.", 100, read_as=seconds)
+        "How often certificate files are checked for changes.", 100, read_as=seconds)
     # fmt: on

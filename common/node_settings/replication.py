@@ -1,4 +1,4 @@
-"""Replication, and where partitions are led."""
+"""Replication and leadership of partitions."""
 
 from dataclasses import dataclass
 
@@ -9,13 +9,13 @@ LEADER_ALWAYS = "org.apache.kafka.common.replica.LeaderSelector"
 
 
 def is_rack_aware(selector: str) -> bool:
-    """Whether that selector lets a consumer read from the replica in its own rack."""
+    """Whether the selector lets a consumer read from the replica in its own rack."""
     return "Rack" in selector
 
 
 @dataclass(frozen=True, slots=True)
 class ReplicationSettings:
-    """Of leaders and followers."""
+    """Settings of leaders and followers."""
 
     # fmt: off
     replica_lag_time_max_ms: int = setting("replica.lag.time.max.ms", "long", 30_000,
@@ -34,20 +34,20 @@ class ReplicationSettings:
         "replica.high.watermark.checkpoint.interval.ms", "long", 5_000,
         "How often high watermarks are written.", 1)
     rack_aware_reads: bool = setting("replica.selector.class", "string", RACK_AWARE,
-        "How a consumer's replica is chosen; an empty value always answers the leader.",
+        "How a consumer's replica is chosen; empty always chooses the leader.",
         choices=("", RACK_AWARE, LEADER_ALWAYS), read_as=is_rack_aware)
     fetch_max_bytes: int = setting("fetch.max.bytes", "int", 55 * MIB, "Bytes of one consumer fetch.", 1024)
     max_incremental_fetch_session_cache_slots: int = setting("max.incremental.fetch.session.cache.slots", "int", 1_000,
         "Fetch sessions of consumers.", 0)
     leader_replication_throttled_rate: int = setting("leader.replication.throttled.rate", "long", LONG_MAX,
-        "Bytes a second that this broker sends to the throttled replicas that are not in sync.", 0, update=CLUSTER_WIDE)
+        "Bytes per second that this broker sends to throttled replicas that are not in sync.", 0, update=CLUSTER_WIDE)
     follower_replication_throttled_rate: int = setting("follower.replication.throttled.rate", "long", LONG_MAX,
-        "Bytes a second that this broker fetches for its throttled replicas that are not in sync.", 0,
+        "Bytes per second that this broker fetches for its throttled replicas that are not in sync.", 0,
         update=CLUSTER_WIDE)
     auto_leader_rebalance_enable: bool = setting("auto.leader.rebalance.enable", "boolean", True,
         "Whether leadership returns to the preferred replica.")
     leader_imbalance_check_interval_seconds: int = setting("leader.imbalance.check.interval.seconds", "long", 300,
-        "How often preferred leaders are looked at.", 1)
+        "How often preferred leaders are checked.", 1)
     controlled_shutdown_enable: bool = setting("controlled.shutdown.enable", "boolean", True,
         "Whether leadership moves before a broker stops.")
     broker_cordoned: bool = setting("tidelog.broker.cordoned", "boolean", False,

@@ -10,47 +10,48 @@ MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
 
 @dataclass(frozen=True, slots=True)
 class SecuritySettings:
-    """Who may connect, how they log in, and what that may cost."""
+    """Authorization, authentication, and limits on its cost."""
 
     # fmt: off
     authorizer_class_name: str = setting("authorizer.class.name", "string", "",
-        "Whether ACLs hold on operators' listeners: Apache Kafka's name of its authorizer, or nothing. On tenants' "
-        "listeners they always hold.", choices=("", AUTHORIZER))
+        "Whether ACLs apply on operators' listeners: Apache Kafka's name of its authorizer, or empty. On tenants' "
+        "listeners they always apply.", choices=("", AUTHORIZER))
     super_users: str = setting("super.users", "string", "",
-        "Principals that may do everything on operators' listeners, like User:admin;User:CN=ops, between semicolons.")
+        "Principals that may do everything on operators' listeners, separated by semicolons, like "
+        "User:admin;User:CN=ops.")
     allow_everyone_if_no_acl_found: bool = setting("allow.everyone.if.no.acl.found", "boolean", False,
-        "Whether a resource that no ACL speaks of is open to everybody on operators' listeners.")
+        "Whether a resource without ACLs is open to all principals on operators' listeners.")
     mechanisms: tuple[str, ...] = setting("sasl.enabled.mechanisms", "list", MECHANISMS[:3],
         "The mechanisms that listeners with SASL offer. Tenants' listeners never offer OAUTHBEARER.",
         choices=MECHANISMS, per_listener=True)
     max_receive_size: int = setting("sasl.server.max.receive.size", "int", 524_288,
         "The longest request before authentication.", 1_024)
     max_reauth_ms: int = setting("connections.max.reauth.ms", "long", 0,
-        "How long a session lasts at most before its client has to authenticate anew over the same connection; 0 is "
-        "for ever.", 0, LONG_MAX, per_listener=True)
+        "The longest session before its client has to re-authenticate over the same connection; 0 is unlimited.", 0,
+        LONG_MAX, per_listener=True)
     failed_delay_ms: int = setting("connection.failed.authentication.delay.ms", "int", 100,
-        "How late a failed authentication is answered.", 0, 60_000)
+        "The delay of the response to a failed authentication.", 0, 60_000)
     jwks_endpoint_url: str = setting("sasl.oauthbearer.jwks.endpoint.url", "string", "",
-        "https://, http:// or file://: the keys of whoever issues tokens (JWKS). Without it no token is believed.")
+        "https://, http:// or file://: the token issuer's keys (JWKS). Without it no token is accepted.")
     jwks_endpoint_refresh_ms: int = setting("sasl.oauthbearer.jwks.endpoint.refresh.ms", "long", 3_600_000,
         "How often these keys are read again.", 1_000)
     expected_audience: tuple[str, ...] = setting("sasl.oauthbearer.expected.audience", "list", (),
-        "A token must be for one of these; empty: for anybody.")
+        "A token must be for one of these; empty accepts any audience.")
     expected_issuer: str = setting("sasl.oauthbearer.expected.issuer", "string", "",
-        "Who must have issued a token; empty: whoever has the key.")
+        "The issuer that a token must have; empty accepts any issuer with the key.")
     sub_claim_name: str = setting("sasl.oauthbearer.sub.claim.name", "string", "sub",
         "The claim that names the principal.")
     clock_skew_seconds: int = setting("sasl.oauthbearer.clock.skew.seconds", "int", 30,
-        "By how much clocks may differ.", 0, 3_600)
+        "The accepted difference of clocks.", 0, 3_600)
     authentication_ms: int = setting("tidelog.authentication.ms", "int", 30_000,
         "How long a connection may take to authenticate.", 100, 600_000)
     at_once_max: int = setting("tidelog.authentication.at.once.max", "int", 2,
-        "Passwords and tokens that are checked at the same time.", 1, 64)
+        "Passwords and tokens that are checked concurrently.", 1, 64)
     queue_max: int = setting("tidelog.authentication.queue.max", "int", 256,
-        "Passwords and tokens whose check waits or is under way; over it connections are closed.", 1, 100_000)
+        "Passwords and tokens whose check waits or is under way; above it connections are closed.", 1, 100_000)
     per_address_max: int = setting("tidelog.authentication.queue.per.address.max", "int", 32,
         "The same, of one address.", 1, INT_MAX)
     address_connection_rate: int = setting("tidelog.connection.rate.per.address", "int", 0,
-        "New connections a second of one address, behind a proxy of the client's; faster ones wait. 0 is without "
-        "bound.", 0, INT_MAX)
+        "New connections per second from one address, behind a proxy the client's; faster ones wait. 0 is unlimited.",
+        0, INT_MAX)
     # fmt: on

@@ -1,4 +1,4 @@
-"""Tenants, cells, and how much of access control a cluster holds."""
+"""Tenants, cells, and limits on access control."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,7 @@ from common.settings import INT_MAX, LONG_MAX, setting
 
 @dataclass(frozen=True, slots=True)
 class TenantSettings:
-    """What bounds access control, tenants and cells; the last two where they have no limit of their own."""
+    """Limits on access control, tenants and cells. A tenant or cell may have its own limits instead."""
 
     # fmt: off
     acls_max: int = setting("tidelog.acls.max", "int", 100_000,
@@ -22,7 +22,7 @@ class TenantSettings:
     tenant_connections_max: int = setting("tidelog.tenant.connections.max", "int", 1_000,
         "Connections of one tenant that has no limit of its own, for each broker and each proxy.", 0, INT_MAX)
     tenant_connection_rate: int = setting("tidelog.tenant.connection.rate", "int", 100,
-        "New connections a second of one tenant that has no limit of its own, for each broker and each proxy.", 0,
+        "New connections per second of one tenant that has no limit of its own, for each broker and each proxy.", 0,
         INT_MAX)
     tenant_keys_max: int = setting("tidelog.tenant.keys.max", "int", 100,
         "API keys of one tenant that has no limit of its own.", 0, 10_000)
@@ -33,10 +33,10 @@ class TenantSettings:
     cell_tenants_max: int = setting("tidelog.cell.tenants.max", "int", 1_000,
         "Tenants of a cell that has no limit of its own.", 0, INT_MAX)
     cell_bandwidth_per_broker: int = setting("tidelog.cell.bandwidth.per.broker", "int", 250_000_000,
-        "Bytes a second that each broker of a cell can receive and send together, where the cell has no limit of its "
-        "own: what is used of it is part of the cell's load; 0 leaves it out.", 0, INT_MAX)
+        "Bytes per second that each broker of a cell can receive and send together, where the cell has no limit of its "
+        "own: the used share is part of the cell's load; 0 leaves it out.", 0, INT_MAX)
     move_partitions_max: int = setting("tidelog.tenant.move.partitions.max", "int", 20,
-        "Partitions of one tenant that move to another cell at the same time.", 1, 1_000)
+        "Partitions of one tenant that move to another cell concurrently.", 1, 1_000)
     move_bytes_per_second: int = setting("tidelog.tenant.move.bytes.per.second", "long", 50_000_000,
-        "Bytes a second that each broker sends and fetches for tenants that move; 0 is without bound.", 0, LONG_MAX)
+        "Bytes per second that each broker sends and fetches for tenants that move; 0 is unlimited.", 0, LONG_MAX)
     # fmt: on

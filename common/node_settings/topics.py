@@ -1,4 +1,4 @@
-"""Topics and logs: a broker's own settings, and the defaults of the topics' settings."""
+"""Topics and logs: a broker's own settings, and the defaults of topic settings."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -21,8 +21,8 @@ from common.topic_settings import TOPIC_SETTINGS
 
 
 def topic_default(topic_setting: str, doc: str = "") -> Any:
-    """The broker setting from which that topic setting takes its default. Type, default and range are declared there;
-    so is `doc`, unless it says something else of a broker."""
+    """The broker setting that gives a topic setting its default. Type, default, range and, if empty, `doc` are the
+    topic setting's."""
     of_topic = TOPIC_SETTINGS[topic_setting]
     own = replace(of_topic, name=of_topic.synonyms[0], doc=doc or of_topic.doc, synonyms=())
     return field_of(Declared(own, None))
@@ -30,14 +30,14 @@ def topic_default(topic_setting: str, doc: str = "") -> Any:
 
 @dataclass(frozen=True, slots=True)
 class TopicDefaults:
-    """Of topics as a whole."""
+    """Settings of all topics."""
 
     # fmt: off
     auto_create_topics_enable: bool = setting("auto.create.topics.enable", "boolean", True,
-        "Whether asking for an unknown topic creates it.")
-    num_partitions: int = setting("num.partitions", "int", 1, "Partitions of a topic that does not say.", 1)
+        "Whether a request for an unknown topic creates it.")
+    num_partitions: int = setting("num.partitions", "int", 1, "Partitions of a topic created without a count.", 1)
     default_replication_factor: int = setting("default.replication.factor", "int", 1,
-        "Replicas of a topic that does not say; `tidelog up` sets min(3, brokers).", 1, 32767)
+        "Replicas of a topic created without a count; `tidelog up` sets min(3, brokers).", 1, 32767)
     min_insync_replicas: int = topic_default("min.insync.replicas",
         "How many in-sync replicas acks=all needs; `tidelog up` sets 2 from three brokers on.")
     unclean_leader_election_enable: bool = topic_default("unclean.leader.election.enable",
@@ -49,13 +49,13 @@ class TopicDefaults:
     compression_lz4_level: int = topic_default("compression.lz4.level")
     compression_zstd_level: int = topic_default("compression.zstd.level")
     inflated_bytes_max: int = setting("tidelog.inflated.bytes.max", "int", 64 * MIB,
-        "How far a compressed batch may inflate where the broker has to look into it.", 1 * MIB)
+        "The most bytes that a compressed batch may inflate to where the broker has to read its records.", 1 * MIB)
     # fmt: on
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerLogSettings:
-    """Of the logs of one broker."""
+    """Settings of the logs of one broker."""
 
     # fmt: off
     log_segment_bytes: int = topic_default("segment.bytes")
@@ -63,12 +63,12 @@ class BrokerLogSettings:
     log_roll_jitter_ms: int = topic_default("segment.jitter.ms", "Random milliseconds taken off log.roll.ms.")
     log_retention_ms: int = topic_default("retention.ms")
     log_retention_minutes: int = setting("log.retention.minutes", "int", -1,
-        "As log.retention.ms, in minutes; where that is not set. -1 is unset.", -1)
+        "log.retention.ms in minutes, where that is not set; -1 is unset.", -1)
     log_retention_hours: int = setting("log.retention.hours", "int", -1,
-        "As log.retention.ms, in hours; where neither other is. -1 is unset.", -1)
+        "log.retention.ms in hours, where neither other is set; -1 is unset.", -1)
     log_retention_bytes: int = topic_default("retention.bytes")
     log_retention_check_interval_ms: int = setting("log.retention.check.interval.ms", "long", 300_000,
-        "How often retention is looked at.", 1)
+        "How often retention is applied.", 1)
     log_cleanup_policy: tuple[str, ...] = topic_default("cleanup.policy", "Delete, compact, or both.")
     log_index_interval_bytes: int = topic_default("index.interval.bytes")
     log_index_size_max_bytes: int = topic_default("segment.index.bytes")
@@ -101,37 +101,37 @@ class BrokerLogSettings:
     log_cleaner_max_compaction_lag_ms: int = topic_default("max.compaction.lag.ms",
         "The longest time a record stays uncompacted.")
     log_records_check: str = topic_default("tidelog.records.check",
-        "How far a produced batch is looked into: its first records (head) or each of them (all).")
+        "How far the records of a produced batch are checked: the first ones (head) or each of them (all).")
     free_bytes_min: int = setting("log.dir.free.bytes.min", "long", 256 * MIB,
-        "Free bytes of the disk below which Produce is refused; below twice as many it is throttled.", 0)
+        "Free bytes of the disk below which Produce is rejected; below twice as many it is throttled.", 0)
     recovery_threads: int = setting("num.recovery.threads.per.data.dir", "int", 2,
         "Threads that recover logs after an unclean stop; a change counts from the next start.", 1, 64,
         update=CLUSTER_WIDE)
     open_files_max: int = setting("tidelog.log.open.files.max", "int", 2_000, "Segment and index files kept open.", 16)
     unwritten_bytes_max: int = setting("tidelog.log.unwritten.bytes.max", "long", 64 * MIB,
-        "Bytes that wait for a slow disk before appends are refused.", 1 * MIB)
+        "Bytes that wait for a slow disk before appends are rejected.", 1 * MIB)
     slow_write_s: float = setting("tidelog.log.slow.write.ms", "int", 50,
         "A write longer than this sends the next ones to a thread.", 1,
         read_as=seconds)
     producer_id_expiration_ms: int = setting("producer.id.expiration.ms", "int", DAY_MS,
         "How long an idle producer's sequence state is kept.", 1, update=CLUSTER_WIDE)
     producers_expire_s: float = setting("producer.id.expiration.check.interval.ms", "int", 600_000,
-        "How often producers that were idle for producer.id.expiration.ms are looked for.", 1, read_as=seconds)
+        "How often producers that were idle for producer.id.expiration.ms are removed.", 1, read_as=seconds)
     producers_per_partition_max: int = setting("tidelog.producers.per.partition.max", "int", 100_000,
         "Producers whose state one partition keeps.", 10)
     producers_max: int = setting("tidelog.producers.max", "int", 1_000_000,
-        "Producers whose state this broker keeps, over all partitions; beyond it the one idle for longest is "
-        "forgotten. It takes 300 to 700 bytes each.", 10)
+        "Producers whose state this broker keeps, over all partitions; beyond it the longest idle one is dropped. "
+        "Each takes 300 to 700 bytes.", 10)
     # fmt: on
 
 
 def with_retention(given: Mapping[str, Any]) -> dict[str, Any]:
-    """`given`, parsed by name, with `log.retention.ms` by the finest unit that is given, as in Apache Kafka."""
+    """`given` with `log.retention.ms` by the finest unit given, as in Apache Kafka."""
     found, wanted = dict(given), declared(BrokerLogSettings, "log_retention_ms").name
     hours = declared(BrokerLogSettings, "log_retention_hours").name
     minutes = declared(BrokerLogSettings, "log_retention_minutes").name
     if wanted not in given:
         for name, unit_ms in ((hours, HOUR_MS), (minutes, MINUTE_MS)):
-            if given.get(name, -1) >= 0:  # minutes, which come last, go before hours
+            if given.get(name, -1) >= 0:  # minutes come last and so take precedence over hours
                 found[wanted] = given[name] * unit_ms
     return found

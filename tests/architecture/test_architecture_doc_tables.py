@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.doc_tables import BLOCK, DOCS, RESULTS, TABLES, written_anew
+from bench.doc_tables import BLOCK, DOCS, RESULTS, TABLES, rewritten
 
 PAGES = sorted(path for path in DOCS.rglob("*.md") if "<!-- figures" in path.read_text())
 
@@ -18,7 +18,7 @@ def test_the_tables_of_a_page_are_those_of_the_results(path: Path) -> None:
     """`python -m bench.doc_tables` writes them."""
     page = path.read_text()
     assert page.count("<!-- figures") == page.count("<!-- end -->") == len(BLOCK.findall(page))
-    assert written_anew(page) == page
+    assert rewritten(page) == page
 
 
 def test_every_table_is_on_a_page() -> None:
@@ -31,5 +31,5 @@ def test_another_result_is_another_table(tmp_path: Path) -> None:
     found = json.loads(file.read_text())
     found[0] |= {"records_per_s": 123_456_789, "met": False}
     file.write_text(json.dumps(found))
-    page = written_anew((DOCS / "export.md").read_text(), tmp_path)
+    page = rewritten((DOCS / "export.md").read_text(), tmp_path)
     assert "123,456,789" in page and "missed" in page
