@@ -10,8 +10,8 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from spark_offload.columns import whole_schema
-from spark_offload.decoding import BATCH_BYTES
+from spark_offload.reading.columns import whole_schema
+from spark_offload.reading.decoding import BATCH_BYTES
 
 KEY_BYTES, OVERHEAD_BYTES = 13, 60  # of a row beside its value, in Arrow
 

@@ -207,9 +207,9 @@ def fill(bootstrap: str, topic: Topic) -> None:
 
 
 def wait_until_tiered(uri: str, topic: Topic) -> None:
-    from spark_offload.catalog import Catalog  # noqa: PLC0415
     from spark_offload.options import parse_options  # noqa: PLC0415
-    from spark_offload.task import store_at  # noqa: PLC0415
+    from spark_offload.reading.catalog import Catalog  # noqa: PLC0415
+    from spark_offload.reading.task import store_at  # noqa: PLC0415
 
     store = store_at(uri)
     catalog = Catalog(store.store, parse_options({"tier": uri, "topic": topic.name}))
@@ -227,9 +227,9 @@ def wait_until_tiered(uri: str, topic: Topic) -> None:
 
 def count_alone(uri: str, topic: Topic, part: int = 0, parts: int = 1) -> int:
     """All columns of the records of every `parts`-th Spark task, one task after the other, in this process."""
-    from spark_offload.batch_reader import TierReader  # noqa: PLC0415
-    from spark_offload.columns import whole_schema  # noqa: PLC0415
     from spark_offload.options import parse_options  # noqa: PLC0415
+    from spark_offload.reading.batch_reader import TierReader  # noqa: PLC0415
+    from spark_offload.reading.columns import whole_schema  # noqa: PLC0415
 
     options = parse_options({"tier": uri, "topic": topic.name, "splitBytes": str(topic.split_bytes)})
     reader = TierReader(whole_schema(include_headers=False), options)

@@ -19,8 +19,8 @@ import pyarrow as pa
 
 from object_store.blocking import BlockingStore
 from records.audit_event import AuditEvent, AuditSource
-from spark_offload.catalog import chosen_root
-from spark_offload.task import store_at
+from spark_offload.reading.catalog import chosen_root
+from spark_offload.reading.task import store_at
 from tiering.bucket.keys import TierRoot
 from tiering.exports.audit_reading import audit_key, decode_audit_file, list_audit, missed_positions, parse_audit_key
 

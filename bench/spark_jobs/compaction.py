@@ -17,8 +17,8 @@ from bench.spark_jobs.made_tier import MadeTopic
 from bench.spark_jobs.row import BenchRow, Figures, timed
 from spark_offload.compaction.job import CompactionOptions, make_plan
 from spark_offload.compaction.partition_task import PartitionOutcome, compact_partition
-from spark_offload.job import SilentStage
-from spark_offload.task_runs import run_tasks
+from spark_offload.running.job import SilentStage
+from spark_offload.running.task_runs import run_tasks
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -28,7 +28,7 @@ from spark_offload.export.iceberg_table import open_catalog
 from spark_offload.export.job import open_table, run
 from spark_offload.export.options import ExportOptions
 from spark_offload.export.table_columns import ValueFormat
-from spark_offload.job import SilentProgress
+from spark_offload.running.job import SilentProgress
 
 if TYPE_CHECKING:
     from pyspark.sql import Row, SparkSession

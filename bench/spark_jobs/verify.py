@@ -29,7 +29,7 @@ from common.checksum import crc32c
 from records.builder import build_batch
 from records.compression import Compression
 from records.record import Record
-from spark_offload.job import SilentProgress
+from spark_offload.running.job import SilentProgress
 from spark_offload.verification.job import VerifyOptions, run
 from spark_offload.verification.report import VerifyReport
 from tiering.bucket.keys import PartitionPath, TierRoot

@@ -16,7 +16,6 @@ from common.machine import MachineClock, machine_random
 from object_store.blocking import BlockingStore
 from object_store.errors import StoreError
 from object_store.store import ObjectStore
-from spark_offload.catalog import Catalog, PartitionContents
 from spark_offload.compaction.latest_keys import KEY_MEMORY_BYTES
 from spark_offload.compaction.partition_task import (
     DAMAGED,
@@ -36,10 +35,11 @@ from spark_offload.compaction.report import (
     CompactionReport,
     PartitionRow,
 )
-from spark_offload.job import JobOptions, Problem, Progress, Stage
 from spark_offload.options import OptionError
+from spark_offload.reading.catalog import Catalog, PartitionContents
 from spark_offload.rewriting.log_pieces import CHUNK_BYTES
-from spark_offload.task_runs import run_tasks
+from spark_offload.running.job import JobOptions, Problem, Progress, Stage
+from spark_offload.running.task_runs import run_tasks
 from tiering.bucket.keys import TierRoot
 from tiering.jobs.proposal import Proposal, Verdict, submit, wait_for_verdict
 

@@ -13,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from spark_offload.batch_scan import Flags
-from spark_offload.varints import Integers
+from spark_offload.segments.batch_scan import Flags
+from spark_offload.segments.varints import Integers
 
 KEY_MEMORY_BYTES = 256 << 20
 BYTES_PER_KEY = 48  # beside the key itself: its place, its entry in Arrow's table while keys are brought together

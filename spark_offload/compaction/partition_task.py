@@ -14,17 +14,17 @@ from typing import TYPE_CHECKING
 from common.identifiers import random_uuid
 from common.machine import MachineClock, machine_random
 from object_store.errors import StoreError
-from spark_offload.aborted import first_open_offset
 from spark_offload.compaction.policies import TopicPolicy
 from spark_offload.compaction.rewriting_run import RunRewriter, RunSettings
 from spark_offload.compaction.runs import Run, plan_runs
 from spark_offload.compaction.survey import Survey, survey
 from spark_offload.compaction.transactions import Transactions
-from spark_offload.job import Problem
+from spark_offload.reading.task import store_at
 from spark_offload.rewriting.last_batches import LastBatches
 from spark_offload.rewriting.log_pieces import DamagedObject, Piece, log_pieces, read_section
 from spark_offload.rewriting.new_segment import NewSegment
-from spark_offload.task import store_at
+from spark_offload.running.job import Problem
+from spark_offload.segments.aborted import first_open_offset
 from storage.transaction_index import AbortedTransaction, decode
 from tiering.bucket.keys import PartitionPath, TierRoot
 from tiering.bucket.segment import PRODUCER_SNAPSHOT, TRANSACTION_INDEX, TieredSegment

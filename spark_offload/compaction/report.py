@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from spark_offload.job import Report
+from spark_offload.running.job import Report
 
 BAR_WIDTH, BARS_MAX = 40, 50  # characters, partitions
 SWAPPED, UNCHANGED, REFUSED, UNDECIDED, FAILED = "swapped", "unchanged", "refused", "undecided", "failed"

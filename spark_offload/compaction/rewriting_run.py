@@ -9,17 +9,17 @@ from typing import NamedTuple
 
 import numpy as np
 
-from spark_offload.batch_scan import Flags
 from spark_offload.compaction.runs import Run, SegmentForecast, closes_before
 from spark_offload.compaction.survey import ReadLog, SegmentNotes, counted
 from spark_offload.compaction.transactions import MarkerFate, Transactions
-from spark_offload.payload import Payload
-from spark_offload.record_table import RecordTable
 from spark_offload.rewriting.last_batches import LastBatches
 from spark_offload.rewriting.log_pieces import Piece
 from spark_offload.rewriting.new_segment import NewSegment
 from spark_offload.rewriting.rewriter import NO_HORIZON, BatchPlan, Choice, Rewritten, rewrite
-from spark_offload.varints import Integers
+from spark_offload.segments.batch_scan import Flags
+from spark_offload.segments.payload import Payload
+from spark_offload.segments.record_table import RecordTable
+from spark_offload.segments.varints import Integers
 from storage.transaction_index import encode
 from tiering.bucket.segment import TieredSegment
 

@@ -16,14 +16,14 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from records.batch import DELETE_HORIZON
-from spark_offload.arrow_columns import binary_column
-from spark_offload.batch_scan import BatchTable, Flags
 from spark_offload.compaction.latest_keys import Bucket, LatestKeys
 from spark_offload.compaction.transactions import MarkerFate, MarkerNotes, Transactions
 from spark_offload.options import INFLATED_BYTES_MAX
-from spark_offload.payload import Payload, payloads
-from spark_offload.record_table import RecordTable, locate_records
 from spark_offload.rewriting.log_pieces import Piece
+from spark_offload.segments.arrow_columns import binary_column
+from spark_offload.segments.batch_scan import BatchTable, Flags
+from spark_offload.segments.payload import Payload, payloads
+from spark_offload.segments.record_table import RecordTable, locate_records
 from tiering.bucket.segment import TieredSegment
 
 Bits = npt.NDArray[np.uint8]

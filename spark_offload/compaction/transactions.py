@@ -16,10 +16,10 @@ import numpy as np
 from common.errors import ProtocolError
 from records.batch import DELETE_HORIZON
 from records.control import MarkerKind, read_marker
-from spark_offload.aborted import AbortedRanges
-from spark_offload.aborted import AbortedTransaction as AbortedRange
-from spark_offload.batch_scan import BatchTable, Flags
-from spark_offload.varints import DamagedRecords
+from spark_offload.segments.aborted import AbortedRanges
+from spark_offload.segments.aborted import AbortedTransaction as AbortedRange
+from spark_offload.segments.batch_scan import BatchTable, Flags
+from spark_offload.segments.varints import DamagedRecords
 from storage.transaction_index import AbortedTransaction
 
 

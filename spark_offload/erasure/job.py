@@ -14,16 +14,16 @@ from typing import TYPE_CHECKING
 
 from object_store.blocking import BlockingStore
 from object_store.store import ObjectStore
-from spark_offload.catalog import Catalog, chosen_root
 from spark_offload.erasure.key_digests import ErasureKeys
 from spark_offload.erasure.leaders import Leaders, Replacement, Waits
 from spark_offload.erasure.partition_work import PartitionWork, Seen
 from spark_offload.erasure.report import KEYS_LISTED_MAX, ErasedKey, ErasureReport
 from spark_offload.erasure.secrets_of_tasks import secret_for_tasks
 from spark_offload.erasure.segment_tasks import DAMAGED, Scanned, ScanSegment, SegmentPiece, Thinned, ThinSegment
-from spark_offload.job import JobOptions, Progress
 from spark_offload.options import OptionError
-from spark_offload.task_runs import run_tasks
+from spark_offload.reading.catalog import Catalog, chosen_root
+from spark_offload.running.job import JobOptions, Progress
+from spark_offload.running.task_runs import run_tasks
 from tiering.bucket.keys import PartitionPath, TierRoot
 from tiering.exports.exports import METADATA, newest_exports
 from tiering.manifests.manifest import DamagedManifest

@@ -14,10 +14,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from spark_offload.batch_scan import Flags
 from spark_offload.erasure.key_file import KEYS_MAX
 from spark_offload.options import OptionError
-from spark_offload.varints import Integers
+from spark_offload.segments.batch_scan import Flags
+from spark_offload.segments.varints import Integers
 
 DIGEST_BYTES = 16
 SECRET_BYTES = 32

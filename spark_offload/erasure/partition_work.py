@@ -9,7 +9,7 @@ from typing import NamedTuple
 from spark_offload.erasure.leaders import Replacement
 from spark_offload.erasure.report import PartitionErasure
 from spark_offload.erasure.segment_tasks import Scanned, Thinned
-from spark_offload.job import Problem
+from spark_offload.running.job import Problem
 from tiering.bucket.keys import PartitionPath
 from tiering.bucket.segment import TieredSegment
 from tiering.manifests.manifest import Manifest

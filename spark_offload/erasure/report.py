@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from spark_offload.job import Report
+from spark_offload.running.job import Report
 
 KEYS_LISTED_MAX = 10_000
 

@@ -12,10 +12,10 @@ from spark_offload.erasure.key_digests import KeyDigests, KeyMatcher
 from spark_offload.erasure.secrets_of_tasks import secret_of_this_task
 from spark_offload.erasure.survivors import SegmentScan
 from spark_offload.erasure.thinning import thin
-from spark_offload.job import Problem
+from spark_offload.reading.task import store_at
 from spark_offload.rewriting.log_pieces import DamagedObject, log_pieces, read_section
 from spark_offload.rewriting.new_segment import NewSegment
-from spark_offload.task import store_at
+from spark_offload.running.job import Problem
 from tiering.bucket.keys import PartitionPath, TierRoot
 from tiering.bucket.segment import TRANSACTION_INDEX, TieredSegment
 

@@ -14,13 +14,13 @@ from typing import Any
 import numpy as np
 
 from records.batch import COMPRESSION_MASK
-from spark_offload.arrow_columns import NO_LENGTH, binary_column
-from spark_offload.batch_scan import BatchTable, Flags
 from spark_offload.erasure.key_digests import KeyMatcher
 from spark_offload.options import INFLATED_BYTES_MAX
-from spark_offload.payload import Payload, payloads
-from spark_offload.record_table import RecordTable, locate_records
-from spark_offload.varints import Integers
+from spark_offload.segments.arrow_columns import NO_LENGTH, binary_column
+from spark_offload.segments.batch_scan import BatchTable, Flags
+from spark_offload.segments.payload import Payload, payloads
+from spark_offload.segments.record_table import RecordTable, locate_records
+from spark_offload.segments.varints import Integers
 
 _THINGS = 6
 

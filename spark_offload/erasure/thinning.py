@@ -6,13 +6,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from spark_offload.batch_scan import BatchTable, Flags
 from spark_offload.erasure.key_digests import KeyMatcher
 from spark_offload.erasure.survivors import erased_records
 from spark_offload.options import INFLATED_BYTES_MAX
-from spark_offload.payload import Payload
-from spark_offload.record_table import RecordTable
 from spark_offload.rewriting.rewriter import BatchPlan, Choice, Rewritten, rewrite
+from spark_offload.segments.batch_scan import BatchTable, Flags
+from spark_offload.segments.payload import Payload
+from spark_offload.segments.record_table import RecordTable
 
 
 @dataclass(slots=True)

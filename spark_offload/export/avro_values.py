@@ -11,10 +11,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from spark_offload.arrow_columns import binary_column
 from spark_offload.export.avro_schema import DECIMAL_BYTES_MAX, AvroNode
 from spark_offload.export.years import DAY_MAX, DAY_MIN, TICKS_MAX, TICKS_MIN
-from spark_offload.varints import VARINT_BYTES_MAX, Bytes, Integers, unzigzag
+from spark_offload.segments.arrow_columns import binary_column
+from spark_offload.segments.varints import VARINT_BYTES_MAX, Bytes, Integers, unzigzag
 
 Flags = npt.NDArray[np.bool_]
 Rows = npt.NDArray[np.intp]

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from spark_offload.column_names import HEADERS, OFFSET, TIMESTAMP, VALUE
 from spark_offload.export.table_columns import DAY, UNDECODED
+from spark_offload.segments.column_names import HEADERS, OFFSET, TIMESTAMP, VALUE
 
 DAY_US = 86_400_000_000
 ROW_GROUP_BYTES = 32 << 20  # of Arrow columns: what is encoded at once

@@ -31,12 +31,12 @@ from pyiceberg.transforms import DayTransform
 
 from object_store.blocking import BlockingStore
 from object_store.uri import StoreUri, parse_uri
-from spark_offload.column_names import PARTITION, TIMESTAMP, TOPIC
 from spark_offload.export.day_files import UNCOMPARED_LEAVES, FileTarget
 from spark_offload.export.offset_spans import decode_exported, encode_exported, with_spans
 from spark_offload.export.options import ExportOptions
 from spark_offload.export.tables import Addition, CommitConflict, TableState, check_columns
 from spark_offload.options import OptionError
+from spark_offload.segments.column_names import PARTITION, TIMESTAMP, TOPIC
 
 EXPORTED, RUN, UNDECODED, CLUSTER = "tidelog.exported", "tidelog.run", "tidelog.undecoded", "tidelog.cluster"
 CATALOG_NAME = "tidelog"

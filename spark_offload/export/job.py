@@ -17,17 +17,17 @@ from common.ports import Clock
 from object_store.blocking import BlockingStore
 from object_store.errors import StoreError
 from object_store.store import ObjectStore
-from spark_offload.catalog import Catalog, OffsetRange, PartitionContents
 from spark_offload.export.offset_spans import Place, Spans, merged, place_of, without
 from spark_offload.export.options import ExportOptions
 from spark_offload.export.readable import Readable, around_damage, everything
 from spark_offload.export.report import ExportReport, PartitionReport
 from spark_offload.export.tables import Addition, Beaten, ExportTable, TableState, commit_addition
 from spark_offload.export.tasks import ExportTask, SplitDone, TaskDone, covered, unreadable
-from spark_offload.job import Problem, Progress
-from spark_offload.planning import Planner
-from spark_offload.splits import Split, packed
-from spark_offload.task_runs import run_tasks
+from spark_offload.reading.catalog import Catalog, OffsetRange, PartitionContents
+from spark_offload.reading.planning import Planner
+from spark_offload.reading.splits import Split, packed
+from spark_offload.running.job import Problem, Progress
+from spark_offload.running.task_runs import run_tasks
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

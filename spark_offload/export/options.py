@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from object_store.uri import InvalidStoreUri, parse_uri
 from spark_offload.export.table_columns import RAW, TableColumns, ValueFormat
-from spark_offload.job import JobOptions
 from spark_offload.options import OptionError
+from spark_offload.running.job import JobOptions
 
 FORMATS = ("parquet", "iceberg")
 TASK_BYTES = 64 << 20

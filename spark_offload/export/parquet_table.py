@@ -21,7 +21,7 @@ from spark_offload.export.day_files import FileTarget, WrittenFile
 from spark_offload.export.offset_spans import decode_exported, encode_exported, with_spans
 from spark_offload.export.table_columns import DAY
 from spark_offload.export.tables import Addition, CommitConflict, TableMismatch, TableState
-from spark_offload.task import store_at
+from spark_offload.reading.task import store_at
 
 COMMITS = "_commits/"
 SUCCESS = "_SUCCESS"

@@ -15,13 +15,13 @@ import msgspec
 
 from object_store.errors import ObjectAltered, ObjectMissing, ObjectTruncated
 from object_store.store import ObjectStore
-from spark_offload.aborted import aborted_in_index
-from spark_offload.catalog import PartitionContents, stable_end
 from spark_offload.export.offset_spans import Spans, merged
 from spark_offload.export.tasks import unreadable
-from spark_offload.job import Problem
-from spark_offload.planning import PARTIAL_BYTES_MIN
-from spark_offload.sections import OffsetPositions, read_section
+from spark_offload.reading.catalog import PartitionContents, stable_end
+from spark_offload.reading.planning import PARTIAL_BYTES_MIN
+from spark_offload.running.job import Problem
+from spark_offload.segments.aborted import aborted_in_index
+from spark_offload.segments.sections import OffsetPositions, read_section
 from tiering.bucket.segment import OFFSET_INDEX, TRANSACTION_INDEX, TieredSegment
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from spark_offload.job import Report, size_text
+from spark_offload.running.job import Report, size_text
 
 BAR_WIDTH = 24
 

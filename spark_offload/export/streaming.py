@@ -22,8 +22,6 @@ import pyarrow.compute as pc
 from common.machine import MachineClock
 from common.ports import Clock
 from object_store.blocking import BlockingStore
-from spark_offload.catalog import Catalog
-from spark_offload.column_names import OFFSET, PARTITION, TOPIC
 from spark_offload.export.day_files import DayFiles, FileTarget, WrittenFile
 from spark_offload.export.job import HOUR_MS, new_run_id, open_table
 from spark_offload.export.offset_spans import Place, Spans, merged, place_of, without
@@ -32,6 +30,8 @@ from spark_offload.export.table_columns import TableColumns, ValueFormat
 from spark_offload.export.tables import Addition, Beaten, commit_addition
 from spark_offload.export.tasks import attempt_id
 from spark_offload.options import OptionError
+from spark_offload.reading.catalog import Catalog
+from spark_offload.segments.column_names import OFFSET, PARTITION, TOPIC
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

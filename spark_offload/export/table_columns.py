@@ -13,7 +13,6 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from spark_offload.column_names import HEADERS, KEY, OFFSET, PARTITION, TIMESTAMP, TIMESTAMP_TYPE, TOPIC, VALUE
 from spark_offload.export.avro_resolution import check_resolution, resolved
 from spark_offload.export.avro_schema import AvroNode, parse_avro
 from spark_offload.export.avro_values import decode_avro, scattered
@@ -21,7 +20,8 @@ from spark_offload.export.ddl import parse_ddl
 from spark_offload.export.json_values import JsonValues
 from spark_offload.export.years import TICKS_MAX, TICKS_MIN
 from spark_offload.options import OptionError
-from spark_offload.varints import Bytes, Integers
+from spark_offload.segments.column_names import HEADERS, KEY, OFFSET, PARTITION, TIMESTAMP, TIMESTAMP_TYPE, TOPIC, VALUE
+from spark_offload.segments.varints import Bytes, Integers
 
 Flags = npt.NDArray[np.bool_]
 

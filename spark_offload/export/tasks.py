@@ -6,18 +6,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from object_store.errors import StoreError
-from spark_offload.aborted import AbortedRanges
-from spark_offload.column_names import OFFSET
-from spark_offload.decoding import Decoder
 from spark_offload.export.day_files import DayFiles, FileTarget, WrittenFile
 from spark_offload.export.offset_spans import Spans, merged, without
 from spark_offload.export.table_columns import TableColumns, ValueFormat
-from spark_offload.job import Problem
 from spark_offload.options import ReadOptions
-from spark_offload.segment_reading import read_split
-from spark_offload.splits import Split
-from spark_offload.task import store_at
-from spark_offload.varints import DamagedRecords
+from spark_offload.reading.decoding import Decoder
+from spark_offload.reading.segment_reading import read_split
+from spark_offload.reading.splits import Split
+from spark_offload.reading.task import store_at
+from spark_offload.running.job import Problem
+from spark_offload.segments.aborted import AbortedRanges
+from spark_offload.segments.column_names import OFFSET
+from spark_offload.segments.varints import DamagedRecords
 
 NO_OFFSET = -1
 

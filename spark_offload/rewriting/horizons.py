@@ -10,11 +10,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_offload.arrow_columns import binary_column
-from spark_offload.batch_scan import Flags, bytes_of
-from spark_offload.payload import Payload
-from spark_offload.record_table import RecordTable
-from spark_offload.varints import VARINT_BYTES_MAX, Bytes, Integers, read_varints, write_varints
+from spark_offload.segments.arrow_columns import binary_column
+from spark_offload.segments.batch_scan import Flags, bytes_of
+from spark_offload.segments.payload import Payload
+from spark_offload.segments.record_table import RecordTable
+from spark_offload.segments.varints import VARINT_BYTES_MAX, Bytes, Integers, read_varints, write_varints
 
 
 def with_base_timestamps(payload: Payload, records: RecordTable, rows: Integers, base_ms: Integers) -> pa.Array:

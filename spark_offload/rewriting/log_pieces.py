@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, NamedTuple
 from common.checksum import crc32c
 from object_store.errors import ObjectAltered, ObjectMissing, ObjectTruncated
 from records.batch import HEADER_BYTES, MAGIC, has_valid_crc, read_header
-from spark_offload.batch_scan import BatchTable, scan_batches, whole_batches_end
 from spark_offload.options import INFLATED_BYTES_MAX
-from spark_offload.payload import payloads
-from spark_offload.record_table import locate_records
-from spark_offload.varints import DamagedRecords
+from spark_offload.segments.batch_scan import BatchTable, scan_batches, whole_batches_end
+from spark_offload.segments.payload import payloads
+from spark_offload.segments.record_table import locate_records
+from spark_offload.segments.varints import DamagedRecords
 from tiering.bucket.segment import Section, TieredSegment
 
 if TYPE_CHECKING:

@@ -17,13 +17,13 @@ from msgspec.structs import replace
 from records.batch import DELETE_HORIZON, HEADER_BYTES, NO_TIMESTAMP, BatchHeader, read_header
 from records.builder import assemble, empty_batch
 from records.compression import Compression, compress
-from spark_offload.arrow_columns import binary_column
-from spark_offload.batch_scan import BatchTable, Flags
 from spark_offload.options import INFLATED_BYTES_MAX
-from spark_offload.payload import Payload, payloads
-from spark_offload.record_table import RecordTable, locate_records
 from spark_offload.rewriting.horizons import with_base_timestamps
-from spark_offload.varints import Integers
+from spark_offload.segments.arrow_columns import binary_column
+from spark_offload.segments.batch_scan import BatchTable, Flags
+from spark_offload.segments.payload import Payload, payloads
+from spark_offload.segments.record_table import RecordTable, locate_records
+from spark_offload.segments.varints import Integers
 
 NO_HORIZON = -1
 LEVELS = {Compression.LZ4: 1}  # level 9, the default of topics, costs ten times as much for a few percent

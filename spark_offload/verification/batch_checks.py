@@ -8,8 +8,8 @@ from typing import NamedTuple
 import numpy as np
 
 from records.batch import CODEC_MAX, COMPRESSION_MASK, MAGIC, NO_PRODUCER_ID, NO_TIMESTAMP
-from spark_offload.batch_scan import Flags
-from spark_offload.varints import Integers
+from spark_offload.segments.batch_scan import Flags
+from spark_offload.segments.varints import Integers
 from spark_offload.verification.checks import Check, Findings, Place
 from spark_offload.verification.headers import Headers
 

@@ -15,9 +15,9 @@ from typing import NamedTuple
 from object_store.errors import ObjectMissing, StoreError
 from object_store.store import ObjectInfo, ObjectStore
 from records.events import Event
-from spark_offload.catalog import chosen_root
-from spark_offload.named_partitions import check_named
 from spark_offload.options import OptionError, ReadOptions
+from spark_offload.reading.catalog import chosen_root
+from spark_offload.reading.named_partitions import check_named
 from tiering.bucket.cluster_file import FIRST_INCARNATION, read_cluster_file
 from tiering.bucket.keys import NO_TENANT, ManifestKey, PageKey, PartitionPath, SegmentKey, TierRoot
 from tiering.bucket.segment import SegmentId

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from spark_offload.job import Problem
+from spark_offload.running.job import Problem
 
 PROBLEMS_PER_CHECK_MAX = 20
 """Of one check at one place in one piece of work; further ones are counted. A destroyed object must not drown the

@@ -13,9 +13,9 @@ import pyarrow.compute as pc
 import pyarrow.parquet
 
 from object_store.errors import StoreError
-from spark_offload.aborted import AbortedRanges
-from spark_offload.batch_scan import Flags
-from spark_offload.task import store_at
+from spark_offload.reading.task import store_at
+from spark_offload.segments.aborted import AbortedRanges
+from spark_offload.segments.batch_scan import Flags
 from spark_offload.verification.bucket import BucketFound, PartitionFound
 from spark_offload.verification.checks import Check, Findings, Place
 from spark_offload.verification.key_table import NO_KEYS, KeyTable, LatestKeys

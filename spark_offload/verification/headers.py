@@ -19,9 +19,9 @@ from records.batch import (
     TIMESTAMP_TYPE,
     TRANSACTIONAL,
 )
-from spark_offload.batch_headers import HEADER, checksums_between, headers_between
-from spark_offload.batch_scan import BatchTable, Flags
-from spark_offload.varints import Integers
+from spark_offload.segments.batch_headers import HEADER, checksums_between, headers_between
+from spark_offload.segments.batch_scan import BatchTable, Flags
+from spark_offload.segments.varints import Integers
 
 OFFSET_MAX = 2**62
 """Beyond it sums would wrap round; no log gets there."""

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from spark_offload.batch_scan import Flags
-from spark_offload.varints import Integers
+from spark_offload.segments.batch_scan import Flags
+from spark_offload.segments.varints import Integers
 from spark_offload.verification.checks import Check, Findings, Place
 from spark_offload.verification.headers import Headers
 

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
 from common.machine import MachineClock
 from object_store.blocking import BlockingStore
-from spark_offload.job import JobOptions, Problem, Progress, Stage
 from spark_offload.options import INFLATED_BYTES_MAX
-from spark_offload.task_runs import run_tasks
+from spark_offload.running.job import JobOptions, Problem, Progress, Stage
+from spark_offload.running.task_runs import run_tasks
 from spark_offload.verification.audit_checks import check_against_audit, check_trail, explained_by
 from spark_offload.verification.bucket import BucketFound, PartitionFound, look
 from spark_offload.verification.checks import Check, Findings, Place
@@ -80,7 +80,7 @@ class TaskOptions:
 
 
 class RunTasks(Protocol):
-    """`spark_offload.task_runs.run_tasks`, of one session."""
+    """`spark_offload.running.task_runs.run_tasks`, of one session."""
 
     def __call__(self, work: Callable[[T], R], pieces: Sequence[T], stage: Stage, /) -> list[R]: ...
 

@@ -13,9 +13,9 @@ import numpy as np
 import numpy.typing as npt
 
 from common.checksum import crc32c
-from spark_offload.arrow_columns import binary_column
-from spark_offload.batch_scan import Flags
-from spark_offload.varints import Integers
+from spark_offload.segments.arrow_columns import binary_column
+from spark_offload.segments.batch_scan import Flags
+from spark_offload.segments.varints import Integers
 from spark_offload.verification.ledger import Hashes, key_hashes
 from spark_offload.verification.record_checks import Decoded
 

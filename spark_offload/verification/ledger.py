@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.parquet
 
-from spark_offload.varints import Integers
+from spark_offload.segments.varints import Integers
 
 Hashes = npt.NDArray[np.uint64]
 

@@ -15,8 +15,8 @@ import numpy as np
 from object_store.blocking import Coming
 from object_store.errors import StoreError
 from records.batch import HEADER_BYTES
-from spark_offload.batch_headers import steps
-from spark_offload.varints import Integers
+from spark_offload.segments.batch_headers import steps
+from spark_offload.segments.varints import Integers
 from spark_offload.verification.headers import Headers, read_headers
 
 Begin = Callable[[int, int], Coming]

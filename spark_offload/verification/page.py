@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from html import escape
 
-from spark_offload.job import Problem, size_text
+from spark_offload.running.job import Problem, size_text
 from spark_offload.verification.charts import ROWS_MAX, Bar, bars, covered
 from spark_offload.verification.report import PartitionReport, VerifyReport
 

@@ -12,9 +12,9 @@ from common.machine import MachineClock
 from object_store.blocking import Coming
 from object_store.errors import ObjectMissing, StoreError
 from records.batch import HEADER_BYTES, MAGIC, read_header
-from spark_offload.arrow_columns import binary_column
-from spark_offload.task import spared_collector, store_at
-from spark_offload.varints import Integers
+from spark_offload.reading.task import spared_collector, store_at
+from spark_offload.segments.arrow_columns import binary_column
+from spark_offload.segments.varints import Integers
 from spark_offload.verification.batch_checks import Expected, check_batches
 from spark_offload.verification.checks import Check, Findings
 from spark_offload.verification.headers import Headers, joined

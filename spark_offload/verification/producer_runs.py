@@ -12,8 +12,8 @@ from typing import NamedTuple
 import numpy as np
 
 from records.batch import NO_PRODUCER_ID, SEQUENCE_MASK
-from spark_offload.batch_scan import Flags
-from spark_offload.varints import Integers
+from spark_offload.segments.batch_scan import Flags
+from spark_offload.segments.varints import Integers
 from spark_offload.verification.headers import Headers
 
 NO_OFFSET = -1

@@ -10,12 +10,12 @@ import pyarrow as pa
 
 from common.errors import ProtocolError
 from records.control import read_marker
-from spark_offload.arrow_columns import headers_column
-from spark_offload.batch_scan import BatchTable
-from spark_offload.payload import Payload, payloads
-from spark_offload.record_table import RecordTable, locate_in_parts, locate_records
-from spark_offload.sound_records import surely_sound
-from spark_offload.varints import DamagedRecords
+from spark_offload.segments.arrow_columns import headers_column
+from spark_offload.segments.batch_scan import BatchTable
+from spark_offload.segments.payload import Payload, payloads
+from spark_offload.segments.record_table import RecordTable, locate_in_parts, locate_records
+from spark_offload.segments.sound_records import surely_sound
+from spark_offload.segments.varints import DamagedRecords
 from spark_offload.verification.checks import Check, Findings, Place
 from spark_offload.verification.headers import Headers
 from spark_offload.verification.log_walk import Stretch

@@ -10,8 +10,8 @@ import numpy as np
 
 from object_store.blocking import Coming
 from object_store.errors import StoreError
-from spark_offload.aborted import AbortedRanges, AbortedTransaction
-from spark_offload.batch_scan import Flags
+from spark_offload.segments.aborted import AbortedRanges, AbortedTransaction
+from spark_offload.segments.batch_scan import Flags
 from spark_offload.verification.checks import Findings, Place
 from spark_offload.verification.headers import Headers, joined
 from spark_offload.verification.log_walk import LogWalk

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from spark_offload.job import Problem, Report, size_text
+from spark_offload.running.job import Problem, Report, size_text
 from spark_offload.verification.checks import WORDS, Findings
 from spark_offload.verification.key_table import KeyTable
 

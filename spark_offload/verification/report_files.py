@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet
 
-from spark_offload.job import Problem
+from spark_offload.running.job import Problem
 from spark_offload.verification.page import page
 from spark_offload.verification.report import PartitionReport, VerifyReport
 

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from object_store.errors import StoreError
-from spark_offload.aborted import AbortedRanges, AbortedTransaction
-from spark_offload.task import store_at
-from spark_offload.varints import Integers
+from spark_offload.reading.task import store_at
+from spark_offload.segments.aborted import AbortedRanges, AbortedTransaction
+from spark_offload.segments.varints import Integers
 from spark_offload.verification.checks import Check, Findings, Place
 from spark_offload.verification.key_table import NO_KEYS, KeyTable, LatestKeys, contents
 from spark_offload.verification.piece_task import TaskSettings

@@ -24,7 +24,7 @@ WORLD_USERS = {
     "proxy/sockets.py",  # peeks, shares a port among processes, and lends descriptors to OpenSSL: no port has that
     "proxy/server_tls.py",  # that OpenSSL: told by the environment what it reads when it is loaded
     "spark_offload/java_home.py",  # prepares a machine for Spark
-    "spark_offload/session.py",  # likewise
+    "spark_offload/running/session.py",  # likewise
     "spark_offload/rewriting/spool.py",  # what does not fit an executor's memory
     # The simulator has an object store of its own.
     "object_store/directory_files.py",

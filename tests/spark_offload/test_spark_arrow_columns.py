@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_offload.arrow_columns import binary_column
+from spark_offload.segments.arrow_columns import binary_column
 
 FIELDS = st.lists(st.tuples(st.binary(max_size=20), st.none() | st.binary(max_size=30)), max_size=30)
 

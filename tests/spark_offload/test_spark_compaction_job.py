@@ -14,8 +14,8 @@ from records.compression import Compression
 from records.events import Event, EventsHeader, encode_events
 from spark_offload.compaction.job import NO_VERDICT, CompactionOptions, plan, run
 from spark_offload.compaction.report import BAR_WIDTH, FAILED, REFUSED, SWAPPED, UNCHANGED, UNDECIDED, CompactionReport
-from spark_offload.job import SilentProgress
 from spark_offload.options import OptionError
+from spark_offload.running.job import SilentProgress
 from tests.spark_offload.pretend_leader import PretendLeader
 from tests.spark_offload.tier_builder import NOW, BuiltPartition, TierBuilder, plain_batches
 from tiering.exports.exports import ExportKey, export_key

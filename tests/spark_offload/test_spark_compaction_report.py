@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from spark_offload.compaction.report import FAILED, SWAPPED, UNCHANGED, CompactionReport, PartitionRow
-from spark_offload.job import Problem
+from spark_offload.running.job import Problem
 
 
 def row(partition: int, state: str, before: int = 0, after: int = 0) -> PartitionRow:

@@ -18,13 +18,13 @@ from records.builder import build_batch, empty_batch
 from records.compression import Compression
 from records.control import MarkerKind
 from records.record import Record, decode_records, varint
-from spark_offload import record_table
-from spark_offload.aborted import AbortedRanges, AbortedTransaction
-from spark_offload.arrow_columns import TIMESTAMP_MAX
-from spark_offload.batch_scan import scan_batches
-from spark_offload.decoding import Bounds, Decoder
-from spark_offload.payload import payloads
-from spark_offload.varints import DamagedRecords, read_varints
+from spark_offload.reading.decoding import Bounds, Decoder
+from spark_offload.segments import record_table
+from spark_offload.segments.aborted import AbortedRanges, AbortedTransaction
+from spark_offload.segments.arrow_columns import TIMESTAMP_MAX
+from spark_offload.segments.batch_scan import scan_batches
+from spark_offload.segments.payload import payloads
+from spark_offload.segments.varints import DamagedRecords, read_varints
 from tests.records.control_batches import build_control_batch
 from tests.spark_offload.segment_bytes import NOW, SCHEMA, by_kafka_python, of_arrow, segment
 
@@ -61,7 +61,7 @@ def test_it_agrees_with_kafka_python(codec: Compression, batches: list[list[Reco
     data = segment(batches, codec)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(record_table, "ACROSS_MIN", 1 if across else 1_000)
-        patch.setattr("spark_offload.arrow_columns._ACROSS_MIN", 1 if across else 1_000)
+        patch.setattr("spark_offload.segments.arrow_columns._ACROSS_MIN", 1 if across else 1_000)
         assert of_arrow(decode(data)) == by_kafka_python(data)
 
 
@@ -257,7 +257,7 @@ def test_parts_are_the_whole_cut_between_batches(batches: list[list[Record]], pa
 def test_fuzzed_records_end_in_value_errors_alone(across: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """CRCs fit, so every byte reaches the decoder; what it accepts, Arrow and our own plain decoder accept too."""
     monkeypatch.setattr(record_table, "ACROSS_MIN", across)
-    monkeypatch.setattr("spark_offload.arrow_columns._ACROSS_MIN", across)
+    monkeypatch.setattr("spark_offload.segments.arrow_columns._ACROSS_MIN", across)
     chance = random.Random(across)
     some = [Record(0, NOW + i, b"k" * (i % 4), b"v" * (i * 7 % 90), (("h", b"x"),) * (i % 3)) for i in range(12)]
     sound = [build_batch(some[i : i + 4], base_offset=i) for i in (0, 4, 8)]

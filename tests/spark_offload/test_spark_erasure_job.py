@@ -17,8 +17,8 @@ from spark_offload.erasure.job import ErasureOptions, run
 from spark_offload.erasure.key_digests import ErasureKeys
 from spark_offload.erasure.leaders import Waits
 from spark_offload.erasure.report import ErasureReport
-from spark_offload.job import SilentProgress, Stage
 from spark_offload.options import OptionError
+from spark_offload.running.job import SilentProgress, Stage
 from tests.spark_offload.pretend_leader import PretendLeader
 from tests.spark_offload.tier_builder import NOW, BuiltPartition, TierBuilder, batch, plain_batches
 from tiering.jobs.proposal import Proposal

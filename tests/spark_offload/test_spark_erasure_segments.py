@@ -10,11 +10,11 @@ from records.batch import iterate_batches
 from records.compression import Compression
 from records.control import MarkerKind
 from records.record import Record, decode_records
-from spark_offload.batch_scan import scan_batches
 from spark_offload.erasure.key_digests import ErasureKeys, KeyMatcher
 from spark_offload.erasure.survivors import SegmentScan
 from spark_offload.erasure.thinning import thin
-from spark_offload.varints import DamagedRecords
+from spark_offload.segments.batch_scan import scan_batches
+from spark_offload.segments.varints import DamagedRecords
 from tests.spark_offload.tier_builder import NOW, batch, marker, transactional
 
 SECRET = bytes(32)
@@ -144,6 +144,6 @@ def test_fuzzed_records_end_in_an_error_or_in_records(seed: int) -> None:
 
 
 def _whole(log: bytearray) -> int:
-    from spark_offload.batch_scan import whole_batches_end  # noqa: PLC0415
+    from spark_offload.segments.batch_scan import whole_batches_end  # noqa: PLC0415
 
     return whole_batches_end(memoryview(log))[0]

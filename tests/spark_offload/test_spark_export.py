@@ -21,7 +21,7 @@ from object_store.blocking import BlockingStore
 from records.record import Record
 from spark_offload.export.job import run
 from spark_offload.export.options import ExportOptions
-from spark_offload.job import SilentProgress
+from spark_offload.running.job import SilentProgress
 from tests.spark_offload.export_rows import RandomPartition, data_files, random_partitions, rows_of, table_of
 from tests.spark_offload.tier_builder import NOW, BuiltPartition, TierBuilder, batch, plain_batches
 

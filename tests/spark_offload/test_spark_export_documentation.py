@@ -13,8 +13,8 @@ from pyiceberg.utils.config import Config
 import spark_offload.export.job as export_job
 from spark_offload.export.iceberg_table import file_system_properties
 from spark_offload.export.options import ExportOptions
-from spark_offload.job import SilentProgress
 from spark_offload.options import OptionError
+from spark_offload.running.job import SilentProgress
 from tests.spark_offload.export_rows import table_of
 from tests.spark_offload.tier_builder import TierBuilder, plain_batches
 

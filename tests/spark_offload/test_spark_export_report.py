@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from spark_offload.export.report import ExportReport, PartitionReport
-from spark_offload.job import Problem
+from spark_offload.running.job import Problem
 
 TROUBLE = [
     Problem("damaged", "wrong CRC", "flights", 1, 50, "a/b.segment", 61),

@@ -20,8 +20,8 @@ from spark_offload.export.offset_spans import (
     without,
 )
 from spark_offload.export.tasks import NO_OFFSET, SplitDone, covered
-from spark_offload.job import Problem
-from spark_offload.splits import Split
+from spark_offload.reading.splits import Split
+from spark_offload.running.job import Problem
 
 LOOSE = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 30)), max_size=6)
 

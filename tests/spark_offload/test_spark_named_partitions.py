@@ -11,13 +11,13 @@ from pyspark.sql.types import StructType
 from common.machine import MachineClock
 from object_store.blocking import BlockingStore
 from records.events import Event, EventsHeader, encode_events
-from spark_offload.catalog import Catalog
 from spark_offload.erasure.job import ErasureOptions, _all_partitions
 from spark_offload.erasure.key_digests import ErasureKeys
 from spark_offload.options import OptionError, parse_options
-from spark_offload.planning import plan_batch
-from spark_offload.pushdown import PushedBounds
-from spark_offload.stream_reader import TierStreamReader
+from spark_offload.reading.catalog import Catalog
+from spark_offload.reading.planning import plan_batch
+from spark_offload.reading.pushdown import PushedBounds
+from spark_offload.reading.stream_reader import TierStreamReader
 from tests.spark_offload.tier_builder import NOW, TierBuilder, plain_batches
 from tiering.exports.exports import ExportKey, export_key
 

@@ -15,7 +15,7 @@ from tests.spark_offload.conftest import ENVIRONMENT, ROOT
 LOOK = """
     import sys
     from object_store.errors import StoreError
-    from spark_offload.task import store_at
+    from spark_offload.reading.task import store_at
 
     store = store_at(sys.argv[1])
     try:
@@ -35,7 +35,7 @@ FORKED = """
     import os
     import time
     import warnings
-    from spark_offload import task
+    from spark_offload.reading import task
 
     warnings.simplefilter("ignore", DeprecationWarning)  # newer Pythons warn of forks beside threads, as this is
     task.CLOSE_AT_EXIT_S = 600

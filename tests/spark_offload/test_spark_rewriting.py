@@ -20,14 +20,14 @@ from records.batch import HEADER_BYTES, iterate_batches, seal
 from records.builder import build_batch
 from records.compression import Compression
 from records.record import Record, decode_records, inflate_records, scan_records
-from spark_offload import record_table
-from spark_offload.batch_scan import scan_batches
 from spark_offload.compaction.latest_keys import Bucket, LatestKeys, hashes
-from spark_offload.payload import Payload
-from spark_offload.record_table import RecordTable
 from spark_offload.rewriting.rewriter import NO_HORIZON, BatchPlan, Choice, Rewritten, rewrite
 from spark_offload.rewriting.spool import Spool
-from spark_offload.varints import read_varints, write_varints
+from spark_offload.segments import record_table
+from spark_offload.segments.batch_scan import scan_batches
+from spark_offload.segments.payload import Payload
+from spark_offload.segments.record_table import RecordTable
+from spark_offload.segments.varints import read_varints, write_varints
 from tests.spark_offload.tier_builder import NOW
 from tiering.bucket.segment import OFFSET_INDEX, SegmentState, TieredSegment
 from tiering.jobs.segment_writer import SegmentWriter

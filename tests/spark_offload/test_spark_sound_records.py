@@ -16,10 +16,10 @@ from records.batch import HEADER_BYTES, TIMESTAMP_TYPE, read_header, seal, write
 from records.builder import assemble, build_batch, empty_batch
 from records.compression import Compression
 from records.record import Record
-from spark_offload import sound_records
-from spark_offload.batch_scan import scan_batches
-from spark_offload.payload import Payload, payloads
-from spark_offload.sound_records import surely_sound
+from spark_offload.segments import sound_records
+from spark_offload.segments.batch_scan import scan_batches
+from spark_offload.segments.payload import Payload, payloads
+from spark_offload.segments.sound_records import surely_sound
 from spark_offload.verification import record_checks
 from spark_offload.verification.checks import Check, Findings, Place
 from spark_offload.verification.headers import read_headers

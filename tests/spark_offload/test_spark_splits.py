@@ -16,16 +16,16 @@ from object_store.errors import ObjectMissing, StoreError
 from records.compression import Compression
 from records.control import MarkerKind
 from records.record import Record
-from spark_offload import planning
-from spark_offload.aborted import AbortedRanges
-from spark_offload.catalog import OffsetRange, PartitionContents, stable_end
-from spark_offload.decoding import Decoder
 from spark_offload.options import parse_options
-from spark_offload.planning import Planner, plan_tasks
-from spark_offload.segment_reading import read_split
-from spark_offload.splits import TASK_BYTES_MAX, TASK_BYTES_MIN, Split, bytes_per_task, packed
-from spark_offload.timestamps import offset_of_timestamp
-from spark_offload.varints import DamagedRecords
+from spark_offload.reading import planning
+from spark_offload.reading.catalog import OffsetRange, PartitionContents, stable_end
+from spark_offload.reading.decoding import Decoder
+from spark_offload.reading.planning import Planner, plan_tasks
+from spark_offload.reading.segment_reading import read_split
+from spark_offload.reading.splits import TASK_BYTES_MAX, TASK_BYTES_MIN, Split, bytes_per_task, packed
+from spark_offload.reading.timestamps import offset_of_timestamp
+from spark_offload.segments.aborted import AbortedRanges
+from spark_offload.segments.varints import DamagedRecords
 from storage.transaction_index import AbortedTransaction
 from tests.spark_offload.segment_bytes import SCHEMA
 from tests.spark_offload.tier_builder import (

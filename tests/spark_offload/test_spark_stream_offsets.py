@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_offload.stream_offsets import Place, decode_offset, encode_offset, limited, place_of
+from spark_offload.reading.stream_offsets import Place, decode_offset, encode_offset, limited, place_of
 from tiering.bucket.keys import PartitionPath
 
 PLACE = place_of(PartitionPath("a-topic", bytes(15) + b"\1", 3))

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from spark_offload import task_runs
-from spark_offload.task_runs import run_tasks
+from spark_offload.running import task_runs
+from spark_offload.running.task_runs import run_tasks
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from spark_offload.data_source import TidelogSource
+from spark_offload.reading.data_source import TidelogSource
 from tests.spark_offload.tier_builder import TierBuilder, plain_batches
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def looking_source() -> type[TidelogSource]:
     """Reads as ever, but its rows say what the search for garbage had before it and what was left out. Made in here, so
     that it reaches Spark's process by value: an import of this file there would add to the sum."""
-    from spark_offload.batch_reader import TierReader  # noqa: PLC0415
+    from spark_offload.reading.batch_reader import TierReader  # noqa: PLC0415
 
     class Looking(TidelogSource):
         @classmethod

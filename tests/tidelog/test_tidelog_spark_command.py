@@ -16,9 +16,9 @@ import typer
 
 from object_store.errors import StoreUnavailable
 from records.record import Record
-from spark_offload.job import JobOptions, Problem, Report, SilentProgress
 from spark_offload.options import OptionError
-from spark_offload.session import java_directory
+from spark_offload.running.job import JobOptions, Problem, Report, SilentProgress
+from spark_offload.running.session import java_directory
 from tests.spark_offload.tier_builder import NOW, TierBuilder, batch
 from tidelog.spark_jobs import spark_job
 from tidelog.spark_jobs.job_progress import LineProgress, amount, open_progress
@@ -203,7 +203,7 @@ def test_a_spark_error_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     from pyspark.errors import PySparkRuntimeError  # noqa: PLC0415
 
     trace = "org.apache.spark.SparkException: Job aborted\n\tat org.apache.X\nTraceback\n"
-    trace += "spark_offload.varints.DamagedRecords: file:///t, object o: wrong CRC\n\tat java.X\n"
+    trace += "spark_offload.segments.varints.DamagedRecords: file:///t, object o: wrong CRC\n\tat java.X\n"
     code, said = ended(capsys, raising(PySparkRuntimeError(trace)))
     assert (code, said) == (1, "tidelog: file:///t, object o: wrong CRC\n")
 
@@ -222,7 +222,7 @@ def test_what_is_missing_is_named(capsys: pytest.CaptureFixture[str], monkeypatc
     assert ended(capsys, lambda job: None) == (
         1, "tidelog: no_such_package is missing: run `make install-spark` in the checkout\n"
     )  # fmt: skip
-    monkeypatch.setattr("spark_offload.session.ensure_java", lambda directory: None)
+    monkeypatch.setattr("spark_offload.running.session.ensure_java", lambda directory: None)
     with pytest.raises(typer.Exit):
         open_session("test", None, {})
     assert "Java 17" in capsys.readouterr().err

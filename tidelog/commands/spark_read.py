@@ -32,7 +32,7 @@ from tidelog.spark_jobs.spark_job import (
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row, SparkSession
 
-    from spark_offload.job import JobOptions
+    from spark_offload.running.job import JobOptions
 
 BEFORE_RECORDS = datetime.fromtimestamp(0, UTC)  # what a record without timestamp has lies before it
 
@@ -70,7 +70,7 @@ def read(
     source = {"pushdown": "true", "isolation": "read_committed" if committed else "read_uncommitted"}
     source |= {"includeHeaders": "true"} if headers and not count else {}
     with spark_job("read", SessionOptions(master, conf or (), verbose), as_json=as_json) as job:
-        from spark_offload.job import JobOptions  # noqa: PLC0415  heavy, as all of Spark
+        from spark_offload.running.job import JobOptions  # noqa: PLC0415  heavy, as all of Spark
 
         options = JobOptions(**choice(tier, topic, cluster_id, tenant, topic_id, partitions))
         look(options, source)

@@ -139,7 +139,7 @@ def asked_brokers(bootstrap: str | None, command_config: Path | None) -> Iterato
     if bootstrap is None:
         yield None
         return
-    from spark_offload.job import Problem  # noqa: PLC0415
+    from spark_offload.running.job import Problem  # noqa: PLC0415
     from spark_offload.verification.checks import Check  # noqa: PLC0415
     from tidelog.tier.access import ask_brokers, opened_store  # noqa: PLC0415
     from tidelog.tier.check import Patience, check_partition  # noqa: PLC0415

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from rich.progress import Progress as Bars
     from rich.progress import TaskID
 
-    from spark_offload.job import Progress, Stage
+    from spark_offload.running.job import Progress, Stage
 
 LINE_EVERY_S = 10.0
 

@@ -32,8 +32,8 @@ from tiering.manifests.manifest import DamagedManifest
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from spark_offload.catalog import PartitionContents
-    from spark_offload.job import JobOptions, Progress, Report
+    from spark_offload.reading.catalog import PartitionContents
+    from spark_offload.running.job import JobOptions, Progress, Report
 
 Tier = Annotated[
     str, typer.Option("--tier", help="The object store: s3://… or file://…", metavar="URI", envvar="TIDELOG_TIER_URI")
@@ -163,7 +163,7 @@ def open_session(name: str, master: str | None, settings: dict[str, str], *, ver
     """A session on `master`. Ends the command when this machine has no Java."""
     from pyspark.sql import SparkSession  # noqa: PLC0415
 
-    from spark_offload.session import (  # noqa: PLC0415
+    from spark_offload.running.session import (  # noqa: PLC0415
         LOCAL,
         ON_ONE_MACHINE,
         SUBMITTED,
@@ -197,7 +197,7 @@ def open_session(name: str, master: str | None, settings: dict[str, str], *, ver
     if submitted or not (session.sparkContext.master or "").startswith("local"):
         # A source that Spark finds by its name alone runs with the driver's Python on executors too, and code that came
         # with --py-files is not looked through for sources.
-        from spark_offload.data_source import TidelogSource  # noqa: PLC0415
+        from spark_offload.reading.data_source import TidelogSource  # noqa: PLC0415
 
         session.dataSource.register(TidelogSource)
     return session
@@ -248,7 +248,7 @@ def look(
     Raises OptionError, StoreError, InvalidStoreUri, and unless the job `passes_over_damage` DamagedManifest.
     """
     from object_store.blocking import BlockingStore  # noqa: PLC0415
-    from spark_offload.catalog import Catalog  # noqa: PLC0415
+    from spark_offload.reading.catalog import Catalog  # noqa: PLC0415
 
     reading = options.reading(source)
     with BlockingStore(options.tier) as store:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from records.audit_event import AuditEvent, AuditKind, AuditSource
-from spark_offload.job import Problem
+from spark_offload.running.job import Problem
 from spark_offload.verification.checks import Check
 from tests.spark_offload.verification.verified_tier import NOW, VerifiedTier, checks_of, history, verify_here
 

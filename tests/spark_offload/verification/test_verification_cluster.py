@@ -16,7 +16,7 @@ from confluent_kafka.admin import AdminClient
 from bench.embedded import EmbeddedCluster
 from spark_offload.compaction.job import CompactionOptions
 from spark_offload.compaction.job import run as compact
-from spark_offload.job import SilentProgress
+from spark_offload.running.job import SilentProgress
 from spark_offload.verification.checks import Check
 from spark_offload.verification.job import VerifyOptions, run
 from spark_offload.verification.ledger import read_ledger

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from records.batch import CONTROL, seal
-from spark_offload import sound_records
+from spark_offload.segments import sound_records
 from spark_offload.verification.checks import Check
 from storage import transaction_index
 from storage.leader_epochs import LeaderEpochCache

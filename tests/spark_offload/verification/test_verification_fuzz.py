@@ -12,7 +12,7 @@ from object_store.blocking import Coming
 from object_store.errors import ObjectTruncated
 from records.batch import iterate_batches, seal
 from records.control import MarkerKind
-from spark_offload import sound_records
+from spark_offload.segments import sound_records
 from spark_offload.verification.checks import Findings
 from spark_offload.verification.job import TaskOptions
 from spark_offload.verification.ledger import NO_WRITES

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet
 import pytest
 
-from spark_offload.job import SilentProgress, size_text
+from spark_offload.running.job import SilentProgress, size_text
 from spark_offload.verification.charts import covered
 from spark_offload.verification.checks import PROBLEMS_PER_CHECK_MAX, WORDS, Check, Findings, Place
 from spark_offload.verification.job import VerifyOptions, run

@@ -18,7 +18,7 @@ from records.compression import Compression
 from records.control import MarkerKind, read_marker
 from records.events import EventsHeader, encode_events
 from records.record import Record
-from spark_offload.job import SilentProgress, Stage
+from spark_offload.running.job import SilentProgress, Stage
 from spark_offload.verification.job import Executors, VerifyOptions, verify
 from spark_offload.verification.report import VerifyReport
 from storage import transaction_index

@@ -16,9 +16,9 @@ from pyspark.sql.datasource import (
     LessThanOrEqual,
 )
 
-from spark_offload.catalog import OffsetRange
-from spark_offload.column_names import OFFSET, PARTITION, TIMESTAMP, TOPIC
 from spark_offload.options import OFFSET_MAX
+from spark_offload.reading.catalog import OffsetRange
+from spark_offload.segments.column_names import OFFSET, PARTITION, TIMESTAMP, TOPIC
 from tiering.bucket.keys import PartitionPath
 
 Comparison = EqualTo | In | GreaterThan | GreaterThanOrEqual | LessThan | LessThanOrEqual

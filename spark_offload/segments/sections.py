@@ -6,7 +6,7 @@ import numpy as np
 
 from common.checksum import crc32c
 from object_store.store import ObjectStore
-from spark_offload.varints import DamagedRecords, Integers
+from spark_offload.segments.varints import DamagedRecords, Integers
 from tiering.bucket.segment import Section
 
 _OFFSET_ENTRY = np.dtype([("offset", ">i4"), ("position", ">i4")])

@@ -9,8 +9,8 @@ import numpy as np
 
 from records.batch import HEADER_BYTES
 from records.compression import Compression, DamagedData, InflatedTooLarge, decompress
-from spark_offload.batch_scan import BatchTable, Flags
-from spark_offload.varints import DamagedRecords, Integers
+from spark_offload.segments.batch_scan import BatchTable, Flags
+from spark_offload.segments.varints import DamagedRecords, Integers
 
 GROUP_BYTES = 32 << 20  # inflated at once; Arrow counts a column's bytes in 31 bits
 GROUP_BATCHES = 128  # enough for steps over all batches of a group to be worth while

@@ -3,7 +3,7 @@
 Most batches hold a record for each of their offsets, none with headers, no field of 8 KiB or more. Whether such a
 batch is what a writer makes can be told in a few passes over all batches at once: the i-th records of all of them are
 found together, and each field is looked at where the one before it ends. What does not fit is no damage yet: who asks
-looks at those batches again by all rules (`spark_offload.record_table`).
+looks at those batches again by all rules (`spark_offload.segments.record_table`).
 
 Positions are used unchecked, because reads are clipped to the payload and positions never decrease: if the last field
 of a record ends where its length says, every field lies inside.
@@ -16,9 +16,9 @@ from contextlib import suppress
 import numpy as np
 import numpy.typing as npt
 
-from spark_offload.batch_scan import Flags, bytes_of
-from spark_offload.payload import Payload
-from spark_offload.varints import Bytes, DamagedRecords, Integers, read_varints
+from spark_offload.segments.batch_scan import Flags, bytes_of
+from spark_offload.segments.payload import Payload
+from spark_offload.segments.varints import Bytes, DamagedRecords, Integers, read_varints
 
 BLOCK_RECORDS = 8_192  # looked at together: their bytes and columns fit the second cache of a core
 ACROSS_MIN = 48  # batches; for fewer ones a step over all of them costs more than it saves

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from common.checksum import crc32c
 from records.batch import CRC_FROM, HEADER_BYTES, PREFIX_BYTES
-from spark_offload.varints import Integers
+from spark_offload.segments.varints import Integers
 
 HEADER = np.dtype(
     [

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from object_store.store import ObjectStore
-from spark_offload.aborted import first_open_offset
-from spark_offload.named_partitions import check_named
 from spark_offload.options import OptionError, ReadOptions
-from spark_offload.sections import read_section
+from spark_offload.reading.named_partitions import check_named
+from spark_offload.segments.aborted import first_open_offset
+from spark_offload.segments.sections import read_section
 from tiering.bucket.keys import CLUSTER_FILE, NO_TENANT, PartitionPath, TierRoot, parse_topic_directory
 from tiering.bucket.segment import PRODUCER_SNAPSHOT, TieredSegment
 from tiering.manifests.manifest import DamagedManifest, read_manifest, read_newest_head

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from spark_offload.batch_scan import whole_batches_end
-from spark_offload.decoding import Bounds, Decoder
-from spark_offload.sections import OffsetPositions, read_section
-from spark_offload.splits import Split
-from spark_offload.varints import DamagedRecords
+from spark_offload.reading.decoding import Bounds, Decoder
+from spark_offload.reading.splits import Split
+from spark_offload.segments.batch_scan import whole_batches_end
+from spark_offload.segments.sections import OffsetPositions, read_section
+from spark_offload.segments.varints import DamagedRecords
 
 if TYPE_CHECKING:
     from object_store.blocking import BlockingStore

@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 
 from object_store.store import ObjectStore
-from spark_offload.batch_scan import scan_batches, whole_batches_end
-from spark_offload.catalog import PartitionContents
-from spark_offload.payload import payloads
-from spark_offload.record_table import locate_records
-from spark_offload.sections import OffsetPositions, offset_before_timestamp, read_section
-from spark_offload.varints import DamagedRecords
+from spark_offload.reading.catalog import PartitionContents
+from spark_offload.segments.batch_scan import scan_batches, whole_batches_end
+from spark_offload.segments.payload import payloads
+from spark_offload.segments.record_table import locate_records
+from spark_offload.segments.sections import OffsetPositions, offset_before_timestamp, read_section
+from spark_offload.segments.varints import DamagedRecords
 from tiering.bucket.segment import OFFSET_INDEX, TIME_INDEX, TieredSegment
 
 SEARCH_BYTES = 256 << 10  # read at once: batches between two entries of the index

@@ -9,7 +9,7 @@ from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 from pyspark.sql.types import StructType
 
 from spark_offload.options import ReadOptions
-from spark_offload.task import read_input, spared_collector, store_at
+from spark_offload.reading.task import read_input, spared_collector, store_at
 
 
 class TierReader(DataSourceReader):
@@ -21,8 +21,8 @@ class TierReader(DataSourceReader):
         self.filters: list[Filter] = []
 
     def partitions(self) -> list[InputPartition]:
-        from spark_offload.planning import plan_batch  # noqa: PLC0415
-        from spark_offload.pushdown import PushedBounds  # noqa: PLC0415
+        from spark_offload.reading.planning import plan_batch  # noqa: PLC0415
+        from spark_offload.reading.pushdown import PushedBounds  # noqa: PLC0415
 
         with spared_collector():
             store = store_at(self.options.tier)

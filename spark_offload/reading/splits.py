@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from spark_offload.aborted import AbortedTransaction
+from spark_offload.segments.aborted import AbortedTransaction
 from tiering.bucket.segment import Section
 
 TASK_BYTES_MIN = 64 << 20

@@ -16,10 +16,10 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from object_store.blocking import BlockingStore
-from spark_offload.aborted import AbortedRanges
-from spark_offload.decoding import Decoder
 from spark_offload.options import ReadOptions
-from spark_offload.segment_reading import read_split
+from spark_offload.reading.decoding import Decoder
+from spark_offload.reading.segment_reading import read_split
+from spark_offload.segments.aborted import AbortedRanges
 
 STORES_MAX = 4
 CLOSE_AT_EXIT_S = 1.0

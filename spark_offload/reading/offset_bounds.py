@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import Sequence
 
 from object_store.store import ObjectStore
-from spark_offload.catalog import OffsetRange, PartitionContents, stable_end
 from spark_offload.options import EARLIEST, LATEST, OffsetChoice, OptionError, ReadOptions
-from spark_offload.timestamps import offset_of_timestamp
+from spark_offload.reading.catalog import OffsetRange, PartitionContents, stable_end
+from spark_offload.reading.timestamps import offset_of_timestamp
 
 
 class DataLoss(Exception):

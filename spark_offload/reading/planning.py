@@ -12,13 +12,13 @@ from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
 from object_store.store import ObjectStore
-from spark_offload.aborted import AbortedTransaction, aborted_in_index
-from spark_offload.catalog import Catalog, OffsetRange, PartitionContents
-from spark_offload.offset_bounds import offset_ranges
 from spark_offload.options import ReadOptions
-from spark_offload.pushdown import PushedBounds
-from spark_offload.sections import OffsetPositions, read_section
-from spark_offload.splits import Split, bytes_per_task, packed
+from spark_offload.reading.catalog import Catalog, OffsetRange, PartitionContents
+from spark_offload.reading.offset_bounds import offset_ranges
+from spark_offload.reading.pushdown import PushedBounds
+from spark_offload.reading.splits import Split, bytes_per_task, packed
+from spark_offload.segments.aborted import AbortedTransaction, aborted_in_index
+from spark_offload.segments.sections import OffsetPositions, read_section
 from tiering.bucket.segment import OFFSET_INDEX, TRANSACTION_INDEX, TieredSegment
 
 PARALLEL_READS = 16

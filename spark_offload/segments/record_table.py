@@ -13,9 +13,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from spark_offload.batch_scan import bytes_of
-from spark_offload.payload import Payload
-from spark_offload.varints import VARINT_BYTES_MAX, Bytes, DamagedRecords, Integers, read_varints
+from spark_offload.segments.batch_scan import bytes_of
+from spark_offload.segments.payload import Payload
+from spark_offload.segments.varints import VARINT_BYTES_MAX, Bytes, DamagedRecords, Integers, read_varints
 
 PART_RECORDS = 8_192  # a part's columns and bytes fit the second cache of a core
 ACROSS_MIN = 8  # batches; below, a step over all of them costs more than the same records one by one

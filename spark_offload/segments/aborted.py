@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from spark_offload.batch_scan import BatchTable, Flags
-from spark_offload.varints import Integers
+from spark_offload.segments.batch_scan import BatchTable, Flags
+from spark_offload.segments.varints import Integers
 from storage.producer_snapshot import NO_OFFSET, decode_snapshot
 from storage.transaction_index import decode
 

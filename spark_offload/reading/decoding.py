@@ -8,14 +8,14 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from spark_offload.aborted import AbortedRanges
-from spark_offload.arrow_columns import binary_column, headers_column, timestamp_column
-from spark_offload.batch_scan import BatchTable, scan_batches
-from spark_offload.column_names import HEADERS, KEY, OFFSET, PARTITION, TIMESTAMP, TIMESTAMP_TYPE, TOPIC, VALUE
 from spark_offload.options import INFLATED_BYTES_MAX
-from spark_offload.payload import Payload, payloads
-from spark_offload.record_table import locate_records
-from spark_offload.varints import DamagedRecords, Integers
+from spark_offload.segments.aborted import AbortedRanges
+from spark_offload.segments.arrow_columns import binary_column, headers_column, timestamp_column
+from spark_offload.segments.batch_scan import BatchTable, scan_batches
+from spark_offload.segments.column_names import HEADERS, KEY, OFFSET, PARTITION, TIMESTAMP, TIMESTAMP_TYPE, TOPIC, VALUE
+from spark_offload.segments.payload import Payload, payloads
+from spark_offload.segments.record_table import locate_records
+from spark_offload.segments.varints import DamagedRecords, Integers
 
 # Of a yielded batch: Java gets one buffer for each, and takes buffers of up to 4 MiB from a pool, warm in its caches.
 BATCH_BYTES = 1_900_000

@@ -12,9 +12,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from spark_offload.batch_scan import bytes_of
-from spark_offload.record_table import RecordTable
-from spark_offload.varints import Bytes, DamagedRecords, Integers, read_varints
+from spark_offload.segments.batch_scan import bytes_of
+from spark_offload.segments.record_table import RecordTable
+from spark_offload.segments.varints import Bytes, DamagedRecords, Integers, read_varints
 
 NO_LENGTH = -1  # of a null key or value
 _INLINE_BYTES = 12  # what fits into a view itself has to be there

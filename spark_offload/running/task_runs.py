@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, TypeVar
 
 from common.machine import machine_random
-from spark_offload.job import Stage
+from spark_offload.running.job import Stage
 
 if TYPE_CHECKING:
     from pyspark import SparkContext, StatusTracker

@@ -15,8 +15,8 @@ from records.batch import (
     TIMESTAMP_TYPE,
     TRANSACTIONAL,
 )
-from spark_offload.batch_headers import checksums_between, headers_between, steps
-from spark_offload.varints import Bytes, DamagedRecords, Integers
+from spark_offload.segments.batch_headers import checksums_between, headers_between, steps
+from spark_offload.segments.varints import Bytes, DamagedRecords, Integers
 
 Flags = npt.NDArray[np.bool_]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
 from pyspark.sql.types import StructType
 
-from spark_offload.columns import check_schema, whole_schema
 from spark_offload.options import ReadOptions, parse_options
+from spark_offload.reading.columns import check_schema, whole_schema
 
 
 class TidelogSource(DataSource):
@@ -21,7 +21,7 @@ class TidelogSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         # Not at the top, here and below: each of Spark's short-lived Python processes pays for what it imports.
-        from spark_offload.batch_reader import PushdownReader, TierReader  # noqa: PLC0415
+        from spark_offload.reading.batch_reader import PushdownReader, TierReader  # noqa: PLC0415
 
         check_schema(schema)
         options = self._options()
@@ -29,7 +29,7 @@ class TidelogSource(DataSource):
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802  Spark's name
         from common.machine import MachineClock  # noqa: PLC0415
-        from spark_offload.stream_reader import TierStreamReader  # noqa: PLC0415
+        from spark_offload.reading.stream_reader import TierStreamReader  # noqa: PLC0415
 
         check_schema(schema)
         return TierStreamReader(schema, self._options(), MachineClock())

@@ -16,12 +16,20 @@ from pyspark.sql.types import StructType
 
 from common.ports import Clock
 from object_store.blocking import BlockingStore
-from spark_offload.catalog import Catalog, OffsetRange, PartitionContents
-from spark_offload.offset_bounds import DataLoss, held, readable_ends, starting_offsets
 from spark_offload.options import ReadOptions
-from spark_offload.planning import plan_tasks
-from spark_offload.stream_offsets import Place, Places, StreamOffset, decode_offset, encode_offset, limited, place_of
-from spark_offload.task import read_input, store_at
+from spark_offload.reading.catalog import Catalog, OffsetRange, PartitionContents
+from spark_offload.reading.offset_bounds import DataLoss, held, readable_ends, starting_offsets
+from spark_offload.reading.planning import plan_tasks
+from spark_offload.reading.stream_offsets import (
+    Place,
+    Places,
+    StreamOffset,
+    decode_offset,
+    encode_offset,
+    limited,
+    place_of,
+)
+from spark_offload.reading.task import read_input, store_at
 
 REFRESH_S = 1.0  # a partition's manifest changes no more often, but Spark asks up to a hundred times a second
 

@@ -14,8 +14,8 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from spark_offload.column_names import HEADERS, KEY, OFFSET, PARTITION, TIMESTAMP, TIMESTAMP_TYPE, TOPIC, VALUE
 from spark_offload.options import OptionError
+from spark_offload.segments.column_names import HEADERS, KEY, OFFSET, PARTITION, TIMESTAMP, TIMESTAMP_TYPE, TOPIC, VALUE
 
 _HEADER = StructType([StructField("key", StringType()), StructField("value", BinaryType())])
 COLUMNS: dict[str, DataType] = {

@@ -1,0 +1,1 @@
+"""What all jobs run in: a Spark session, tasks with results in order."""
