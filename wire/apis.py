@@ -1,10 +1,10 @@
 """The declaration of every API: key, versions, listeners, or the reason why it is not served. One row each.
 
-Dispatch, ApiVersions, the codecs and README's table of what is not served follow this table. How an API is answered
-stands in two more, with a row for each API too, because they name what this room must not import: `broker.apis` has
-handler, gate and tenants' fields, `kraft.controller.decisions` what the controller decides.
+Dispatch, ApiVersions, the codecs and README's table of unserved APIs follow this table. Two more tables have a row for
+each API, and name what this room must not import: `broker.apis` has handler, gate and tenants' fields,
+`kraft.controller.decisions` the controller's decisions.
 
-Versions are those that Apache Kafka 4.1.1 offers unless it is told to offer unstable ones.
+Versions are the stable ones of Apache Kafka 4.1.1.
 """
 
 from __future__ import annotations
@@ -44,15 +44,14 @@ _NEVER = 1 << 15
 
 
 class ApiKey(IntEnum):
-    """Every API of Apache Kafka 4.1, and Tidelog's own. A row: key, listeners that serve it, first and last version;
-    or key and the feature that it belongs to, which is not served.
-    """
+    """Every API of Apache Kafka 4.1 and of Tidelog: key, listeners that serve it, first and last version; or key and
+    the unserved feature that it belongs to."""
 
     listeners: Listeners
     min_version: int
     max_version: int
     announced_min: int
-    """Where ApiVersions lets the versions begin; `min_version` but for Produce."""
+    """The first version in ApiVersions; `min_version` except for Produce."""
     unserved: Unserved | None
 
     def __new__(
@@ -68,7 +67,7 @@ class ApiKey(IntEnum):
 
     @property
     def api_name(self) -> str:
-        """As Apache Kafka spells it: CreateTopics."""
+        """Apache Kafka's spelling, such as CreateTopics."""
         return self.name.title().replace("_", "")
 
     PRODUCE = 0, EVERYONE, 3, 13, 0  # announced from 0: librdkafka takes a broker without Produce 0 for one without any
@@ -181,10 +180,8 @@ class ApiKey(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Api:
-    """A served API, with its messages. `kinds` are the listeners that serve it.
-
-    From version `flexible_from` on, strings and arrays are compact and tagged fields exist.
-    """
+    """A served API with its messages. `kinds`: the listeners that serve it. From version `flexible_from` on, strings
+    and arrays are compact and tagged fields exist."""
 
     key: ApiKey
     name: str
@@ -217,7 +214,7 @@ APIS: Mapping[int, Api] = {int(key): _api(key) for key in sorted(ApiKey) if key.
 
 
 def served(kind: ListenerKind, api_key: int, version: int) -> Api | None:
-    """The API if listeners of `kind` serve it in this version, else None: close the connection."""
+    """The API if listeners of `kind` serve this version; on None the connection is closed."""
     api = APIS.get(api_key)
     if api is None or kind not in api.kinds or not api.min_version <= version <= api.max_version:
         return None

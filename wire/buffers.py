@@ -1,4 +1,4 @@
-"""Receive buffers that connections borrow, and the budgets for request and reply bytes that a node holds."""
+"""Receive buffers that connections borrow, and a node's budgets for request and reply bytes."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ class Holder(Protocol):
 
 
 class BufferPool:
-    """Receive buffers by size class, the one used last handed out first, and the count of bytes that are held.
+    """Receive buffers by size class, the last used first, and the count of held bytes.
 
-    Held are frames that are half received and requests whose handlers still work (see `Connection.reply_later`).
-    Over the limit, holders of half a frame wait in a line. Its head alone goes on, so that two half-received frames
-    never wait for each other: the limit is passed by one frame at most (and by what handlers already have).
+    Held are partly received frames and requests in progress (see `Connection.reply_later`). Over the limit, holders of
+    partial frames wait in a queue. Only its head continues, so that two partial frames never wait for each other: the
+    limit is exceeded by at most one frame (and by requests in progress).
     """
 
     def __init__(
@@ -41,7 +41,7 @@ class BufferPool:
         self.held = 0
         self.is_full = False  # held request bytes are over the limit; read for each frame
         self.unsent = 0  # reply bytes in memory that no socket has taken yet
-        self.moved = 0  # bytes that sockets have given and taken since the node began
+        self.moved = 0  # bytes received and sent since the node began
 
     @property
     def is_backed_up(self) -> bool:
@@ -49,7 +49,7 @@ class BufferPool:
         return self.unsent > self._unsent_bytes_max
 
     def take(self, size: int) -> bytearray:
-        """A buffer of at least `size` bytes; what is in it is anyone's old data."""
+        """A buffer of at least `size` bytes, with arbitrary old content."""
         size = BUFFER_BYTES if size <= BUFFER_BYTES else 1 << (size - 1).bit_length()
         free = self._free.get(size)
         if not free:
@@ -59,9 +59,9 @@ class BufferPool:
 
     @staticmethod
     def grow(buffer: bytearray, size: int) -> bool:
-        """Lengthen a long buffer in place, towards `size`, without moving what is in it; False when it cannot be done.
+        """Grow a long buffer in place, towards `size`; False when that is impossible.
 
-        Twice the length in one go would hold the loop for tens of milliseconds, to clear new memory and copy the old.
+        Doubling it would hold the loop for tens of milliseconds, to clear the new memory and copy the old.
         """
         if len(buffer) < LONG_BYTES:
             return False
@@ -81,14 +81,14 @@ class BufferPool:
             self._free.setdefault(size, []).append(buffer)
 
     def hold(self, count: int) -> None:
-        """Count `count` more bytes as held; negative when they are done with."""
+        """Count `count` more bytes as held; negative when they are released."""
         self.held += count
         self.is_full = self.held > self._held_bytes_max
         if count < 0:
             self._admit()
 
     def may_go_on(self, holder: Holder) -> bool:
-        """Ask with half a frame held. If not, the holder is in the line and will be resumed."""
+        """Whether the holder of a partial frame may receive more. If not, it is queued and will be resumed."""
         if not self.is_full:
             self._admit()
             return True
@@ -100,14 +100,14 @@ class BufferPool:
         return False
 
     def leave(self, holder: Holder) -> None:
-        """The holder's frame is complete, or the holder is gone."""
+        """Remove a holder whose frame is complete or whose connection has ended."""
         self._line.pop(holder, None)
         if holder is self._head:
             self._head = None
         self._admit()
 
     def _admit(self) -> None:
-        """Resume the first in the line; what it does next admits the second, if there is room."""
+        """Resume the first in the queue; its next step admits the second if there is room."""
         if self._line and (not self.is_full or self._head is None):
             holder = next(iter(self._line))
             del self._line[holder]

@@ -26,19 +26,19 @@ R = TypeVar("R")
 
 
 class ConnectionLost(ConnectionError):
-    """The connection was refused, closed or broken; whether a call that was sent took effect is not known."""
+    """The connection was refused, closed or broken. A call that was sent may have taken effect."""
 
 
 class CallTimeout(TimeoutError):
-    """No answer in time; the call may have taken effect, and its late answer is dropped."""
+    """No response in time. The call may have taken effect, and its late response is dropped."""
 
 
 class TooManyCalls(Exception):
-    """The bound of requests in flight is reached; this request was not sent."""
+    """The limit of requests in flight is reached; this request was not sent."""
 
 
 class _Flight:
-    """One request under way. `future` is None for a raw frame, whose answer goes to the frame handler."""
+    """One request in flight. `future` is None for a raw frame, whose response goes to the frame handler."""
 
     __slots__ = ("api_key", "correlation", "future", "version")
 
@@ -50,9 +50,9 @@ class _Flight:
 
 
 class ClientConnection:
-    """Make one with `connect`. The peer answers in order; each call has its own timeout.
+    """Made by `connect`. The peer answers in order; each call has its own timeout.
 
-    A call that timed out keeps its place until its answer comes, so that `in_flight_max` bounds all memory here.
+    A timed out call keeps its place until its response arrives, so that `in_flight_max` bounds all memory here.
     """
 
     def __init__(
@@ -97,10 +97,10 @@ class ClientConnection:
         frames: FrameHandler | None = None,
         closed: ClosedHandler | None = None,
     ) -> ClientConnection:
-        """Connect and, with a `secret`, prove both sides. Raises ConnectionLost (also when the peer fails the proof).
+        """Connect and, with a `secret`, authenticate both sides. Raises ConnectionLost (also if that fails).
 
-        `frames` gets the answers of `send_frame` where they lie, from the correlation id on; MalformedFrame out of
-        it closes the connection. `closed` is called once when the connection ends, if `connect` has returned it.
+        `frames` gets the responses to `send_frame` in the receive buffer, from the correlation id on. If it raises
+        MalformedFrame, the connection closes. `closed` is called once when a connection returned here ends.
         """
         limits = ConnectionSettings(frame_bytes_max=response_bytes_max, idle_s=0)
         client: ClientConnection | None = None
@@ -126,7 +126,7 @@ class ClientConnection:
         return client
 
     async def _prove(self, initiator: Initiator) -> None:
-        """The handshake of `wire.node_auth`; requests may follow the proof at once."""
+        """Perform the handshake of `wire.node_auth`; requests may follow the proof at once."""
         connection = self._connection
         limit = connection.frame_bytes_max
         connection.hand_to(self._challenge, CHALLENGE_BYTES)
@@ -173,7 +173,7 @@ class ClientConnection:
             ) from error
 
     def send_frame(self, correlation: int, parts: list[Part]) -> None:
-        """Send a whole request frame; its answer goes to `frames`. Raises ConnectionLost, TooManyCalls."""
+        """Send a whole request frame; its response goes to `frames`. Raises ConnectionLost, TooManyCalls."""
         self._send(_Flight(correlation, -1, 0, None), parts)
 
     def _send(self, flight: _Flight, parts: list[Part]) -> None:
@@ -189,7 +189,7 @@ class ClientConnection:
             raise MalformedFrame("response header")
         (correlation,) = INT32.unpack_from(buffer, at)
         if not self._flights or self._flights[0].correlation != correlation:
-            raise MalformedFrame(f"answer {correlation} that nobody waits for")
+            raise MalformedFrame(f"unexpected correlation id {correlation}")
         flight = self._flights.popleft()
         future = flight.future
         if future is None:

@@ -1,4 +1,4 @@
-"""Frames to messages and back through the schemas, with every length checked before it is believed."""
+"""Frames to messages and back through the schemas; every length is checked before use."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ class RequestHeader(NamedTuple):
 
 
 class UnsupportedRequest(MalformedFrame):
-    """An API or version that the table lacks. Only key, version and correlation of `header` are known.
+    """An API or version that is not in the table. Only key, version and correlation of `header` are known.
 
-    Answer ApiVersions with `apis.api_versions_unsupported`, close the connection for all others.
+    ApiVersions gets `apis.api_versions_unsupported`; all others close the connection.
     """
 
     def __init__(self, header: RequestHeader) -> None:
@@ -44,11 +44,11 @@ class UnsupportedRequest(MalformedFrame):
 def decode_request(
     frame: bytes | bytearray | memoryview, elements_max: int = ELEMENTS_MAX
 ) -> tuple[RequestHeader, Any]:
-    """A frame's payload, without its length. Raises MalformedFrame and UnsupportedRequest.
+    """The header and message of a frame's payload, without its length. Raises MalformedFrame and UnsupportedRequest.
 
-    The message copies what it needs: the frame may be reused at once. Fields that the version lacks read as the
-    schema's defaults. Uuids are `uuid.UUID`, None for the zero uuid. At most `elements_max` array elements. Bytes
-    behind the body are ignored, as Apache Kafka does, because some clients send them (kafka-go's DescribeAcls).
+    The message copies its bytes, so the frame may be reused at once. Fields that the version lacks have the schema's
+    defaults. Uuids are `uuid.UUID`, None for the zero uuid. At most `elements_max` array elements. Bytes behind the
+    body are ignored, as Apache Kafka does, because some clients send them (kafka-go's DescribeAcls).
     """
     data = frame if isinstance(frame, memoryview) else memoryview(frame)
     header, at = request_start(data)
@@ -58,7 +58,7 @@ def decode_request(
 
 
 def request_start(data: memoryview) -> tuple[RequestHeader, int]:
-    """A request's header, and where its body begins. Raises MalformedFrame and UnsupportedRequest."""
+    """A request's header and the position of its body. Raises MalformedFrame and UnsupportedRequest."""
     if len(data) < _PEEK.size:
         raise MalformedFrame("request header")
     key, version, correlation = _PEEK.unpack_from(data)
@@ -78,10 +78,10 @@ def request_start(data: memoryview) -> tuple[RequestHeader, int]:
 
 
 def _after_wide_null(data: memoryview, at: int, version: int) -> int:
-    """Where Metadata's body begins: librdkafka asks for all topics with a null array of four zero bytes, not of one.
+    """The position of Metadata's body. librdkafka asks for all topics with a null array of four zero bytes, not one.
 
     Apache Kafka reads the flags of such a request from the last bytes of the array, as false, and ignores the rest.
-    Here they are read from where the client put them. No other client has a body of this length that begins with zero.
+    Here they are read where the client put them. No other client sends a body of this length that begins with zero.
     """
     flags = 3 if version <= METADATA_CLUSTER_OPERATIONS_UNTIL else 2
     whole = WIDE_NULL.size + flags + 1  # and the tagged fields' count
@@ -96,7 +96,7 @@ def encode_response(api_key: int, version: int, correlation: int, message: Messa
 
 
 def response_head(api_key: int, version: int, correlation: int) -> EncodeBuffer:
-    """The start of a frame up to its body; its first four bytes are the length, not known yet."""
+    """The start of a frame up to its body; its length, the first four bytes, is set later."""
     api = APIS[api_key]
     out = EncodeBuffer(_ENCODE_BYTES_FIRST)
     _FRAMED_CORRELATION.pack_into(out.buf, 0, 0, correlation)
@@ -113,7 +113,7 @@ def encode_request(message: Message, version: int, correlation: int, client_id: 
 
 
 def started_request(message: Message, version: int, correlation: int, client_id: str) -> EncodeBuffer:
-    """The start of a request's frame up to its body; its first four bytes are the length, not known yet."""
+    """The start of a request's frame up to its body; its length, the first four bytes, is set later."""
     client = client_id.encode()
     out = EncodeBuffer(_ENCODE_BYTES_FIRST)
     out.ensure(_FRAMED_HEAD.size + len(client) + 1)
@@ -144,7 +144,7 @@ def decode_response(
 
 
 def response_start(api_key: int, version: int, data: memoryview) -> tuple[int, int, int]:
-    """A response's correlation id, the version it is written in, and where its body begins. Raises MalformedFrame."""
+    """A response's correlation id, its version, and the position of its body. Raises MalformedFrame."""
     api = APIS[api_key]
     if len(data) < INT32.size:
         raise MalformedFrame("response header")
@@ -152,7 +152,7 @@ def response_start(api_key: int, version: int, data: memoryview) -> tuple[int, i
     at = INT32.size
     if api_key == _API_VERSIONS:
         if bytes(data[at : at + 2]) != b"\0\0":
-            version = 0  # an error comes in v0 form, whatever was asked
+            version = 0  # an error is always in v0 form
     elif api.flexible_from <= version:
         try:
             at = skip_tags(data, at, len(data))

@@ -1,9 +1,9 @@
 """Connections: bytes in and out, frames, replies in order. Knows nothing about any API.
 
-Receive: a buffer is borrowed when bytes are there and given back before the loop turns, so idle connections own no
-memory, and a busy loop keeps using one cache-warm buffer. A frame is handled where it lies, synchronously; a handler
-that needs its bytes later must copy them. Only half of a long frame keeps its buffer; half of a short one is set aside.
-Send: everything that one turn of the loop produced for a connection leaves in one call at the turn's end.
+Receive: a buffer is borrowed when bytes arrive and returned before the turn of the loop ends, so idle connections own
+no memory, and a busy loop reuses one cache-warm buffer. A frame is handled in place, synchronously; a handler that
+needs its bytes later must copy them. Only a long partial frame keeps its buffer; a short one is copied.
+Send: all bytes that one turn of the loop produced for a connection are sent in one call at the turn's end.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from wire.watch import Watch
 
 RECEIVES_PER_TURN_MAX = 4
 SET_ASIDE_BYTES_MAX = 64 << 10
-SCARCE_RECEIVE_BYTES = 16 << 10  # at first, when the node's budget is used up
+SCARCE_RECEIVE_BYTES = 16 << 10  # per receive while the node's budget is used up
 FIRST_GROWTH_BYTES = 2 << 20
-FAIR_UNSENT_BYTES = 64 << 10  # what every connection may have unsent when all together have too much
+FAIR_UNSENT_BYTES = 64 << 10  # each connection may have this much unsent even when the node is over its limit
 
 _LENGTH = Struct(">I")
 
-# (connection, buffer, view of it, start of the frame's payload, its end). Raise MalformedFrame to have it closed.
+# (connection, buffer, view of it, start of the frame's payload, its end). MalformedFrame closes the connection.
 FrameHandler = Callable[["Connection", bytearray, memoryview, int, int], None]
 ClosedHandler = Callable[["Connection"], None]
 ViolationHandler = Callable[["Connection", str], None]
@@ -43,10 +43,9 @@ ViolationHandler = Callable[["Connection", str], None]
 class Connection:
     """One connection, of a server or a client.
 
-    `closed` is called exactly once, after the socket is closed, never within the constructor. `violated` is called
-    before it with a reason when the peer broke a rule (log it: one line); plain ends and resets are silent.
-    `state` belongs to the handler's owner (a session, a principal). `listener` and `identity` are None on a
-    client's side.
+    `closed` is called exactly once, after the socket is closed, never within the constructor. Before it, `violated` is
+    called with a reason for the log when the peer broke the protocol, but not for plain ends and resets. `state`
+    belongs to the handler's owner (a session, a principal). `listener` and `identity` are None on a client's side.
     """
 
     def __init__(
@@ -80,7 +79,7 @@ class Connection:
         self._buffer: bytearray | None = None
         self._view = memoryview(b"")
         self._start = self._end = 0
-        self._until = 0  # how far the next receive may fill the buffer
+        self._until = 0  # the end of the next receive in the buffer
         self._aside = b""  # received bytes without a buffer of their own
         self._frame_bytes_last = BUFFER_BYTES
         self._completed = False  # a frame, since the buffer was last settled
@@ -88,7 +87,7 @@ class Connection:
         self._held_by_handlers = 0
         self._pending: deque[Reply] = deque()
         self._out = SendQueue()
-        self._unsent_counted = 0  # of `_out.memory`, what the pool knows
+        self._unsent_counted = 0  # the part of `_out.memory` that the pool counts
         self._bounded_from = min(FAIR_UNSENT_BYTES, limits.unsent_bytes_max)
         self._writing = False
         self._mutes = 0
@@ -137,7 +136,7 @@ class Connection:
                 return
 
     def _work(self, step: Callable[[], None]) -> None:
-        """Run a step that handles frames; whatever comes of it, the buffer is settled."""
+        """Run a step that handles frames, then settle the buffer whatever its outcome."""
         self._active = self._watch.now
         self._working = True
         try:
@@ -145,14 +144,14 @@ class Connection:
         except MalformedFrame as error:
             self.close(f"malformed frame: {error}")
         except Exception:
-            self.close("its request failed")  # unanswered: replies would be out of step from here on
+            self.close("its request failed")  # without its reply, later ones would be out of order
             raise
         finally:
             self._working = False
             self._settle()
 
     def _borrow(self) -> None:
-        """A buffer to receive into, with the bytes that were set aside at its start."""
+        """Borrow a buffer, with the bytes that were set aside at its start."""
         have = len(self._aside)
         self._buffer = buffer = self._pool.take(max(self._frame_bytes_last, BUFFER_BYTES if not have else 2 * have))
         self._view = memoryview(buffer)
@@ -165,14 +164,14 @@ class Connection:
                 self._until = min(len(buffer), have + BUFFER_BYTES)
 
     def _frames(self) -> None:
-        """Handle every whole frame in the buffer, and see to it that half a one can grow."""
+        """Handle every whole frame in the buffer, and make room for the rest of a partial one."""
         buffer, start, end = self._buffer, self._start, self._end
         if buffer is None:
             return
         needed = 4
         while end - start >= 4:
             needed = 4 + _LENGTH.unpack_from(buffer, start)[0]
-            if not 4 < needed <= self.frame_bytes_max + 4:  # a negative length is a huge one
+            if not 4 < needed <= self.frame_bytes_max + 4:  # a negative length reads as a huge one
                 raise MalformedFrame(f"length {needed - 4}, limit {self.frame_bytes_max}")
             if end - start < needed:
                 break
@@ -190,9 +189,9 @@ class Connection:
             self._make_room(buffer, start, end, needed)
 
     def _make_room(self, buffer: bytearray, start: int, end: int, needed: int) -> None:
-        """See to it that half a frame can grow, at most to twice what has arrived of it.
+        """Make room for a partial frame, at most twice its received bytes.
 
-        A long frame is received up to its end and no further, so that nothing of the next one must be moved.
+        A long frame is received exactly to its end, so that no bytes of the next one have to be moved.
         """
         have = end - start
         wanted = min(needed, max(FIRST_GROWTH_BYTES, 2 * have))
@@ -211,14 +210,14 @@ class Connection:
         self._until = min(start + needed, len(self._view)) if needed > BUFFER_BYTES else len(self._view)
 
     def _settle(self) -> None:
-        """Give the buffer back unless it holds half a long frame, and account for what is held."""
+        """Return the buffer unless it holds a long partial frame, and count held bytes."""
         buffer = self._buffer
         if buffer is None:
             return
         have = 0 if self.is_closed else self._end - self._start
         if have or self._held_receiving:
             if self._completed and self._pool.is_full:
-                self._pool.leave(self)  # the right to go beyond the limit was for one frame
+                self._pool.leave(self)  # only one frame may go beyond the limit
             self._hold_receiving(have)
         self._completed = False
         if have <= SET_ASIDE_BYTES_MAX or self._paused:
@@ -245,16 +244,16 @@ class Connection:
             self._watch.at(self._watch.now + self._limits.stall_s, self)
 
     def resume_receiving(self) -> None:
-        """The pool has room again for half a frame of this connection."""
+        """Called by the pool when it has room again for this connection's partial frame."""
         self._resume(pauses.MEMORY)
 
     def keep_buffer(self) -> Callable[[], None]:
-        """Within a handler's call that mutes this connection: leave the frame where it lies. Call what is returned
-        once, when the frame is done with and no view of it is left."""
+        """Within a handler's call that mutes this connection: keep the frame in its buffer. The returned function has
+        to be called once, when no view of the frame is left."""
         buffer = self._buffer
         check(self._working and bool(self._mutes), "a frame is kept while it is handled")
         if buffer is None:
-            raise InvariantViolation("a frame lies in a buffer")
+            raise InvariantViolation("a frame is in a buffer")
         self._keeps_buffer = True
         return partial(self._pool.give, buffer)
 
@@ -273,7 +272,7 @@ class Connection:
                 self._loop.call_soon(self._go_on)
 
     def _go_on(self) -> None:
-        """Receive again; first handle the frames that came before the pause, which no readiness announces."""
+        """Receive again, after handling frames from before the pause, which no readiness event announces."""
         self._going_on = False
         if self._paused or self.is_closed:
             return
@@ -302,7 +301,7 @@ class Connection:
     # replying ------------------------------------------------------------------------------------------------
 
     def reply(self, parts: list[Part]) -> None:
-        """Answer the current request at once, behind whatever still waits."""
+        """Answer the current request at once, in order behind pending replies."""
         if self._pending:
             self.reply_later().send(parts)
         else:
@@ -311,9 +310,9 @@ class Connection:
     def reply_later(self, held_bytes: int = 0) -> Reply:
         """Answer the current request later; the next requests are read meanwhile.
 
-        `held_bytes` counts against the bounds of this connection and of all until the answer: give the frame's
-        length when its decoded form is kept (a handler that awaits), 0 when only a small record of it is. What is
-        held is answered or skipped even after the connection has closed.
+        `held_bytes` count against the limits of this connection and of the node until the reply: the frame's length
+        when its decoded form is kept (a handler that awaits), 0 when only a small record of it is. The reply has to be
+        sent or skipped even after the connection has closed.
         """
         if self.is_closed:
             return Reply(self, 0)
@@ -355,7 +354,7 @@ class Connection:
 
     @property
     def unsent_regions(self) -> int:
-        """Regions of files in replies that the socket has not taken yet, those that wait for their turn included."""
+        """Regions of files in replies that the socket has not taken yet, pending replies included."""
         return self._out.regions
 
     def send(self, parts: list[Part]) -> None:
@@ -375,7 +374,7 @@ class Connection:
     # sending -------------------------------------------------------------------------------------------------
 
     def _bound_unsent(self) -> None:
-        """Tell the pool what is unsent, and pause or go on by it. Little may wait for the flush at the turn's end."""
+        """Report unsent bytes to the pool, and pause or resume accordingly. Skipped for few bytes until the flush."""
         out, pool = self._out, self._pool
         pool.unsent += out.memory - self._unsent_counted
         self._unsent_counted = out.memory
@@ -388,7 +387,7 @@ class Connection:
             self._resume(pauses.UNSENT)
 
     def flush(self) -> None:
-        """Send what the socket takes; the rest when it is writable again."""
+        """Send as much as the socket takes, and the rest when it is writable again."""
         if self.is_closed:
             return
         out = self._out
@@ -417,9 +416,9 @@ class Connection:
             self.close()
 
     def _bytes_are_there(self) -> None:
-        """What a region lacked is in memory: to send it would have had the loop wait for the device."""
+        """Go on after a region's bytes were loaded, for which sending would have blocked the loop."""
         self._writing = False
-        self._progressed = self._watch.now  # the device made the peer wait, not the other way round
+        self._progressed = self._watch.now  # the device caused the wait, not the peer
         self._tick.flush(self)
 
     # ending --------------------------------------------------------------------------------------------------
@@ -427,8 +426,8 @@ class Connection:
     def close(self, reason: str | None = None, *, reset: bool = False) -> None:
         """Close at once; unsent replies are dropped, their regions released. A `reason` counts as a violation.
 
-        With `reset` the system drops what it still holds for the peer; otherwise it would keep that for a reader
-        who takes nothing, for many minutes.
+        With `reset` the kernel drops its unsent bytes, which it would otherwise keep for many minutes for a stalled
+        reader.
         """
         if self.is_closed:
             return
@@ -457,7 +456,7 @@ class Connection:
         self._on_closed(self)
 
     def close_after_flush(self) -> None:
-        """Read no more, and close once all replies have left, or when the peer takes none for the stall time."""
+        """Stop reading, and close once all replies are sent, or when the peer takes none for the stall time."""
         if self.is_closed:
             return
         self._pause(pauses.CLOSING)
@@ -484,7 +483,7 @@ class Connection:
             return self._active + limits.stall_s
         if not limits.idle_s:
             return None
-        if self._pending or self._paused:  # waits for us, not we for it
+        if self._pending or self._paused:  # the peer waits for this node
             return now + limits.idle_s
         if now - self._active >= limits.idle_s:
             self.close()

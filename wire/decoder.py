@@ -1,8 +1,8 @@
-"""A strict decoder, built from the compiled schemas: it believes no length, count or tag before it has checked it.
+"""A strict decoder, built from the compiled schemas, that checks every length, count and tag.
 
-The codec library's own decoders take lengths on trust: a short frame yields cut strings, a long count a long loop.
-This one reads the same classes. Memory and time are bounded by the bytes that are there and by `elements_max`.
-Messages of any size are read as paced work (`body_work`), which costs about a fifth more than reading in one go.
+The codec library's own decoders do not check lengths: a short frame yields truncated strings, a long count a long loop.
+This one reads the same classes. Memory and time are bounded by the frame's bytes and by `elements_max`. Large messages
+are read as paced work (`body_work`), which costs about a fifth more.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from common.pacing import Work
 from wire.primitives import INT16, INT32, uvarint
 
 ELEMENTS_MAX = 250_000  # array elements of one message, nested ones and tagged fields included
-STRING_BYTES_MAX = 0x7FFF  # Kafka's, also where the length is a varint
+STRING_BYTES_MAX = 0x7FFF  # Kafka's limit, also where the length is a varint
 ELEMENTS_PER_STEP = 64  # read between two yields
 NUMBER_MAX = 2**31 - 1
 TAGS_MAX = 100  # of one struct; no schema has more than ten
@@ -30,7 +30,7 @@ _FIXED = {"int8": "b", "int16": "h", "uint16": "H", "int32": "i", "int64": "q", 
 
 
 class _Cursor:
-    """Where a decoder stands: `at` in `data`, which ends at `end`; `left` array elements may still come."""
+    """A decoder's position `at` in `data`, which ends at `end`, and the array elements `left` to read at most."""
 
     __slots__ = ("at", "data", "end", "left")
 
@@ -41,7 +41,7 @@ class _Cursor:
         self.left = elements_max
 
     def claim(self, count: int, size_min: int) -> None:
-        """Check that `count` elements can be there at all."""
+        """Check that `count` elements fit into the rest of the data and the limit."""
         self.left -= count
         if count * size_min > self.end - self.at or self.left < 0:
             raise MalformedFrame("array length")
@@ -60,7 +60,7 @@ def decode_body(
     *,
     allow_trailing: bool = False,
 ) -> Any:
-    """Return the message at `data[at:]`. Raises MalformedFrame, also for bytes behind it unless `allow_trailing`."""
+    """The message at `data[at:]`. Raises MalformedFrame, also for bytes behind it unless `allow_trailing`."""
     cursor = _Cursor(data, at, elements_max)
     try:
         message = _body_reader(message_class, version)(cursor)
@@ -79,7 +79,7 @@ def body_work(
     *,
     allow_trailing: bool = False,
 ) -> Work[Any]:
-    """`decode_body` as work: `data` must stay as it is until the end of it."""
+    """`decode_body` as work; `data` must not change until its end."""
     cursor = _Cursor(data, at, elements_max)
     try:
         message = yield from _body_work(message_class, version)(cursor)
@@ -157,7 +157,7 @@ def _field_step(name: str, read: _Reader) -> _Step:
 
 
 def _tags_step(fields: list[Any], version: int) -> _Step:
-    """Tagged fields; unknown ones are skipped, known ones must fill exactly the size that they claim."""
+    """Tagged fields. Unknown ones are skipped, known ones must fill exactly their stated size."""
     readers = {field.tag: (field.name, _field_reader(field, version, True)) for field in fields}
     arrays = [field.name for field in fields if field.is_array() and field.default is not None]
 
@@ -232,7 +232,7 @@ def _body_work(message_class: Any, version: int) -> _WorkReader:
 
 
 def _struct_work(struct: Any, version: int, flexible: bool, data_class: Any) -> _WorkReader:
-    """Like `_struct_reader`, but what may repeat is read in steps."""
+    """Like `_struct_reader`, but arrays are read in steps."""
     present = [field for field in struct._fields if field.for_version_q(version)]
     steps: list[_Step | _WorkStep] = []
     works: list[bool] = []
@@ -312,7 +312,7 @@ def _array_work(field: Any, version: int, flexible: bool) -> _WorkStep:
 
 
 def _length_reader(classic: Struct, nullable: bool, flexible: bool) -> Callable[[_Cursor], int]:
-    """Reads a length or count; -1 for null, which is refused where the schema has no null."""
+    """Reads a length or count; -1 for null, where the schema allows null."""
 
     def read(cursor: _Cursor) -> int:
         if flexible:
@@ -406,7 +406,7 @@ def _read_uuid(cursor: _Cursor) -> uuid.UUID | None:
 
 
 def _read_bitfield(cursor: _Cursor) -> set[int] | None:
-    """The library's form of authorized operations: the set bits, None where only the sign bit is set (unknown)."""
+    """Authorized operations in the library's form: the set bits, None where only the sign bit is set (unknown)."""
     (value,) = INT32.unpack_from(cursor.data, cursor.at)
     cursor.at += INT32.size
     bits = {bit for bit in range(32) if value >> bit & 1}
@@ -414,7 +414,7 @@ def _read_bitfield(cursor: _Cursor) -> set[int] | None:
 
 
 def _size_min(field: Any, version: int, flexible: bool) -> int:
-    """The fewest bytes that `field` can take: what bounds a count by the bytes behind it."""
+    """The fewest bytes that `field` can take, by which a count is checked against the rest of the frame."""
     if field.is_array():
         return 1 if flexible else 4
     if field.is_struct():

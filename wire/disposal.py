@@ -1,4 +1,4 @@
-"""The end of large messages in slices: to free 250,000 objects at once takes tens of milliseconds."""
+"""Frees large messages in slices, because freeing 250,000 objects at once takes tens of milliseconds."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from typing import Any
 from common.pacing import Work
 from wire.messages import Message
 
-FEW = 64  # elements, nested ones included, that may go at once
-STRETCH = 16  # elements that are let go of between two yields
+FEW = 64  # elements, nested ones included, that may be freed at once
+STRETCH = 16  # elements that are freed between two yields
 STRETCH_COST = 30
 
 
 def disposal(message: Message) -> Work[None] | None:
-    """Keeps a decoded message's elements alive and lets go of them little by little; None when they are few.
+    """Work that keeps a decoded message's elements alive and frees them gradually; None when they are few.
 
-    Begin it while the message is still referred to. Nothing in the message changes, so others may go on using parts.
+    Begin it while the message is still referenced. It does not change the message, so other code may go on using parts.
     """
     return None if _left(message, FEW) >= 0 else _letting_go([list(elements) for elements in _lists(message)])
 
@@ -41,7 +41,7 @@ def _left(item: Any, enough: int) -> int:
 
 
 def _letting_go(held: list[list[Any]]) -> Work[None]:
-    """What lies below an element is held before the element goes."""
+    """Elements below an element are held before that is freed."""
     while held:
         elements = held[-1]
         if not elements:

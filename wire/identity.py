@@ -1,4 +1,4 @@
-"""Who is at the other end of a connection, as far as its transport tells: before any SASL exchange."""
+"""The identity of a connection's peer as known from its transport, before any SASL exchange."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ _MAIL = "emailAddress"  # RFC 2253 has no keyword for it: its number and the val
 
 @dataclass(frozen=True, slots=True)
 class PeerIdentity:
-    """`client_address` is the client's own: a proxy's word where the listener takes it, else the socket's peer.
+    """`client_address` is from the PROXY header on listeners behind a proxy, else the socket's peer.
 
     `tls_principal` is "User:" and the mapped name of the client's certificate, None without one. `server_name` is the
-    host that the client asked for, in lower case: from the hello that ended here, or from the proxy that ended it.
+    host that the client asked for, in lower case, from its hello or from the proxy that ended its TLS.
     """
 
     security_protocol: SecurityProtocol

@@ -1,4 +1,4 @@
-"""Named listeners: where a node accepts connections, who may come in there, and how they are secured."""
+"""Named listeners: their addresses, kinds and security."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class ListenerKind(StrEnum):
-    """OPERATOR sees physical names and is Kafka pure and simple; TENANT is one tenant's view; INTERNAL is for nodes."""
+    """OPERATOR is plain Kafka with physical names; TENANT is one tenant's view; INTERNAL is for nodes."""
 
     OPERATOR = "operator"
     TENANT = "tenant"
@@ -24,7 +24,7 @@ class ListenerKind(StrEnum):
 
 
 class SecurityProtocol(IntEnum):
-    """Apache Kafka's, with its numbers."""
+    """Apache Kafka's security protocols, with its numbers."""
 
     PLAINTEXT = 0
     SSL = 1
@@ -41,11 +41,11 @@ class SecurityProtocol(IntEnum):
 
 
 class ProxyForm(StrEnum):
-    """How a listener stands behind a proxy.
+    """What a proxy in front of a listener does with TLS.
 
-    NONE: it does not. TERMINATED: the proxy ends the client's TLS and opens its own, shows its client certificate, and
-    sends a PROXY header inside. PASSED: the client's TLS ends here; connections from the proxies' networks, and no
-    others, begin with a PROXY header in clear that carries the client's address alone.
+    NONE: there is no proxy. TERMINATED: the proxy ends the client's TLS and opens its own with a client certificate
+    and a PROXY header inside. PASSED: the client's TLS ends here; only connections from the proxies' networks begin
+    with a PROXY header in the clear, which carries only the client's address.
     """
 
     NONE = "none"
@@ -55,9 +55,9 @@ class ProxyForm(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ListenerConfig:
-    """`address` is bound (port 0: any free one); `advertised` is what Metadata tells, None for the bound address.
+    """`address` is bound (port 0: any free one); `advertised` is the one in Metadata, None for the bound address.
 
-    `tls` belongs to protocols with TLS and to no other; on an internal listener it is mutual whatever it says.
+    `tls` is set exactly for protocols with TLS; on an internal listener it is always mutual.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""A network where both sides of every connection show a certificate: that of the quorum's voters."""
+"""The network of the quorum's voters, where both sides of every connection show a certificate."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _log = logging.getLogger(__name__)
 
 
 class MutualNetwork:
-    """As `SecuredNetwork`, and what listens by it hands on only who has shown a node's certificate."""
+    """As `SecuredNetwork`; its listeners also pass on only peers that have shown a node's certificate."""
 
     def __init__(self, network: Network, contexts: TlsContexts) -> None:
         self._network = network
@@ -49,8 +49,8 @@ class _MutualListener:
     def _failed(self, peer: Address, cause: str, detail: str) -> None:
         self._failures.report(cause, peer[0], listener=VOTERS, detail=detail)
 
-    def _hold(self, is_crowded: bool) -> None:
-        if is_crowded:
+    def _hold(self, is_full: bool) -> None:
+        if is_full:
             self._inner.pause()
         else:
             self._inner.resume()

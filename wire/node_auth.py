@@ -5,7 +5,7 @@
     initiator -> acceptor   proof: HMAC-SHA256 over (initiator, cluster, both nonces)
 
 Each message is a frame (4-byte length) of a fixed size. The role in the HMAC stops reflection, the nonces replay.
-The acceptor proves itself first, and the initiator answers nothing else than a proof that holds.
+The acceptor proves itself first; the initiator answers only a valid proof.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _INITIATOR, _ACCEPTOR, _NONCE = b"initiator", b"acceptor", b"nonce"
 
 
 class AuthenticationFailed(Exception):
-    """The peer does not know the secret, belongs to another cluster, or speaks something else."""
+    """The peer does not know the secret, belongs to another cluster, or speaks another protocol."""
 
 
 def _digest(secret: bytes, role: bytes, *fields: bytes) -> bytes:
@@ -41,7 +41,7 @@ class _Party:
             raise ValueError(f"the cluster secret is shorter than {SECRET_BYTES_MIN} bytes")
         self._secret = secret
         self._cluster = cluster.encode()
-        # Keyed with the secret, so that a nonce cannot be foretold even from all earlier ones.
+        # Keyed with the secret, so that earlier nonces do not allow to predict the next.
         self._nonce = _digest(secret, _NONCE, rng.randbytes(NONCE_BYTES))
 
 
@@ -55,7 +55,7 @@ class Initiator(_Party):
         return MAGIC + self._nonce
 
     def prove(self, challenge: bytes) -> bytes:
-        """The proof for a `challenge` that holds. Raises AuthenticationFailed."""
+        """The proof for a valid `challenge`. Raises AuthenticationFailed."""
         if len(challenge) != CHALLENGE_BYTES:
             raise AuthenticationFailed("challenge of the wrong size")
         nonce, digest = challenge[:NONCE_BYTES], challenge[NONCE_BYTES:]

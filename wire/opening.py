@@ -1,6 +1,6 @@
-"""A connection from accept to its first Kafka byte: PROXY header, TLS handshake, who the peer is.
+"""A connection from accept to its first Kafka byte: PROXY header, TLS handshake, the peer's identity.
 
-It is a few callbacks, and costs no TLS state before its first bytes are there. A listener makes one handshake step per
+It is a few callbacks, and costs no TLS state before its first bytes arrive. A listener makes one handshake step per
 turn of the loop; otherwise the cryptography of many new connections would stall the open ones. Their number is bounded:
 above the limit the listener closes the oldest connection that has been silent for `GRACE_S`. If all are making
 progress, it stops accepting for a while.
@@ -24,9 +24,9 @@ from wire.proxy_protocol import HEADER_BYTES_MAX, ProxyHeader, parse
 
 _DEFAULTS = AcceptSettings()
 GRACE_S = 0.25  # a connection that sent bytes within this time is never evicted
-_HEAD_BYTES = 16  # of a PROXY header: up to and with the length of the rest
+_HEAD_BYTES = 16  # of a PROXY header, including the length of its rest
 
-_Steps = Generator[Wants | None, None, PeerIdentity]  # None: a turn of the loop for what costs
+_Steps = Generator[Wants | None, None, PeerIdentity]  # None: wait for a turn of the loop, before an expensive step
 
 
 class PeerRefused(Exception):
@@ -34,10 +34,10 @@ class PeerRefused(Exception):
 
 
 class Openings:
-    """All connections of one listener that are not open yet. `opened` or `failed` is called for each, once.
+    """All connections of one listener that are not open yet. Calls `opened` or `failed` once for each.
 
-    `failed` is called after the socket was closed, with the peer, a cause in a few words, and the error's own text.
-    `pause` is called with True to stop accepting, and with False to go on.
+    `failed` gets the peer of the closed socket, a cause in a few words, and the error's own text. `pause` is called
+    with True to stop accepting, and with False to resume.
     """
 
     def __init__(
@@ -55,9 +55,9 @@ class Openings:
         self._opening_s = opening_s
         self._loop = asyncio.get_running_loop()
         self._all: dict[_Opening, None] = {}  # oldest first
-        self._line: deque[_Opening] = deque()  # for their turn
+        self._line: deque[_Opening] = deque()  # waiting for a turn of the loop
         self._stepping = False
-        self._relief: asyncio.TimerHandle | None = None  # while nothing is accepted
+        self._retry: asyncio.TimerHandle | None = None  # set while accepting is paused
 
     def __len__(self) -> int:
         return len(self._all)
@@ -66,30 +66,30 @@ class Openings:
         opening = _Opening(self, socket, listener)
         self._all[opening] = None
         opening.advance()
-        if len(self._all) > self._openings_max and not self._crowd_out(self._openings_max) and self._relief is None:
-            self._relief = self._loop.call_later(GRACE_S, self._relieve)
+        if len(self._all) > self._openings_max and not self._evict(self._openings_max) and self._retry is None:
+            self._retry = self._loop.call_later(GRACE_S, self._retry_eviction)
             self._pause(True)
 
-    def _crowd_out(self, most: int) -> bool:
-        """Close silent connections, the oldest first, until `most` are left. Returns whether so few are left."""
+    def _evict(self, most: int) -> bool:
+        """Close silent connections, oldest first, until `most` are left. Returns whether that succeeded."""
         heard_before = self._loop.time() - GRACE_S
         for one in list(self._all):
             if len(self._all) <= most:
                 break
             if one.waits_since is not None and one.waits_since <= heard_before:
-                one.fail("crowded out", "nothing was heard of it while others came")
+                one.fail("evicted", "it was silent while other connections arrived")
         return len(self._all) <= most
 
-    def _relieve(self) -> None:
-        if self._crowd_out(self._openings_max // 2):
+    def _retry_eviction(self) -> None:
+        if self._evict(self._openings_max // 2):
             self._go_on()
         else:
-            self._relief = self._loop.call_later(GRACE_S, self._relieve)
+            self._retry = self._loop.call_later(GRACE_S, self._retry_eviction)
 
     def _go_on(self) -> None:
-        if self._relief is not None:
-            self._relief.cancel()
-            self._relief = None
+        if self._retry is not None:
+            self._retry.cancel()
+            self._retry = None
             self._pause(False)
 
     def close(self) -> None:
@@ -97,8 +97,8 @@ class Openings:
         for opening in list(self._all):
             opening.drop()
         self._line.clear()
-        if self._relief is not None:
-            self._relief.cancel()
+        if self._retry is not None:
+            self._retry.cancel()
 
     # for openings
 
@@ -110,7 +110,7 @@ class Openings:
 
     def leave(self, opening: _Opening) -> None:
         self._all.pop(opening, None)
-        if self._relief is not None and len(self._all) <= self._openings_max // 2:
+        if self._retry is not None and len(self._all) <= self._openings_max // 2:
             self._loop.call_soon(self._go_on)
 
     def line_up(self, opening: _Opening) -> None:
@@ -146,10 +146,10 @@ class _Opening:
         self._steps = self._all_steps()
         self.is_over = False
         self.waits_since: float | None = None
-        """Loop seconds since when it waits for its peer; None while it waits for its turn here."""
+        """Loop time since which it waits for its peer; None while it waits for a turn of the loop."""
 
     def advance(self) -> None:
-        """As far as it goes without waiting."""
+        """Run as far as possible without waiting."""
         try:
             wants = next(self._steps)
         except StopIteration as end:
@@ -241,7 +241,7 @@ class _Opening:
         return "User:" + listener.tls.principals.name(distinguished_name(certificate))
 
     def _header(self) -> Generator[Wants | None, None, ProxyHeader]:
-        """A PROXY header, and not a byte of what follows it."""
+        """Read a PROXY header and no byte beyond it."""
         data = bytearray(HEADER_BYTES_MAX)
         have, wanted = 0, _HEAD_BYTES
         while True:

@@ -1,6 +1,6 @@
-"""What leaves a connection: bytes and regions of files, in order, with one call per turn where the socket takes it.
+"""A connection's send queue: bytes and regions of files in order, sent with one call per turn if the socket takes all.
 
-Regions up to `PREAD_BYTES_MAX` are read and sent along with the bytes around them; longer ones go by sendfile.
+Regions up to `PREAD_BYTES_MAX` are read and sent with the bytes around them; longer ones use sendfile.
 """
 
 from __future__ import annotations
@@ -15,16 +15,15 @@ from common.ports import Buffer, File, Socket
 PREAD_BYTES_MAX = 64 << 10
 GATHER_BYTES_MAX = 256 << 10
 _BYTES = (bytes, bytearray, memoryview)
-LOOK_BYTES_MAX = 1 << 20  # so far it is looked ahead at once whether a region is in memory
+LOOK_BYTES_MAX = 1 << 20  # how far ahead a region is checked for being in memory
 
 
 class FileRegion(Protocol):
-    """Whole bytes of one file. If it has a `release()` method, that is called once: when sent, or given up.
+    """A range of one file. Optional methods:
 
-    It may have `in_memory(at, size)`: how many of `size` bytes from `at` on can be sent without waiting for a device;
-    and `bring_in(at)`, which has more of them brought into memory. It may also have `is_intact()`, which is asked
-    before any of its bytes are sent, and `cut_short()`, which is called when they cannot be read and answers with the
-    file's name.
+    `release()`: called once, when it is sent or given up. `in_memory(at, size)`: how many of `size` bytes from `at` on
+    can be sent without waiting for a device. `bring_in(at)`: load more of them into memory. `is_intact()`: checked
+    before any byte is sent. `cut_short()`: called when the bytes cannot be read; returns the file's name.
     """
 
     @property
@@ -67,19 +66,19 @@ class Reply:
 
 
 class BytesWanted(Protocol):
-    """Bytes of a region are on their way into memory."""
+    """A load of a region's bytes into memory, under way."""
 
     def call(self, owner: object, callback: Callable[[], None]) -> None:
-        """Call back once, when they are there."""
+        """Call back once, when they are loaded."""
         ...
 
 
 class RegionCutShort(Exception):
-    """A file could not be read to its region's end: the frame that was promised cannot be finished."""
+    """A file could not be read to its region's end, so its frame cannot be completed."""
 
 
 def release(part: object) -> None:
-    """Tell a region that it will not be read again."""
+    """Release a region, which is not read again."""
     method = getattr(part, "release", None)
     if method is not None and not isinstance(part, _BYTES):
         method()
@@ -114,9 +113,9 @@ def _ready(region: FileRegion, at: int, size: int) -> int:
 
 
 class SendQueue:
-    """Parts that wait for the socket. `size` is all of it in bytes, `memory` what of that is not in files, and
-    `regions` the number of those that are. `wanted` is what the first part waits for after a write that was not done,
-    None when it waits for the socket.
+    """Parts that wait for the socket. `size`: all their bytes. `memory`: the bytes that are not in files. `regions`:
+    the number of file regions. `wanted`: after an incomplete write the load that the first part waits for, None when
+    it waits for the socket.
 
     A reply's parts are counted when the reply is built, not when they are added to `parts`: an earlier request's reply
     may still be pending.
@@ -126,8 +125,8 @@ class SendQueue:
 
     def __init__(self) -> None:
         self.parts: deque[Buffer | FileRegion] = deque()
-        self._region_sent = 0  # of the first part, when that is a region
-        self._region_ready = 0  # of it, so far it was found in memory
+        self._region_sent = 0  # sent bytes of the first part, if that is a region
+        self._region_ready = 0  # its end of the bytes found in memory
         self.size = 0
         self.memory = 0
         self.regions = 0
@@ -145,7 +144,7 @@ class SendQueue:
             self.size += length
 
     def write(self, socket: Socket) -> bool:
-        """Send until nothing is left (True), or (False) the socket is full or bytes are `wanted`.
+        """Send until all is sent (True), or until the socket is full or bytes are `wanted` (False).
 
         Raises OSError, RegionCutShort.
         """
@@ -212,7 +211,7 @@ class SendQueue:
     def _gather(self) -> tuple[Buffer, bool]:
         """The front of the queue as one buffer, and whether a long region follows it at once.
 
-        A gathered region becomes memory: whatever of it the socket does not take stays queued as bytes.
+        A gathered region becomes memory: bytes that the socket does not take stay queued as bytes.
         """
         parts = self.parts
         if len(parts) == 1 and isinstance(only := parts[0], _BYTES):

@@ -1,8 +1,8 @@
-"""The PROXY protocol, version 2: who the client is and which server name it asked for, ahead of its first byte.
+"""The PROXY protocol, version 2: the client's address and the server name that it asked for, before its first byte.
 
-A proxy encodes it, a broker parses it. A sender of this header can claim any address and any tenant, so a broker
-parses it only on a connection whose other end it has already found to be a proxy. Source: "The PROXY protocol",
-versions 1 and 2, section 2.2, by the authors of haproxy.
+A proxy encodes it, a broker parses it. Its sender can claim any address and any tenant, so a broker parses it only on
+connections that it has already identified as a proxy's. Source: "The PROXY protocol", versions 1 and 2, section 2.2,
+by the authors of haproxy.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from common.errors import MalformedFrame
 from common.ports import Address, Buffer
 
 SIGNATURE = b"\r\n\r\n\x00\r\nQUIT\n"
-PACKED_MAX = 4_096  # addresses, and names, that are remembered as bytes
+PACKED_MAX = 4_096  # addresses in each cache
 _IPV6_BYTES = 16
 HEADER_BYTES_MAX = 2_048  # all of it; the protocol would allow 64 KiB of fields that are never read
 _HEAD, _PORTS, _FIELD = Struct(">12sBBH"), Struct(">HH"), Struct(">BH")
@@ -37,7 +37,7 @@ class ProxyHeader(NamedTuple):
 
 
 def encode(header: ProxyHeader) -> bytes:
-    """One IPv6 address makes both IPv6, mapped if need be. Raises ValueError for what is no address or host name."""
+    """The header's bytes. One IPv6 address makes both IPv6, mapped if necessary. Raises ValueError."""
     source, destination, family = _packed(header.source[0]), _packed(header.destination[0]), _TCP4
     if len(source) != len(destination):
         source, destination = _as_ipv6(source), _as_ipv6(destination)
@@ -50,9 +50,9 @@ def encode(header: ProxyHeader) -> bytes:
 
 
 def parse(view: Buffer) -> tuple[ProxyHeader, int] | None:
-    """The header at the start of `view` and how many bytes it takes; None while bytes of it are missing.
+    """The header at the start of `view` and its size; None while bytes of it are missing.
 
-    Raises MalformedFrame at the first byte that no header of a client's TCP connection can have.
+    Raises MalformedFrame at the first byte that is invalid for a client's TCP connection.
     """
     data = bytes(view[:HEADER_BYTES_MAX])
     if data[: len(SIGNATURE)] != SIGNATURE[: len(data)]:
@@ -87,7 +87,7 @@ def _authority_field(authority: str) -> bytes:
 
 @lru_cache(maxsize=PACKED_MAX)
 def _packed(host: str) -> bytes:
-    """Clients come again, and a proxy's own addresses are few."""
+    """An address in bytes; cached, because clients return and a proxy's own addresses are few."""
     return ip_address(host).packed
 
 
@@ -96,7 +96,7 @@ def _as_ipv6(packed: bytes) -> bytes:
 
 
 def _host(packed: bytes) -> str:
-    """As text; an IPv4 address in IPv6 clothes is the IPv4 address, so that rules for one hold for both."""
+    """An address as text; a mapped IPv4 address becomes IPv4 again, so that rules for IPv4 apply."""
     address = ip_address(packed)
     if isinstance(address, IPv6Address) and address.ipv4_mapped is not None:
         address = address.ipv4_mapped

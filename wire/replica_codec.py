@@ -1,4 +1,4 @@
-"""Fetch by hand, the follower's side: what a replica sends to its leader and reads from it, in one version."""
+"""The hand-written Fetch codec of followers: request and response in one version."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ _TAG_DIVERGING, _TAG_LEADER, _TAG_SNAPSHOT = 0, 1, 2
 
 
 class ReplicaPart(msgspec.Struct, frozen=True, gc=False):
-    """Where a follower stands. `last_fetched_epoch` lets the leader find divergence (KIP-595); -1 for an empty log.
+    """A follower's fetch position. `last_fetched_epoch` lets the leader find divergence (KIP-595); -1: an empty log.
 
     The last two are as in `FetchPart`.
     """
@@ -65,7 +65,7 @@ class ReplicaPart(msgspec.Struct, frozen=True, gc=False):
 
 
 class ReplicatedRow(msgspec.Struct, frozen=True, gc=False):
-    """One partition of the leader's answer; its batches lie at `start:end` of the receive buffer."""
+    """One partition of the leader's response; its batches are at `start:end` of the receive buffer."""
 
     topic: bytes
     partition: int
@@ -77,8 +77,8 @@ class ReplicatedRow(msgspec.Struct, frozen=True, gc=False):
     diverging: tuple[int, int] | None  # (epoch, end offset): truncate to it before fetching on
     leader: LeaderHint | None
     snapshot: tuple[int, int] | None  # (end offset, epoch)
-    tier_end: int = NO_TIER_END  # news of where the tier ends; NO_TIER_END: none
-    erased_end: int = 0  # news of below where no local copy of records is to stay; 0: none
+    tier_end: int = NO_TIER_END  # a new end of the tier; NO_TIER_END: unchanged
+    erased_end: int = 0  # a new offset below which local copies have to be deleted; 0: unchanged
     tier_generation: int = 0  # of `tier_end`
 
 
@@ -167,7 +167,7 @@ _ROWS = TopicList(0, 0, _read_rows)
 def _row(buffer: bytearray, at: int, end: int, topic: bytes, rows: list[ReplicatedRow]) -> int:
     index, error, high_watermark, _, log_start = _ROW.unpack_from(buffer, at)
     at += _ROW.size
-    if buffer[at] > 1:  # a replica is told of no aborted transactions, but they would be well formed
+    if buffer[at] > 1:  # leaders send a replica no aborted transactions, but they would be well formed
         count, at = count_at(buffer, at, end, True)
         for _ in range(count):
             at = skip_tags(buffer, at + _ABORTED_BYTES, end)

@@ -1,4 +1,4 @@
-"""A node's listening side: named listeners, accept limits, TLS and proxies, node authentication on internal ones."""
+"""A node's server: named listeners, accept limits, TLS and proxies, node authentication on internal listeners."""
 
 from __future__ import annotations
 
@@ -31,28 +31,27 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class ServerLimits(AcceptSettings):
-    """Bounds of a node's listeners together, and those of each connection.
+    """Limits of a node's listeners together, and those of each connection.
 
-    Internal listeners are outside the counts of connections and their rate: clients that use up the connections must
-    not cut the nodes off. There `strangers_max` holds, over which the connection that has waited longest with its proof
-    is closed.
+    Connections to internal listeners are not counted in these limits, so that clients cannot cut the nodes off. Above
+    `unauthenticated_max` the oldest unauthenticated one is closed.
     """
 
-    files_max: int = INT_MAX  # connections that fit into the limit of open files, whatever max.connections says
-    strangers_max: int = 64  # connections to internal listeners whose peer has not proven itself
-    handshake_s: float = 5.0  # what a peer may take to prove itself
+    files_max: int = INT_MAX  # connections that fit into the limit of open files, whatever max.connections is
+    unauthenticated_max: int = 64  # connections to internal listeners that have not authenticated yet
+    handshake_s: float = 5.0  # how long a peer may take to authenticate
     connection: ConnectionSettings = field(default_factory=ConnectionSettings)
 
 
 class Server:
-    """Accepts on `listeners` and hands every frame to `handler`; `connection.listener` says where it came in, and
-    `connection.identity` who came.
+    """Accepts on `listeners` and passes every frame to `handler`, with its `connection.listener` and
+    `connection.identity`.
 
-    On internal listeners no frame reaches `handler` before the peer has proven that it knows `secret`; without a
-    secret an internal listener is refused (ValueError). A connection over the limits is closed at once; where they come
-    too fast, accepting pauses. Failures before a peer is known are logged once per cause and address. `began` is called
-    with each connection before its first frame, with an internal one before its proof; `closed` and `violated` as
-    `Connection` does, also for connections that never sent a frame.
+    On internal listeners no frame reaches `handler` before the peer has proven that it knows `secret`; they require a
+    secret (ValueError). A connection over the limits is closed at once; above the rates accepting pauses. Failures
+    before a peer is authenticated are logged once per cause and address. `began` is called with each connection before
+    its first frame, or an internal one's proof; `closed` and `violated` as by `Connection`, also for connections that
+    never sent a frame.
     """
 
     def __init__(
@@ -91,15 +90,15 @@ class Server:
         self._connections: dict[Connection, None] = {}
         self._clients = 0
         self._clients_of_ip: dict[str, int] = {}
-        self._strangers: dict[Connection, None] = {}
+        self._unauthenticated: dict[Connection, None] = {}
         self._emptied: asyncio.Event | None = None
         self._certificates = CertificateWatch(self.tls_contexts, limits.certificates_interval_s)
         self.failures = FailureLog(_log, "connection refused", self._loop.time)
 
     def check_addresses(self) -> None:
-        """Raises OSError, with a sentence that names the listener, when one cannot be bound now.
+        """Raises OSError, with a message that names the listener, when one cannot be bound now.
 
-        For a node that listens only after long preparations: better refused before it has touched anything.
+        A node checks this before its long preparations, because it listens only after them.
         """
         for config in self._configs:
             self._listen(config, lambda socket: socket.abort()).close()
@@ -134,32 +133,32 @@ class Server:
 
     @property
     def listener_names(self) -> list[str]:
-        """Of the listeners whose connections are limited: all but internal ones."""
+        """The names of the listeners whose connections are limited: all except internal ones."""
         return [config.name for config in self._configs if config.kind is not ListenerKind.INTERNAL]
 
     def limit_connections(self, limits: ServerLimits) -> None:
-        """Other limits from now on. Connections that are there stay."""
+        """Change the limits. Open connections stay."""
         self._limits = limits
         self._rate.change(limits.creation_rate, limits.creation_rate)
 
     def limit_listener(self, name: str, limits: AcceptSettings) -> None:
-        """Other limits of one listener from now on."""
+        """Change the limits of one listener."""
         door = self._doors[name]
         door.connections_max = limits.connections_max
         door.rate.change(limits.creation_rate, limits.creation_rate)
 
     @property
     def openings(self) -> int:
-        """Connections that have not got to their first Kafka byte."""
+        """The number of connections before their first Kafka byte."""
         return sum(len(door.openings) for door in self._doors.values())
 
     @property
     def tls_contexts(self) -> list[TlsContexts]:
-        """Of the listeners with TLS."""
+        """The TLS contexts of the listeners."""
         return [config.tls for config in self._configs if config.tls is not None]
 
     def certificate_ends(self) -> dict[str, int]:
-        """Wall time in milliseconds, by listener with TLS."""
+        """When certificates expire: wall time in milliseconds, by listener with TLS."""
         found = ((config.name, config.tls.expires_ms) for config in self._configs if config.tls is not None)
         return {name: expires_ms for name, expires_ms in found if expires_ms is not None}
 
@@ -192,7 +191,7 @@ class Server:
             self._opened(listener, socket, PeerIdentity(listener.protocol, socket.peer))
 
     def _throttle(self, door: _Door) -> None:
-        """Count a connection against the rates, and accept no other for as long as they say."""
+        """Count a connection against the rates, and pause accepting accordingly."""
         now = self._loop.time()
         pause_s = _pause_after(door.rate, now)
         if door.config.kind is not ListenerKind.INTERNAL:
@@ -209,7 +208,7 @@ class Server:
         return self._clients_of_ip.get(ip, 0) >= most
 
     def _opened(self, listener: ListenerConfig, socket: Socket, identity: PeerIdentity) -> None:
-        """The peer is known as far as its transport tells."""
+        """Serve a connection whose TLS handshake and PROXY header are complete."""
         internal = listener.kind is ListenerKind.INTERNAL
         if not internal:
             ip = identity.client_address[0]
@@ -224,14 +223,16 @@ class Server:
         )  # fmt: skip
         self._connections[connection] = None
         if internal:
-            self._strangers[connection] = None
-            _Handshake(connection, self, self._handler, self._strangers)
-            if len(self._strangers) > self._limits.strangers_max:
-                next(iter(self._strangers)).close("node authentication: no proof while others wait to give theirs")
+            self._unauthenticated[connection] = None
+            _Handshake(connection, self, self._handler, self._unauthenticated)
+            if len(self._unauthenticated) > self._limits.unauthenticated_max:
+                next(iter(self._unauthenticated)).close(
+                    "node authentication: no proof while others wait to give theirs"
+                )
         self._on_began(connection)
 
     def failed(self, listener: ListenerConfig, peer: Address, cause: str, detail: str) -> None:
-        """A connection did not get to its first Kafka byte."""
+        """Report a connection that failed before its first Kafka byte."""
         self._forget(listener)
         details = {"detail": detail} if detail else {}
         self.failures.report(cause, peer[0], listener=listener.name, **details)
@@ -250,7 +251,7 @@ class Server:
 
     def _closed(self, connection: Connection) -> None:
         self._connections.pop(connection, None)
-        self._strangers.pop(connection, None)
+        self._unauthenticated.pop(connection, None)
         listener, identity = connection.listener, connection.identity
         if listener is not None:
             self._forget(listener)
@@ -286,7 +287,7 @@ class Server:
             door.close()
 
     async def close(self, grace_s: float = 0.0) -> None:
-        """Stop accepting, let unsent replies leave for `grace_s`, close every connection."""
+        """Stop accepting, send pending replies for up to `grace_s`, close every connection."""
         self.stop_accepting()
         await self._certificates.stop()
         if grace_s > 0 and self._connections:
@@ -308,28 +309,28 @@ def _accept_rate(per_second: int, now: float) -> TokenBucket:
 
 
 def _pause_after(rate: TokenBucket, now: float) -> float:
-    """Count a connection; seconds for which no other should be accepted, 0 while there is room."""
+    """Count a connection; returns the seconds for which no other should be accepted."""
     rate.spend(1, now)
     return rate.wait_s(1)
 
 
 class _Door:
-    """One listener while the server runs: what comes in there, and whether anything may."""
+    """One listener while the server runs, with its openings, its limits and whether it accepts."""
 
     def __init__(self, config: ListenerConfig, server: Server) -> None:
         limits = server.limits
         self._loop = asyncio.get_running_loop()
         self.config = config
         self.listener: Listener | None = None
-        self.connections = 0  # with those on their way
+        self.connections = 0  # including those that are opening
         self.connections_max = config.connections_max
         self.rate = _accept_rate(config.creation_rate, self._loop.time())
         self.opens_in_steps = config.tls is not None or config.proxies is not ProxyForm.NONE
         self.openings = Openings(
-            partial(server.opened, config), partial(server.failed, config), self._crowded, limits.openings_max,
+            partial(server.opened, config), partial(server.failed, config), self._openings_full, limits.openings_max,
             limits.opening_s,
         )  # fmt: skip
-        self._is_crowded = False
+        self._is_full = False
         self._timer: asyncio.TimerHandle | None = None
 
     def limit_reached(self) -> str:
@@ -346,13 +347,13 @@ class _Door:
         self._timer = None
         self._settle()
 
-    def _crowded(self, is_crowded: bool) -> None:
-        self._is_crowded = is_crowded
+    def _openings_full(self, is_full: bool) -> None:
+        self._is_full = is_full
         self._settle()
 
     def _settle(self) -> None:
         if self.listener is not None:
-            if self._is_crowded or self._timer is not None:
+            if self._is_full or self._timer is not None:
                 self.listener.pause()
             else:
                 self.listener.resume()
@@ -368,13 +369,13 @@ class _Door:
 
 
 class _Handshake:
-    """A new internal connection until its peer has proven itself; then the connection is the handler's."""
+    """Authenticates a new internal connection, then passes it to the handler."""
 
     def __init__(
-        self, connection: Connection, server: Server, handler: FrameHandler, strangers: dict[Connection, None]
+        self, connection: Connection, server: Server, handler: FrameHandler, unauthenticated: dict[Connection, None]
     ) -> None:
         self._connection = connection
-        self._strangers = strangers
+        self._unauthenticated = unauthenticated
         self._handler = handler
         self._acceptor = server.acceptor()
         self._watch = server.watch
@@ -393,7 +394,7 @@ class _Handshake:
         except AuthenticationFailed as error:
             raise MalformedFrame(f"node authentication: {error}") from error
         self._watch.forget(self)
-        self._strangers.pop(connection, None)
+        self._unauthenticated.pop(connection, None)
         connection.hand_to(self._handler, self._frame_bytes_max)
 
     def check(self, now: float) -> float | None:

@@ -1,6 +1,6 @@
-"""Work put off to the end of this turn of the event loop: first wake-ups, then one flush per connection.
+"""Work at the end of this turn of the event loop: first wake-ups, then one flush per connection.
 
-Under load batches gather by themselves; when idle nothing is delayed, for there is no timer in the path.
+Under load this forms batches; an idle node delays nothing, because no timer is involved.
 """
 
 from __future__ import annotations
@@ -15,11 +15,10 @@ class Flushable(Protocol):
 
 
 class Tick:
-    """One per node and event loop; make it while that loop runs.
+    """One per node and event loop, made while that loop runs.
 
-    A callback or connection that asks twice in a turn is served once, in the order of first asking. A wake-up that
-    is asked for by another wake-up runs in the next turn. An exception is the loop's to report: what else waits
-    for this turn still gets it.
+    A callback or connection that is added twice in a turn runs once, in the order of first adding. A wake-up added by
+    another wake-up runs in the next turn. The loop reports exceptions; the rest of the turn's work still runs.
     """
 
     def __init__(self) -> None:

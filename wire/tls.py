@@ -1,7 +1,8 @@
 """TLS for listeners and for links between nodes: contexts from PEM, reloaded when the files change; the handshake.
 
-A context is read for each connection, so that a changed certificate is the next handshake's, without a restart. What
-does not load changes nothing and is said once. Sessions are not resumed: with ECDSA it saves nothing, and tickets cost.
+The context is read for each connection, so that the next handshake uses a changed certificate without a restart. Files
+that do not load change nothing and are logged once. Sessions are not resumed: with ECDSA that saves nothing, and
+tickets cost.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ _CERTIFICATES = re.compile(r"-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-
 class TlsConfig(TlsSettings):
     """The settings `ssl.…` of listener `name`, PEM throughout: a file that holds key and chain, or both as text.
 
-    Without a truststore no certificate of a peer can be verified, so `client_auth` must be "none" then.
+    Without a truststore no peer's certificate can be verified, so `client_auth` must be "none".
     """
 
     name: str = ""
@@ -43,7 +44,7 @@ class TlsConfig(TlsSettings):
 
 @dataclass(frozen=True, slots=True)
 class LoadedTls:
-    """What the settings and their files came to."""
+    """The contexts made of the settings and their files."""
 
     server: ssl.SSLContext
     client: ssl.SSLContext
@@ -52,9 +53,9 @@ class LoadedTls:
 
 
 class TlsContexts:
-    """The contexts of one listener, or of a node's links; reading them costs nothing.
+    """The contexts of one listener, or of a node's links.
 
-    Raises SettingError, with a sentence, when something does not load. `refresh` goes on with what it has instead.
+    Raises SettingError when a file does not load. `refresh` keeps the old contexts instead.
     """
 
     def __init__(self, config: TlsConfig, clock: Clock) -> None:
@@ -80,27 +81,25 @@ class TlsContexts:
 
     @property
     def expires_ms(self) -> int | None:
-        """Wall time at which the certificate ends; None without one."""
+        """Wall time at which the certificate expires; None without one."""
         return self._loaded.expires_ms
 
     async def refresh(self) -> None:
-        """Load what has changed, and say when the certificate's end is near. Call every few seconds."""
+        """Load changed files, and log when the certificate is about to expire. Called every few seconds."""
         state = await asyncio.to_thread(_state, self.config)
         if state != self._loaded.state:
             name = self.config.name
             try:
                 self.use(await self.read())
-            except SettingError as error:  # tried again each time: the reason may not be in the files
+            except SettingError as error:  # retried each time, because the cause may not be in the files
                 if state != self._failed:
                     _log.error("changed certificates are not used", extra={"listener": name, "reason": str(error)})
                 self._failed = state
         self._look_at_expiry()
 
     async def read(self) -> LoadedTls:
-        """What the files hold now, changed or not, for `use`.
-
-        Raises SettingError, also for a certificate that has expired where the one in use has not.
-        """
+        """Load the files, changed or not, for `use`. Raises SettingError, also for an expired certificate where the one
+        in use is valid."""
         try:
             loaded = await asyncio.to_thread(_load, self.config)
         except OSError as error:
@@ -111,14 +110,14 @@ class TlsContexts:
         return loaded
 
     def use(self, loaded: LoadedTls) -> None:
-        """For every handshake from now on."""
+        """Use `loaded` for all later handshakes."""
         self._loaded = loaded
         self._failed = self._said_ms = None
         self.reloads += 1
         _log.info("changed certificates are in use", extra={"listener": self.config.name})
 
     def _look_at_expiry(self) -> None:
-        """Say that the certificate ends soon or has ended, every half day; and at once when it ends."""
+        """Log twice a day that the certificate expires soon or has expired, and once when it expires."""
         expires_ms, now_ms = self._loaded.expires_ms, self._clock.wall_ms()
         if expires_ms is None or expires_ms - now_ms > EXPIRY_WARNING_DAYS * DAY_MS:
             return
@@ -141,7 +140,7 @@ def _state(config: TlsConfig) -> FileState:
 
 def _load(config: TlsConfig) -> LoadedTls:
     """Blocks for the disk."""
-    state = _state(config)  # before reading: what changes meanwhile is read again
+    state = _state(config)  # before reading, so that files that change meanwhile are read again
     store = _text(config.keystore_location, config.keystore_certificate_chain, "ssl.keystore.location")
     certificates = "\n".join(_CERTIFICATES.findall(store))
     trusted = _text(config.truststore_location, config.truststore_certificates, "ssl.truststore.location")
@@ -201,7 +200,7 @@ def _give_trust(context: ssl.SSLContext, trusted: str) -> None:
 
 
 def _restrict(context: ssl.SSLContext, config: TlsConfig) -> None:
-    """Versions and suites. OpenSSL's door for Python has no way to choose among the suites of TLS 1.3."""
+    """Set versions and suites. Python's `ssl` cannot choose among the suites of TLS 1.3."""
     versions = set(config.enabled_protocols)
     newer, older = [s for s in config.cipher_suites if s in SUITES_OF_1_3], []
     if config.cipher_suites:
@@ -222,7 +221,7 @@ def _restrict(context: ssl.SSLContext, config: TlsConfig) -> None:
 
 
 def openssl_name(suite: str) -> str:
-    """OpenSSL's name of a suite of TLS 1.2 that has the protocol's own; any other name as it is.
+    """OpenSSL's name for the protocol's name of a TLS 1.2 suite; any other name unchanged.
 
     TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256 → ECDHE-RSA-AES128-GCM-SHA256.
     """
@@ -245,9 +244,9 @@ def _expiry_ms(certificates: str) -> int:
 
 
 class SecuredNetwork:
-    """The network of a node's links: each connection that it makes is mutual TLS; listeners are left alone.
+    """The network of a node's links: connections that it makes use mutual TLS.
 
-    A listener on it secures the connections that it accepts (`wire.opening`).
+    Listeners secure the connections that they accept themselves (`wire.opening`).
     """
 
     def __init__(self, network: Network, contexts: TlsContexts) -> None:
@@ -256,7 +255,7 @@ class SecuredNetwork:
         self.listen = network.listen
 
     async def connect(self, address: Address) -> Socket:
-        """Raises OSError, also where the handshake fails. Give it a timeout."""
+        """Raises OSError, also when the handshake fails. Needs a timeout."""
         plain = await self._network.connect(address)
         try:
             secured = plain.secure(self._contexts.client, server_side=False, server_hostname=address[0])
@@ -288,7 +287,7 @@ async def _ready(socket: SecureSocket, wants: Wants) -> None:
 
 
 class CertificateWatch:
-    """Looks at the files of several contexts every few seconds. Idempotent `stop`."""
+    """Refreshes several contexts every few seconds. `stop` is idempotent."""
 
     def __init__(self, contexts: list[TlsContexts], interval_s: float) -> None:
         self._contexts = list(dict.fromkeys(contexts))

@@ -1,4 +1,4 @@
-"""Topics with their partitions in hand-read messages: in one go where there are few of them, as work where not."""
+"""Topics with their partitions in hand-written codecs: in one go where they are few, else as work."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from common.errors import MalformedFrame
 from common.pacing import Work
 from wire.primitives import PARTS_MAX, count_at, put_count, put_string, skip_tags, topic_at
 
-PARTS_AT_ONCE = 250  # partitions that are read, or rows that are written, without a pause (`common/pacing.py`)
+PARTS_AT_ONCE = 250  # partitions read, or rows written, between two yields (`common/pacing.py`)
 PART_COST = 2  # units of one of them
 
 P = TypeVar("P")
@@ -19,7 +19,7 @@ ReadParts = Callable[[bytearray, int, int, int, bytes, int, list[P]], int]
 
 
 class ManyParts(MalformedFrame):
-    """More topics or partitions than their reader handles in one go."""
+    """More topics or partitions than are read in one go."""
 
 
 class Row(Protocol):
@@ -31,7 +31,7 @@ R = TypeVar("R", bound=Row)
 
 
 class TopicList(Generic[P]):
-    """A list of topics, each with a list of partitions, as one kind of message has it."""
+    """One message's list of topics, each with a list of partitions."""
 
     __slots__ = ("_flexible_from", "_ids_from", "_read_parts")
 
@@ -102,7 +102,7 @@ class TopicList(Generic[P]):
 
 
 def by_topic(rows: list[R]) -> dict[bytes, list[R]]:
-    """Rows of one topic need not be neighbours."""
+    """Rows by topic; those of one topic need not be adjacent."""
     topics: dict[bytes, list[R]] = {}
     for row in rows:
         topics.setdefault(row.topic, []).append(row)

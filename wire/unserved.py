@@ -9,7 +9,7 @@ NOT_ANNOUNCED = "ApiVersions does not name these APIs: the client itself says UN
 
 @dataclass(frozen=True, slots=True)
 class Unserved:
-    """A feature: `what` it is, and what is `seen` by a client that wants it."""
+    """An unserved feature: `what` it is, and what a client that wants it gets (`seen`)."""
 
     what: str
     seen: str
@@ -30,7 +30,7 @@ SHARE_GROUPS = Unserved(
 )
 STREAMS_GROUPS = Unserved(
     "The streams protocol of KIP-1071",
-    f"{NOT_ANNOUNCED}. Kafka Streams takes classic groups unless it is told otherwise",
+    f"{NOT_ANNOUNCED}. Kafka Streams uses classic groups by default",
 )
 DELEGATION_TOKENS = Unserved(
     "Delegation tokens",

@@ -1,7 +1,7 @@
-"""Connections that were closed because their peer broke a rule: a line each, up to a number per address and minute.
+"""Logs connections that were closed because their peer broke the protocol, up to a number per address and minute.
 
-Further ones are counted, and a line at the minute's end tells how many there were. A peer that sends nothing but
-malformed frames must not fill the disk with lines about them.
+Further ones are counted, and a line at the minute's end reports their number, so that a peer that sends malformed
+frames cannot fill the disk with log lines.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class _Window:
 
 
 class ViolationLog:
-    """One per node; make it while its event loop runs."""
+    """One per node, made while its event loop runs."""
 
     def __init__(self, log: logging.Logger, lines_max: int = LINES_MAX) -> None:
         self._log = log
@@ -37,7 +37,7 @@ class ViolationLog:
         self.count = 0  # of all violations since the start
 
     def report(self, connection: Connection, reason: str) -> None:
-        """A handler of `wire.connection`: `reason` says which rule was broken."""
+        """A `ViolationHandler`; `reason` names the broken rule."""
         self.count += 1
         ip, port = connection.peer[0], connection.peer[1]
         window = self._window(ip if connection.identity is None else connection.identity.client_address[0])
@@ -47,7 +47,7 @@ class ViolationLog:
             return
         window.unsaid += 1
         if self._timer is None:
-            self._timer = self._loop.call_later(WINDOW_S, self._tell)
+            self._timer = self._loop.call_later(WINDOW_S, self._log_rest)
 
     def _window(self, ip: str) -> _Window:
         now = self._loop.time()
@@ -61,15 +61,15 @@ class ViolationLog:
         window = self._windows[ip] = _Window(now)
         return window
 
-    def _tell(self) -> None:
-        """Of the addresses whose window is over."""
+    def _log_rest(self) -> None:
+        """Log the counts of addresses whose window is over."""
         self._timer = None
         now = self._loop.time()
         for ip in [ip for ip, window in self._windows.items() if now - window.began >= WINDOW_S]:
             self._close(ip)
         left = [window.began for window in self._windows.values() if window.unsaid]
         if left:
-            self._timer = self._loop.call_later(max(min(left) + WINDOW_S - now, 0.0), self._tell)
+            self._timer = self._loop.call_later(max(min(left) + WINDOW_S - now, 0.0), self._log_rest)
 
     def _close(self, ip: str) -> None:
         window = self._windows.pop(ip)

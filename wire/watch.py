@@ -1,4 +1,4 @@
-"""Deadlines that nearly never come due (idle connections, stalled readers, handshakes), without a timer for each."""
+"""Deadlines that rarely come due (idle connections, stalled readers, handshakes), without a timer for each."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ STEP_S = 1.0
 
 class Watched(Protocol):
     def check(self, now: float) -> float | None:
-        """Called at or soon after the asked time; returns when to look again, None for never."""
+        """Called at or soon after the requested time; returns the time of the next check, None for none."""
         ...
 
 
 class Watch:
-    """One per node; make it while the node's loop runs, and `close` it. One timer for all, a step coarse.
+    """One per node, made while the node's loop runs. One timer, with the resolution of a step, serves all.
 
-    `now` is the loop's time at the last step: free to read, and good enough for "when was it last active".
+    `now` is the loop's time at the last step, cheap to read and exact enough for the time of last activity.
     """
 
     def __init__(self, step_s: float = STEP_S) -> None:
@@ -30,7 +30,7 @@ class Watch:
         self._timer = self._loop.call_later(step_s, self._step)
 
     def at(self, when: float, watched: Watched) -> None:
-        """Have `watched.check` called at `when` (loop time, seconds), up to a step late; an earlier wish stands."""
+        """Call `watched.check` at `when` (loop time, seconds) or up to a step later; an earlier deadline stays."""
         slot = max(int(when / self._step_s), self._passed) + 1
         known = self._slot_of.get(watched)
         if known is not None:

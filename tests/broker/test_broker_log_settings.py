@@ -33,6 +33,6 @@ def test_what_no_override_says_stays_as_the_broker_started_with_it() -> None:
     delta = MetadataDelta(with_brokers(1))
     delta.replay(ConfigRecord(ResourceType.BROKER, "", "max.connections.per.ip", "5"))
     delta.replay(ConfigRecord(ResourceType.BROKER, "", "max.connections", "900"))
-    started_with = ServerLimits(connections_max=200, files_max=300, strangers_max=7)
+    started_with = ServerLimits(connections_max=200, files_max=300, unauthenticated_max=7)
     limits = LogSettings(0, {}).under(delta.image(), started_with)
-    assert limits == ServerLimits(connections_max=900, files_max=300, strangers_max=7, connections_per_ip_max=5)
+    assert limits == ServerLimits(connections_max=900, files_max=300, unauthenticated_max=7, connections_per_ip_max=5)

@@ -16,7 +16,7 @@ from common.ports import Address
 from tests.wire.fakes import until
 from tests.wire.tls_world import EchoServer, Material, TlsClient, client_context, echoing, make_material, tls_listener
 from tests.wire.tls_world import passed as passed_listener
-from wire.failure_log import REMEMBERED_MAX, SAID_AGAIN_S, FailureLog
+from wire.failure_log import LOG_AGAIN_S, REMEMBERED_MAX, FailureLog
 from wire.identity import PeerIdentity
 from wire.listeners import ListenerConfig, ListenerKind, ProxyForm
 from wire.proxy_protocol import ProxyHeader, encode
@@ -186,7 +186,7 @@ async def test_a_crowd_that_says_nothing_is_bounded_and_keeps_nobody_out(materia
             writer.write(b"\x16\x03\x01")
         client = await ask(server.address, client_context(material))
         assert server.server.openings <= 20
-        assert server.failures["crowded out"] >= 40
+        assert server.failures["evicted"] >= 40
         client.close()
         for _, writer in crowd:
             writer.close()
@@ -234,10 +234,10 @@ def test_failures_are_said_once_in_a_while_and_always_counted(caplog: pytest.Log
     failures.report("cause", "10.0.0.2")
     failures.report("other", "10.0.0.1")
     assert len(caplog.records) == 3
-    now = SAID_AGAIN_S + 1
+    now = LOG_AGAIN_S + 1
     failures.report("cause", "10.0.0.1")
     assert caplog.records[-1].__dict__["more_since"] == 9
     assert failures.counts == {"cause": 12, "other": 1}
     for number in range(3 * REMEMBERED_MAX):
         failures.report("cause", str(number))
-    assert len(failures._said) <= REMEMBERED_MAX
+    assert len(failures._logged) <= REMEMBERED_MAX

@@ -146,7 +146,7 @@ async def test_an_internal_connection_without_a_proof_is_closed_in_time() -> Non
 
 async def test_a_crowd_without_proofs_is_bounded_and_keeps_no_node_out() -> None:
     network = FakeNetwork()
-    node = Node(fake_ports(network), limits=ServerLimits(strangers_max=3))
+    node = Node(fake_ports(network), limits=ServerLimits(unauthenticated_max=3))
     first = await node.connect(NODES.address, secret=SECRET, cluster="c1")
     await turns()
     crowd = [await network.connect(NODES.address) for _ in range(10)]

@@ -40,7 +40,7 @@ async def test_lines_are_bounded_by_address_and_the_rest_is_counted(
     monkeypatch.setattr(violation_log, "WINDOW_S", 0.0)  # the minute is over
     assert log._timer is not None
     log._timer.cancel()
-    log._tell()
+    log._log_rest()
     assert said(caplog) == [("more connections closed", 497)]
     assert log._timer is None
     assert not log._windows
