@@ -1,8 +1,8 @@
-"""Every request and response class in one import place: the codec library's, and ours for what it lacks.
+"""Every request and response class: the codec library's, and Tidelog's own for those that it lacks.
 
-All are compiled from Apache Kafka's message schemas (ours lie in `wire/schemas`). Fields are snake_case, nested
+All are compiled from Apache Kafka's message schemas (Tidelog's are in `wire/schemas`). Fields are snake_case, nested
 structs are attributes of the class above them (`MetadataResponse.MetadataResponseTopic`). A field that a decoded
-version lacks reads as the schema's default: never change such a list in place, it is shared.
+version lacks has the schema's default; such a list is shared, so never change it in place.
 """
 
 # Made by `python -m tests.wire.message_stubs`: do not edit.
