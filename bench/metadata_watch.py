@@ -24,7 +24,7 @@ from common.pacing import Pacer
 from kraft.image.delta import MetadataDelta
 from kraft.image.metadata import MetadataImage
 from kraft.links import NodeLinks
-from kraft.observer import MetadataObserver, ObserverConfig
+from kraft.observers.observer import MetadataObserver, ObserverConfig
 from tidelog.cluster.layout import HOST, SECRET_FILE, load_layout
 from wire.buffers import BufferPool
 from wire.tick import Tick

@@ -25,10 +25,10 @@ from common.node_settings.audit import AuditSettings
 from common.node_settings.groups import GroupSettings
 from common.node_settings.tier import TierStateSettings
 from common.settings import declared
-from kraft.broker_lifecycle import BrokerLifecycle
 from kraft.image.delta import MetadataDelta
 from kraft.image.metadata import MetadataImage
 from kraft.links import Links
+from kraft.observers.broker_lifecycle import BrokerLifecycle
 from kraft.topic_names import GROUP_TOPIC, TIER_TOPIC
 from wire.messages import CreateTopicsRequest, CreateTopicsResponse
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from kraft.broker_lifecycle import BrokerLoad
+from kraft.observers.broker_lifecycle import BrokerLoad
 from storage.directory_health import DirectoryHealth, FreeSpace
 
 PATIENCE_S = 3.0

@@ -37,14 +37,14 @@ from common.lifecycle import duty
 from common.metrics import Metrics
 from common.pacing import Pacer, Strain
 from common.ports import Address, Ports
-from kraft.broker_lifecycle import BrokerLifecycle, LifecycleConfig, Registration
-from kraft.controller_channel import ChannelConfig, ControllerChannel
 from kraft.features import SUPPORTED_FEATURES
 from kraft.image.delta import MetadataDelta
 from kraft.image.difference import differing
 from kraft.image.metadata import EMPTY_IMAGE, MetadataImage
 from kraft.links import NodeLinks
-from kraft.observer import MetadataObserver, ObserverConfig
+from kraft.observers.broker_lifecycle import BrokerLifecycle, LifecycleConfig, Registration
+from kraft.observers.controller_channel import ChannelConfig, ControllerChannel
+from kraft.observers.observer import MetadataObserver, ObserverConfig
 from kraft.records import Endpoint
 from object_store.opening import open_store
 from storage.audit_journal import AuditJournal

@@ -11,7 +11,7 @@ from broker.heartbeat_report import RoomWatch
 from broker.partitions.hosted import HostedPartitions
 from broker.partitions.partition import Partition
 from common.metrics import Metrics
-from kraft.observer import MetadataObserver
+from kraft.observers.observer import MetadataObserver
 from storage.log_directory import LogDirectory
 from wire.server import Server
 

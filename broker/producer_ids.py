@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from broker.replication.isr_changes import ControllerCalls
 from common.errors import ErrorCode, MalformedFrame, OutcomeUnknown, ProtocolError
-from kraft.controller_channel import ControllerUnavailable
+from kraft.observers.controller_channel import ControllerUnavailable
 from wire.messages import AllocateProducerIdsRequest
 
 logger = logging.getLogger(__name__)

@@ -8,9 +8,9 @@ from kraft.image.cells import brokers_of
 from kraft.image.delta import MetadataDelta
 from kraft.image.key_ranges import range_for, range_to_ask
 from kraft.image.metadata import EMPTY_IMAGE, MetadataImage
+from kraft.image.tenant_usage import topics_of
 from kraft.image.tenants import TenantImage, tenant_of
 from kraft.image.topics import KeyRange
-from kraft.tenant_usage import topics_of
 
 GROUP_TOPIC = "__consumer_offsets"
 

@@ -10,7 +10,7 @@ from kraft.image.cells import cell_of
 from kraft.image.delta import MetadataDelta
 from kraft.image.metadata import MetadataImage
 from kraft.image.tenants import CONNECTION_RATE, CONNECTIONS_MAX, TenantImage
-from kraft.observer import MetadataObserver
+from kraft.observers.observer import MetadataObserver
 from proxy.broker_reach import BrokerReach, Visited, visited_brokers
 from proxy.networks import NetworkRules, Networks
 from proxy.routing import BrokerRoute, RoutingTable, TenantRoute

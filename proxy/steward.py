@@ -15,7 +15,7 @@ from common.metrics import Metrics
 from common.pacing import Pacer
 from common.ports import Ports
 from kraft.links import NodeLinks
-from kraft.observer import MetadataObserver, ObserverConfig
+from kraft.observers.observer import MetadataObserver, ObserverConfig
 from proxy.certificates import ExpiryWatch
 from proxy.config import ProxyConfig
 from proxy.counters import COUNT, add_counters, register_counters

@@ -16,7 +16,7 @@ from broker.requests.forwarding import Forwarder
 from broker.tenancy.tenant_acls import find_acls
 from common.errors import ErrorCode, ProtocolError
 from common.pacing import Work
-from kraft.acl_filter import AclFilter
+from kraft.image.acl_filter import AclFilter
 from kraft.image.acls import AclImage
 from wire.messages import (
     CreateAclsRequest,

@@ -14,8 +14,8 @@ from broker.requests.forwarding import Forwarder
 from common.errors import ErrorCode, ProtocolError
 from common.pacing import Work
 from kraft.image.metadata import MetadataImage
+from kraft.image.tenant_usage import TenantUsage, usage_work
 from kraft.image.tenants import TenantImage
-from kraft.tenant_usage import TenantUsage, usage_work
 from wire.messages import (
     AlterCellRequest,
     AlterCellResponse,

@@ -19,8 +19,8 @@ from broker.partitions.replica_set import NO_BROKER_EPOCH, IsrProposal
 from common.backoff import Backoff, Retries
 from common.errors import ErrorCode, MalformedFrame, OutcomeUnknown
 from common.lifecycle import duty, end_task
-from kraft.controller_channel import C, ControllerUnavailable
 from kraft.image.metadata import MetadataImage
+from kraft.observers.controller_channel import C, ControllerUnavailable
 from wire.messages import AlterPartitionRequest, AlterPartitionResponse, Request, raw_uuid, schema_uuid
 
 logger = logging.getLogger(__name__)
@@ -42,7 +42,7 @@ _WITHDRAW = (ErrorCode.OPERATION_NOT_ATTEMPTED, ErrorCode.INELIGIBLE_REPLICA)
 
 
 class ControllerCalls(Protocol):
-    """`kraft.controller_channel.ControllerChannel`, as far as it is needed here."""
+    """`kraft.observers.controller_channel.ControllerChannel`, as far as it is needed here."""
 
     async def call(self, request: Request[C], version: int, *, timeout_s: float, repeatable: bool = True) -> C: ...
 

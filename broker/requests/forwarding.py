@@ -15,8 +15,8 @@ from broker.security.session import NODE_PRINCIPAL
 from common.errors import ErrorCode, MalformedFrame, OutcomeUnknown, ProtocolError, known_error
 from common.pacing import Pacer, at_once
 from common.ports import Clock
-from kraft.controller_channel import C, ControllerUnavailable
 from kraft.image.metadata import MetadataImage
+from kraft.observers.controller_channel import C, ControllerUnavailable
 from wire.codec import encode_request
 from wire.messages import EnvelopeRequest, Message, Request
 from wire.paced_codec import decode_response_work, encode_request_work, is_light
@@ -29,7 +29,7 @@ LOCAL_CLIENT = "tidelog-broker"
 
 
 class Channel(Protocol):
-    """The way to the active controller; `kraft.controller_channel.ControllerChannel` is one."""
+    """The way to the active controller; `kraft.observers.controller_channel.ControllerChannel` is one."""
 
     async def call(self, request: Request[C], version: int, *, timeout_s: float, repeatable: bool = True) -> C: ...
 
@@ -41,7 +41,7 @@ class Roles(Protocol):
 
 
 class Observer(Protocol):
-    """The local image; `kraft.observer.MetadataObserver` is one."""
+    """The local image; `kraft.observers.observer.MetadataObserver` is one."""
 
     @property
     def image(self) -> MetadataImage: ...

@@ -13,8 +13,8 @@ from collections.abc import Callable
 from kraft.image.cells import cell_of
 from kraft.image.key_ranges import range_for, range_to_ask
 from kraft.image.metadata import MetadataImage
+from kraft.image.tenant_usage import topics_of
 from kraft.image.tenants import TenantImage
-from kraft.tenant_usage import topics_of
 from kraft.topic_names import KEYED_TOPICS
 
 LEFT_ALONE_S = 60.0

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from broker.tenancy.scope import ForeignName, ProxyAddress, TenantScope, prefix_of
-from kraft.acl_filter import AclFilter
+from kraft.image.acl_filter import AclFilter
 from kraft.image.acls import AclImage, AclsImage
 from kraft.image.topics import TopicsImage
 from kraft.records import AclPattern

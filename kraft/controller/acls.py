@@ -15,9 +15,9 @@ import msgspec
 from common.decision import Decision
 from common.errors import ErrorCode, ProtocolError
 from common.pacing import Work, at_once
-from kraft.acl_filter import CHECKED_PER_STEP, AclFilter
 from kraft.controller.features import check_access_level
 from kraft.controller.policy import ControllerPolicy, tenant_limit
+from kraft.image.acl_filter import CHECKED_PER_STEP, AclFilter
 from kraft.image.acls import CLUSTER_RESOURCE, AclImage, AclsImage
 from kraft.image.metadata import MetadataImage
 from kraft.image.tenants import ACLS_MAX, cluster_resource

@@ -27,10 +27,10 @@ from kraft.controller.tenant_topics import usable
 from kraft.image.cells import brokers_of
 from kraft.image.metadata import MetadataImage
 from kraft.image.partitions import PartitionImage
+from kraft.image.tenant_usage import home_ids, is_outside, topics_of
 from kraft.image.tenants import TenantImage
 from kraft.image.topics import TopicImage
 from kraft.records import MetadataRecord, TenantState
-from kraft.tenant_usage import home_ids, is_outside, topics_of
 from kraft.topic_names import KEYED_TOPICS
 
 RECORDS_PER_STEP_MAX = 1_000

@@ -16,9 +16,9 @@ from kraft.controller.policy import ControllerPolicy, is_cordoned, tenant_limit
 from kraft.image.brokers import BrokerImage
 from kraft.image.cells import brokers_of
 from kraft.image.metadata import MetadataImage
+from kraft.image.tenant_usage import counting_partitions, home_ids
 from kraft.image.tenants import PARTITIONS_MAX, TenantImage, tenant_of
 from kraft.records import TenantState
-from kraft.tenant_usage import counting_partitions, home_ids
 
 _LIKE_A_TENANTS = re.compile(r"lkc-[a-z0-9]{6}\.")  # with the dot it would collide with a tenant's metrics
 

@@ -25,9 +25,9 @@ from kraft.controller.key_moves import keys_are_home
 from kraft.controller.key_ranges import new_keys_cell
 from kraft.controller.policy import ControllerPolicy
 from kraft.image.metadata import MetadataImage
+from kraft.image.tenant_usage import home_ids, is_outside, topics_of
 from kraft.image.tenants import LIMITS, TenantImage
 from kraft.records import KeysPhase, MetadataRecord, TenantRecord, TenantState
-from kraft.tenant_usage import home_ids, is_outside, topics_of
 from wire.messages import (
     AlterTenantRequest,
     AlterTenantResponse,

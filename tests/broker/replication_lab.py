@@ -20,10 +20,10 @@ from broker.partitions.partition import Partition
 from broker.replication.config import ReplicationConfig
 from common.errors import ErrorCode
 from common.pacing import Pacer, at_once
-from kraft.controller_channel import ControllerUnavailable
 from kraft.image.delta import MetadataDelta
 from kraft.image.difference import differing
 from kraft.image.metadata import EMPTY_IMAGE, MetadataImage
+from kraft.observers.controller_channel import ControllerUnavailable
 from kraft.records import (
     BrokerRegistrationChangeRecord,
     ConfigRecord,

@@ -26,11 +26,11 @@ from broker.handlers.internal import ImportKeys
 from common.errors import ErrorCode, ProtocolError
 from common.pacing import at_once
 from kraft.controller.key_moves import KeyReports, KeyStep, Report, key_step, keys_are_home
-from kraft.controller_channel import ControllerUnavailable
 from kraft.image.delta import replayed
 from kraft.image.key_ranges import Keeping, keeping, range_for
 from kraft.image.metadata import MetadataImage
 from kraft.image.tenants import TenantImage
+from kraft.observers.controller_channel import ControllerUnavailable
 from kraft.records import Cause, KeysPhase, MetadataRecord, PartitionChangeRecord, TenantState
 from kraft.topic_names import GROUP_TOPIC
 from tests.broker.test_coordination_key_ranges import with_group_topic

@@ -17,8 +17,8 @@ from common.errors import ErrorCode
 from kraft.controller.api_keys import decide_create_api_key
 from kraft.controller.cells import decide_describe_cells
 from kraft.controller.tenants import decide_create_tenant
-from kraft.controller_channel import ControllerUnavailable
 from kraft.image.delta import MetadataDelta
+from kraft.observers.controller_channel import ControllerUnavailable
 from kraft.records import (
     AclOperation,
     AclPattern,

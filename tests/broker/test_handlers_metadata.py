@@ -13,7 +13,7 @@ from broker.handlers.metadata import CREATED_PER_REQUEST, MetadataConfig, Metada
 from broker.handlers.topics import TopicHandlers
 from common.errors import ErrorCode
 from kraft.controller.policy import ControllerPolicy
-from kraft.controller_channel import ControllerUnavailable
+from kraft.observers.controller_channel import ControllerUnavailable
 from kraft.records import PartitionChangeRecord
 from kraft.topic_names import GROUP_TOPIC
 from tests.broker.broker_world import BrokerWorld, context, over_the_wire, reply_over_the_wire, versions_of

@@ -9,7 +9,7 @@ import pytest
 from broker.handlers.reassignments import ReassignmentHandlers
 from broker.handlers.topics import TopicHandlers
 from common.errors import ErrorCode
-from kraft.controller_channel import ControllerUnavailable
+from kraft.observers.controller_channel import ControllerUnavailable
 from tests.broker.broker_world import BrokerWorld, context, over_the_wire, reply_over_the_wire, versions_of
 from wire.codec import encode_response
 from wire.messages import (

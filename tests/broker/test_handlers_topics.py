@@ -13,7 +13,7 @@ from broker.handlers.configs import ConfigHandlers
 from broker.handlers.topics import TopicHandlers
 from common.errors import ErrorCode, OutcomeUnknown
 from common.pacing import at_once
-from kraft.controller_channel import ControllerUnavailable
+from kraft.observers.controller_channel import ControllerUnavailable
 from kraft.records import ConfigRecord, ResourceType, TenantRecord
 from tests.broker.broker_world import BrokerWorld, context, over_the_wire, reply_over_the_wire, versions_of
 from wire.messages import (

@@ -12,14 +12,14 @@ from common.identifiers import random_uuid
 from common.machine import machine_ports
 from common.pacing import Pacer
 from common.ports import Address
-from kraft.broker_lifecycle import BrokerLifecycle, LifecycleConfig, Registration
 from kraft.controller.liveness import LivenessConfig
 from kraft.controller.node import ControllerConfig, ControllerNode
 from kraft.controller.policy import ControllerPolicy
-from kraft.controller_channel import ChannelConfig, ControllerChannel
 from kraft.features import SUPPORTED_FEATURES
 from kraft.links import NodeLinks
-from kraft.observer import MetadataObserver, ObserverConfig
+from kraft.observers.broker_lifecycle import BrokerLifecycle, LifecycleConfig, Registration
+from kraft.observers.controller_channel import ChannelConfig, ControllerChannel
+from kraft.observers.observer import MetadataObserver, ObserverConfig
 from kraft.quorum.quorum import QuorumConfig
 from kraft.records import Endpoint
 from wire.buffers import BufferPool

@@ -17,7 +17,7 @@ from kraft.controller.requested_elections import elect_leaders
 from kraft.controller.scram_credentials import alter_user_scram_credentials
 from kraft.controller.tenants import move_tenant
 from kraft.controller.topics import create_partitions, create_topics, delete_topics
-from kraft.tenant_usage import usage_work
+from kraft.image.tenant_usage import usage_work
 
 P = ParamSpec("P")
 T = TypeVar("T")

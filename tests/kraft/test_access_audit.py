@@ -8,10 +8,10 @@ from typing import Any
 import msgspec
 import pytest
 
+from kraft.audit.metadata_audit import MetadataAudit
 from kraft.controller.attribution import _ATTRIBUTED
 from kraft.image.delta import replayed
 from kraft.image.metadata import EMPTY_IMAGE, MetadataImage
-from kraft.metadata_audit import MetadataAudit
 from kraft.records import (
     AclOperation,
     AclPattern,

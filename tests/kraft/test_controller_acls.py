@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from common.errors import ErrorCode, ProtocolError
 from common.node_settings.tenants import TenantSettings
-from kraft.acl_filter import ANY, MATCH, AclFilter
 from kraft.controller.policy import ControllerPolicy
+from kraft.image.acl_filter import ANY, MATCH, AclFilter
 from kraft.image.delta import replayed
 from kraft.image.metadata import EMPTY_IMAGE, MetadataImage
 from kraft.records import AclPattern, AclRecord, FeatureLevelRecord, TenantRecord

@@ -9,10 +9,10 @@ import pytest
 
 from common.errors import ErrorCode
 from common.pacing import at_once
+from kraft.audit.metadata_audit import MetadataAudit
 from kraft.controller.policy import ControllerPolicy
 from kraft.controller.restored_topics import LEFT_OUT_CHARACTERS_MAX, restore_topic
 from kraft.image.delta import replayed
-from kraft.metadata_audit import MetadataAudit
 from kraft.records import Batch, BatchHeader
 from records.audit_event import AuditKind
 from tests.kraft.images import with_brokers, with_topic

@@ -20,6 +20,7 @@ from kraft.controller.tenants import (
 )
 from kraft.image.delta import replayed
 from kraft.image.metadata import MetadataImage
+from kraft.image.tenant_usage import topics_of
 from kraft.records import (
     AclOperation,
     AclPattern,
@@ -28,7 +29,6 @@ from kraft.records import (
     FeatureLevelRecord,
     TenantState,
 )
-from kraft.tenant_usage import topics_of
 from tests.kraft.decisions import decide_alter_partition_reassignments, decide_create_partitions, usage_by_tenant
 from tests.kraft.images import POLICY, new_topic
 from tests.kraft.tenants import (

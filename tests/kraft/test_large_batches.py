@@ -12,7 +12,7 @@ from kraft.batch_codec import assembled_batch, decoding_batch, encoding_records
 from kraft.controller.state_machine import MetadataStateMachine, Verdict
 from kraft.image.metadata import MetadataImage
 from kraft.metadata_log import MetadataLog
-from kraft.observer import MetadataObserver, ObserverConfig
+from kraft.observers.observer import MetadataObserver, ObserverConfig
 from kraft.records import (
     Batch,
     BatchHeader,

@@ -11,10 +11,10 @@ import msgspec
 import pytest
 
 from common.decision import Decision
+from kraft.audit.metadata_audit import AUDIT_RULES, WITHHELD, MetadataAudit
 from kraft.controller.attribution import actor_of, attributed
 from kraft.controller.state_machine import MetadataStateMachine, Verdict
 from kraft.image.metadata import EMPTY_IMAGE, MetadataImage
-from kraft.metadata_audit import AUDIT_RULES, WITHHELD, MetadataAudit
 from kraft.metadata_log import MetadataLog, unframe_batches
 from kraft.records import (
     Batch,

@@ -12,14 +12,14 @@ import pytest
 
 import kraft.records
 from common.pacing import SLICE_COST, at_once
+from kraft.audit.metadata_audit import MetadataAudit
+from kraft.audit.metadata_export import EXPORT_RULES, metadata_events
 from kraft.controller.brokers import decide_registration
 from kraft.controller.first_metadata import first_records
 from kraft.image.delta import replayed
 from kraft.image.metadata import EMPTY_IMAGE, MetadataImage
 from kraft.image.snapshot import decode_snapshot, encode_snapshot
-from kraft.metadata_audit import MetadataAudit
-from kraft.metadata_export import EXPORT_RULES, metadata_events
-from kraft.rebuild import (
+from kraft.rebuilding.rebuild import (
     EPOCH_MARGIN,
     PRODUCER_ID_UNKNOWN,
     REBUILD_RULES,

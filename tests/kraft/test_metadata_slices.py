@@ -12,7 +12,7 @@ from common.machine import machine_ports
 from common.pacing import SLICE_COST, Pacer
 from kraft.controller.metadata_fetch import MetadataFetch
 from kraft.image.snapshot import decode_snapshot
-from kraft.observer import MetadataObserver, ObserverConfig
+from kraft.observers.observer import MetadataObserver, ObserverConfig
 from kraft.records import PIECE_RECORDS_MAX, MetadataRecord, PartitionRecord, TopicRecord
 from tests.kraft.observed_log import Controller, LocalLinks, Writer
 

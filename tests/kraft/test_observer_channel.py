@@ -11,9 +11,9 @@ import pytest
 
 from common.errors import ErrorCode, OutcomeUnknown
 from common.ports import Address
-from kraft.broker_lifecycle import BrokerLifecycle, LifecycleConfig, Registration, RegistrationRefused
-from kraft.controller_channel import ChannelConfig, ControllerChannel, ControllerUnavailable
 from kraft.links import Link
+from kraft.observers.broker_lifecycle import BrokerLifecycle, LifecycleConfig, Registration, RegistrationRefused
+from kraft.observers.controller_channel import ChannelConfig, ControllerChannel, ControllerUnavailable
 from tests.kraft.fake_quorum import clock_ports
 from wire.client import CallTimeout, ConnectionLost
 from wire.messages import (

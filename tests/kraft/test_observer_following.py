@@ -14,9 +14,9 @@ from common.machine_disk import MachineDisk
 from common.pacing import Pacer
 from kraft.image.delta import MetadataDelta
 from kraft.image.metadata import EMPTY_IMAGE, MetadataImage
-from kraft.local_copy import LocalCopy, NoRoom
 from kraft.metadata_log import MetadataLog, frame_batch, unframe_batches
-from kraft.observer import MetadataObserver, ObserverConfig
+from kraft.observers.local_copy import LocalCopy, NoRoom
+from kraft.observers.observer import MetadataObserver, ObserverConfig
 from kraft.records import Batch, BatchHeader, NoOpRecord, TopicRecord
 from tests.kraft.observed_log import Controller, LocalLinks, Writer
 from tests.virtual_time import lab_ports

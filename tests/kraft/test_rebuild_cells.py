@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from kraft.image.delta import replayed
-from kraft.rebuild import NamedBroker, TieredPartition, TieredTopic
+from kraft.rebuilding.rebuild import NamedBroker, TieredPartition, TieredTopic
 from kraft.records import PartitionRecord, TenantRecord, TopicRecord
 from tests.kraft.test_metadata_export import LOST, old_cluster, rebuilt
 

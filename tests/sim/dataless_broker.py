@@ -16,13 +16,13 @@ from common.errors import ErrorCode, OutcomeUnknown
 from common.identifiers import random_uuid
 from common.pacing import Pacer
 from common.ports import Address, Ports
-from kraft.broker_lifecycle import BrokerLifecycle, LifecycleConfig, Registration
-from kraft.controller_channel import ChannelConfig, ControllerChannel, ControllerUnavailable
 from kraft.features import SUPPORTED_FEATURES
 from kraft.image.metadata import MetadataImage
 from kraft.image.partitions import PartitionImage
 from kraft.links import NodeLinks
-from kraft.observer import MetadataObserver, ObserverConfig
+from kraft.observers.broker_lifecycle import BrokerLifecycle, LifecycleConfig, Registration
+from kraft.observers.controller_channel import ChannelConfig, ControllerChannel, ControllerUnavailable
+from kraft.observers.observer import MetadataObserver, ObserverConfig
 from kraft.records import Endpoint
 from tests.sim.cluster_settings import INTERNAL_PORT, SECRET, broker_name, voters
 from wire.buffers import BufferPool

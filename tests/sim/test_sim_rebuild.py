@@ -10,10 +10,10 @@ from dataclasses import replace
 import pytest
 
 from common.ports import Ports
+from kraft.audit.metadata_export import metadata_events
 from kraft.controller.node import ControllerConfig
 from kraft.image.metadata import MetadataImage
-from kraft.metadata_export import metadata_events
-from kraft.rebuild import Rebuilder
+from kraft.rebuilding.rebuild import Rebuilder
 from kraft.topic_names import INTERNAL_TOPICS
 from tests.sim.client_links import ClusterLinks
 from tests.sim.cluster import COMES_UP_S, TIER_SETTLES_S, Cluster

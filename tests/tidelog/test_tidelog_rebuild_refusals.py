@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from bench.embedded import free_ports
-from kraft.rebuild import CannotRebuild
+from kraft.rebuilding.rebuild import CannotRebuild
 from object_store.blocking import BlockingStore
 from object_store.errors import StoreUnavailable
 from records.events import Event, EventsHeader, encode_events

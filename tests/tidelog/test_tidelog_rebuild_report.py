@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from kraft.rebuild import CannotRebuild, NamedBroker
+from kraft.rebuilding.rebuild import CannotRebuild, NamedBroker
 from records.events import Event, EventsHeader, encode_events
 from tests.object_store.memory_store import MemoryStore
 from tests.tiering.tier_world import PATH, ROOT, TierWorld

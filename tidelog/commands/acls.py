@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from kraft.acl_filter import ANY, MATCH
+from kraft.image.acl_filter import ANY, MATCH
 from kraft.image.acls import CLUSTER_RESOURCE
 from kraft.records import AclOperation, AclPattern, AclPermission, AclResource
 from tidelog.admin.admin_client import Bootstrap, CommandConfig, Data, admin_client, error_text

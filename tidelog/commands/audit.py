@@ -97,7 +97,7 @@ def _wanted(topic: str, partition: int | None, kinds: list[str], since: str) -> 
 
 
 def _read_store(listing: Listing, uri: str, cluster: str | None) -> None:
-    from kraft.rebuild import CannotRebuild  # noqa: PLC0415
+    from kraft.rebuilding.rebuild import CannotRebuild  # noqa: PLC0415
     from object_store.blocking import BlockingStore  # noqa: PLC0415
     from object_store.errors import NoStore, StoreError  # noqa: PLC0415
     from object_store.uri import InvalidStoreUri  # noqa: PLC0415

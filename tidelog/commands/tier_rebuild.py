@@ -23,7 +23,7 @@ from tidelog.commands.cluster import prepare_cluster, require_layout, start_deta
 from tidelog.output import EXIT_USAGE, Json, fail, show
 
 if TYPE_CHECKING:
-    from kraft.rebuild import NamedBroker
+    from kraft.rebuilding.rebuild import NamedBroker
     from tidelog.admin.library_client import AdminClient
     from tidelog.tier.rebuild import Prepared
 
@@ -217,7 +217,7 @@ def _warn(text: str) -> None:
 def _prepare(tier: str, cluster: str | None, places: list[NamedBroker], no_wait: bool) -> Prepared:
     """See that the bucket can be read, take it over, and read it as the old cluster has left it; ends the command
     when it cannot be done."""
-    from kraft.rebuild import CannotRebuild  # noqa: PLC0415
+    from kraft.rebuilding.rebuild import CannotRebuild  # noqa: PLC0415
     from object_store.blocking import BlockingStore  # noqa: PLC0415
     from object_store.errors import StoreError  # noqa: PLC0415
     from object_store.uri import InvalidStoreUri  # noqa: PLC0415
@@ -249,14 +249,14 @@ def _prepare(tier: str, cluster: str | None, places: list[NamedBroker], no_wait:
 
 def _local_places(root: Path) -> list[NamedBroker]:
     from kraft.image.cells import DEFAULT_CELL  # noqa: PLC0415
-    from kraft.rebuild import NamedBroker  # noqa: PLC0415
+    from kraft.rebuilding.rebuild import NamedBroker  # noqa: PLC0415
 
     brokers = require_layout(root).brokers
     return [NamedBroker(node.node_id, node.rack or None, node.cell or DEFAULT_CELL) for node in brokers]
 
 
 def _broker_places(texts: list[str]) -> list[NamedBroker]:
-    from kraft.rebuild import NamedBroker  # noqa: PLC0415
+    from kraft.rebuilding.rebuild import NamedBroker  # noqa: PLC0415
 
     found = []
     for text in texts:

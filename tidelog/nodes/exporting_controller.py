@@ -6,9 +6,9 @@ from __future__ import annotations
 from broker.tier.opening import LateStore
 from common.metrics import Metrics
 from common.ports import Ports
+from kraft.audit.metadata_export import metadata_events
 from kraft.controller.node import ControllerNode
 from kraft.controller.tier_configs import REMOTE_STORAGE
-from kraft.metadata_export import metadata_events
 from object_store.opening import open_store
 from object_store.uri import parse_uri
 from tidelog.configuration.job_schedule import parse_schedule

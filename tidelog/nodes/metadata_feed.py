@@ -9,10 +9,10 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 
+from kraft.audit.metadata_audit import MetadataAudit
 from kraft.controller.state_machine import MetadataStateMachine
 from kraft.image.delta import MetadataDelta
 from kraft.image.metadata import EMPTY_IMAGE, MetadataImage
-from kraft.metadata_audit import MetadataAudit
 from kraft.metadata_log import unframe_batches
 from records.audit_event import AuditEvent, AuditSource
 from tiering.exports.audit_export import AuditPiece

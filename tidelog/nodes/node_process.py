@@ -30,7 +30,7 @@ from common.node_settings.catalogue import NODE_SETTINGS
 from common.node_settings.identity import NodeSettings
 from common.node_settings.tier import TierSettings
 from common.settings import SettingError
-from kraft.broker_lifecycle import RegistrationRefused
+from kraft.observers.broker_lifecycle import RegistrationRefused
 from kraft.quorum.voter_guard import VoterRefused
 from object_store.limits import StoreLimits
 from object_store.opening import open_store

@@ -12,7 +12,7 @@ from typing import Any
 
 from kraft.image.cells import DEFAULT_CELL
 from kraft.image.snapshot import encode_snapshot
-from kraft.rebuild import CannotRebuild, NamedBroker, Rebuild, Rebuilder, TieredPartition, TieredTopic
+from kraft.rebuilding.rebuild import CannotRebuild, NamedBroker, Rebuild, Rebuilder, TieredPartition, TieredTopic
 from object_store.errors import VersionConflict
 from object_store.store import ObjectStore
 from records.events import Event, Events, EventsHeader, decode_events, encode_events

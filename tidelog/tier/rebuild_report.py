@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from common.identifiers import uuid_text
-from kraft.rebuild import Rebuild, RebuiltTopic
+from kraft.rebuilding.rebuild import Rebuild, RebuiltTopic
 from object_store.store import ObjectStore
 from records.events import Event, Events
 from tidelog.moments import utc

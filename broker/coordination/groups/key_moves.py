@@ -19,12 +19,12 @@ from broker.coordination.placement import partition_for
 from broker.coordination.shard import CoordinatorRecord
 from common.errors import ErrorCode, MalformedFrame, OutcomeUnknown, ProtocolError, known_error
 from common.lifecycle import duty, end_task
-from kraft.controller_channel import ControllerUnavailable
 from kraft.image.delta import MetadataDelta
 from kraft.image.key_ranges import range_at, range_for
 from kraft.image.metadata import MetadataImage
 from kraft.image.tenants import TenantImage
 from kraft.image.topics import KeyRange, TopicImage
+from kraft.observers.controller_channel import ControllerUnavailable
 from kraft.records import KeysPhase
 from kraft.topic_names import GROUP_TOPIC
 from wire.client import CallTimeout, ConnectionLost, TooManyCalls

@@ -15,9 +15,9 @@ from typing import Protocol
 from broker.coordination.groups.coordinator import GroupCoordinator
 from common.errors import MalformedFrame, OutcomeUnknown, ProtocolError
 from common.lifecycle import duty, end_task
-from kraft.controller_channel import C, ControllerUnavailable
 from kraft.image.delta import MetadataDelta
 from kraft.image.metadata import MetadataImage
+from kraft.observers.controller_channel import C, ControllerUnavailable
 from kraft.records import TenantState
 from wire.messages import Request, TenantGroupsClearedRequest
 

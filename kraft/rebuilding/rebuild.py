@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from common.errors import ProtocolError
-from kraft.access_rebuild import ACCESS_REBUILD_RULES, RebuiltAccess
 from kraft.controller.placement import ReplicaPlacer, UsableBroker
 from kraft.features import INITIAL_LEVELS, SUPPORTED_FEATURES
 from kraft.image.cells import DEFAULT_CELL
@@ -22,6 +21,7 @@ from kraft.image.configs import CLUSTER_DEFAULT
 from kraft.image.delta import ReplayError, replayed
 from kraft.image.metadata import EMPTY_IMAGE, MetadataImage
 from kraft.image.tenants import TenantImage, tenant_of
+from kraft.rebuilding.access_rebuild import ACCESS_REBUILD_RULES, RebuiltAccess
 from kraft.records import (
     NO_LEADER,
     ClusterRecord,

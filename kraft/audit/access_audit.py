@@ -1,4 +1,4 @@
-"""Audit events of credentials, ACLs, tenants, keys and cells; a part of `kraft.metadata_audit`. Pure.
+"""Audit events of credentials, ACLs, tenants, keys and cells; a part of `kraft.audit.metadata_audit`. Pure.
 
 No event holds any part of a verifier.
 """

@@ -1,10 +1,10 @@
 """Following the committed metadata from outside the quorum, as brokers and proxies do.
 
 The observer asks any controller for the committed records after its own end, folds them into its image, tells its
-subscribers, and keeps an fsynced copy (`kraft.local_copy`) so that a restart needs only what it missed. It never
-goes back: an answer with a lower epoch or end than its own is ignored and another controller is asked. If the active
-controller itself keeps knowing less than this node, or something else at the same place, then this node's metadata
-is not of that quorum, and the node has to stop.
+subscribers, and keeps an fsynced copy (`kraft.observers.local_copy`) so that a restart needs only what it missed. It
+never goes back: an answer with a lower epoch or end than its own is ignored and another controller is asked. If the
+active controller itself keeps knowing less than this node, or something else at the same place, then this node's
+metadata is not of that quorum, and the node has to stop.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from kraft.image.difference import differing
 from kraft.image.metadata import EMPTY_IMAGE, MetadataImage
 from kraft.image.snapshot import DamagedSnapshot, decoding
 from kraft.links import Link, Links
-from kraft.local_copy import LocalCopy, NoRoom
 from kraft.metadata_log import frames_in
+from kraft.observers.local_copy import LocalCopy, NoRoom
 from kraft.records import METADATA_TOPIC, PIECE_RECORDS_MAX
 from wire.client import CallTimeout, ConnectionLost, TooManyCalls
 from wire.messages import FetchRequest, FetchResponse, FetchSnapshotRequest, schema_uuid

@@ -3,7 +3,7 @@
 An export is made of the records that build the present image from nothing, so a type either has an event or says why
 it never stands in a snapshot. The value of a setting that is secret, or that this version does not know, is withheld,
 and so are the verifiers of passwords.
-`kraft.rebuild` has the other half: what becomes of each event in a rebuilt cluster.
+`kraft.rebuilding.rebuild` has the other half: what becomes of each event in a rebuilt cluster.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from common.node_settings.controllers import ControllerSettings
 from common.node_settings.replication import ReplicationSettings
 from common.ports import Ports
 from common.settings import same, seconds
-from kraft.controller_channel import ControllerChannel, ControllerUnavailable
+from kraft.observers.controller_channel import ControllerChannel, ControllerUnavailable
 from kraft.records import Endpoint
 from wire.messages import BrokerHeartbeatRequest, BrokerHeartbeatResponse, BrokerRegistrationRequest, schema_uuid
 

@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from kraft.access_audit import ACCESS_RULES, AccessAudit
+from kraft.audit.access_audit import ACCESS_RULES, AccessAudit
+from kraft.audit.metadata_export import is_withheld
 from kraft.image.brokers import BrokerImage
 from kraft.image.metadata import MetadataImage
 from kraft.image.partitions import PartitionImage
-from kraft.metadata_export import is_withheld
 from kraft.records import (
     Batch,
     BrokerRegistrationChangeRecord,

@@ -1,0 +1,1 @@
+"""The first metadata of a cluster that is rebuilt from its object store."""
