@@ -23,6 +23,8 @@ class EmbeddedCluster:
 
     stopped: ClassVar[Callable[[EmbeddedCluster], None]] = staticmethod(lambda cluster: None)
     """Called with each cluster that has been stopped, before its directory goes."""
+    run_command: ClassVar[Callable[[Sequence[str], float], subprocess.CompletedProcess[str]]]
+    """Runs `tidelog …`, with a limit in seconds."""
 
     def __init__(
         self,
@@ -72,8 +74,7 @@ class EmbeddedCluster:
         return self._run([words[0], "--data", str(self.data), *words[1:]])
 
     def _run(self, words: list[str]) -> str:
-        line = [sys.executable, "-m", "tidelog", *words]
-        done = subprocess.run(line, capture_output=True, text=True, timeout=START_TIMEOUT_S, check=False)
+        done = EmbeddedCluster.run_command(words, START_TIMEOUT_S)
         if done.returncode:
             raise RuntimeError(f"tidelog {' '.join(words)}: {done.stderr.strip() or done.stdout.strip()}")
         return done.stdout
@@ -100,6 +101,14 @@ class EmbeddedCluster:
     def nodes(self) -> list[dict[str, Any]]:
         rows: list[dict[str, Any]] = json.loads(self.command("ps", "--json"))
         return rows
+
+
+def run_command(words: Sequence[str], timeout_s: float) -> subprocess.CompletedProcess[str]:
+    line = [sys.executable, "-m", "tidelog", *words]
+    return subprocess.run(line, capture_output=True, text=True, timeout=timeout_s, check=False)
+
+
+EmbeddedCluster.run_command = staticmethod(run_command)
 
 
 def held_loops(data: Path) -> list[str]:

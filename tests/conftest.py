@@ -18,6 +18,7 @@ from bench.embedded import EmbeddedCluster, held_loops
 from common.loop_watch import Held, LoopWatch
 from tests.brief_java import use_brief_java
 from tests.lanes import is_quick_file, is_quick_test
+from tests.prepared_command import prepared
 from tests.virtual_time import VirtualLoop
 from tidelog.nodes.stack_sampling import LOOP_MODULES, StackSampling
 
@@ -109,3 +110,4 @@ def _no_node_was_held(cluster: EmbeddedCluster) -> None:
 
 
 EmbeddedCluster.stopped = staticmethod(_no_node_was_held)
+EmbeddedCluster.run_command = staticmethod(prepared)

@@ -23,7 +23,6 @@ from tiering.shard.shard_protocol import Adopt, FinishCopy, StartCopy
 from tiering.upkeep.sweeper import Sweeper, SweepLimits, SweepReport
 
 pytestmark = pytest.mark.virtual_time
-
 VALUE = b"v" * 200
 
 
@@ -31,8 +30,7 @@ async def filled(lab: Lab, count: int = 20, node: int = 0) -> None:
     """`count` batches of one record each, acknowledged by all."""
     connection = await lab[node].connect()
     for _ in range(count):
-        row = await produce(connection, batch(VALUE))
-        assert row.error_code == ErrorCode.NONE
+        assert (await produce(connection, batch(VALUE))).error_code == ErrorCode.NONE
 
 
 async def test_what_is_closed_and_committed_is_copied_byte_for_byte(tmp_path: Path) -> None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import stat
-import subprocess
-import sys
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -32,6 +30,7 @@ from kafka.admin import ACLResourcePatternType as PythonPattern
 from kafka.admin import ResourceType as PythonResource
 
 from bench.embedded import EmbeddedCluster
+from tests.prepared_command import prepared
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(180), pytest.mark.filterwarnings("ignore")]
 
@@ -153,8 +152,7 @@ def test_confluent_alters_and_describes_scram_users(admin: AdminClient) -> None:
 
 def fails(cluster: EmbeddedCluster, status: int, *words: str) -> str:
     """What `tidelog …` says when it ends so."""
-    line = [sys.executable, "-m", "tidelog", *words, "--data", str(cluster.data)]
-    done = subprocess.run(line, capture_output=True, text=True, timeout=WAIT_S * 2, check=False)
+    done = prepared([*words, "--data", str(cluster.data)])
     assert done.returncode == status, done.stderr
     assert done.stderr.count("\n") == 1 or status == 2
     return done.stderr

@@ -22,6 +22,7 @@ from records.record import Record
 from spark_offload.export.job import run
 from spark_offload.export.options import ExportOptions
 from spark_offload.running.job import SilentProgress
+from tests.prepared_command import prepared
 from tests.spark_offload.export_rows import RandomPartition, data_files, random_partitions, rows_of, table_of
 from tests.spark_offload.tier_builder import NOW, BuiltPartition, TierBuilder, batch, plain_batches
 
@@ -199,7 +200,7 @@ def test_a_command_that_is_killed_and_given_again(tier: TierBuilder, tmp_path: P
     ],
 )
 def test_what_cannot_be_meant_ends_with_two(tier: TierBuilder, words: list[str], message: str) -> None:
-    done = tidelog("--tier", tier.uri, "--topic", "flights", *words)
+    done = prepared(["spark", "export", "--master", "local[2]", "--tier", tier.uri, "--topic", "flights", *words])
     assert (done.returncode, done.stdout) == (2, "")
     assert message in done.stderr
     assert len(done.stderr.splitlines()) == 1

@@ -19,6 +19,7 @@ from records.record import Record
 from spark_offload.options import OptionError
 from spark_offload.running.job import JobOptions, Problem, Report, SilentProgress
 from spark_offload.running.session import java_directory
+from tests.prepared_command import prepared
 from tests.spark_offload.tier_builder import NOW, TierBuilder, batch
 from tidelog.spark_jobs import spark_job
 from tidelog.spark_jobs.job_progress import LineProgress, amount, open_progress
@@ -122,7 +123,7 @@ def test_what_cannot_be_meant_is_told_before_spark_starts(
         TierBuilder(tmp_path / "crowded", cluster)
     places = {"TIER": tier.uri, "EMPTY": str(empty), "CROWDED": (tmp_path / "crowded").as_uri()}
     places["OUT"] = (tmp_path / "out").as_uri()
-    done = tidelog(*(places.get(word, word) for word in words))
+    done = prepared(["spark", *(places.get(word, word) for word in words)])
     assert done.returncode == code, done.stderr
     assert told in done.stderr
     assert "WARNING" not in done.stderr  # no Java was started

@@ -6,7 +6,6 @@ import asyncio
 import json
 import os
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,6 +17,7 @@ from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 from bench.embedded import EmbeddedCluster, free_ports
 from object_store.opening import open_store
 from records.events import Event
+from tests.prepared_command import prepared
 from tiering.bucket.keys import TierRoot
 from tiering.exports.exports import GROUPS, METADATA, POSITIONS, newest_exports
 
@@ -33,8 +33,7 @@ Record = tuple[int, int, int, bytes, bytes]
 
 
 def tidelog(*words: str) -> subprocess.CompletedProcess[str]:
-    line = [sys.executable, "-m", "tidelog", *words]
-    return subprocess.run(line, capture_output=True, text=True, timeout=150, check=False)
+    return prepared(words)
 
 
 def succeeded(*words: str) -> Any:
