@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.sim.bugs import planted
 from tests.sim.cluster import Report, run_seed
 from tests.sim.nemesis import KINDS, STORE, shrink
 from tests.sim.plan import draw_plan
@@ -120,10 +119,17 @@ def test_a_seed_runs_alike_in_other_processes(seed: int) -> None:
     assert len(shown) == 1
 
 
-def test_shrinking_finds_the_fault_that_matters() -> None:
-    with planted("elect_outside_isr_and_elr"):
-        report = next(report for seed in range(60) if (report := run_seed(seed)).failure)
-        faults = list(report.plan.faults)
-        fewer, _ = shrink(faults, lambda few: bool(run_seed(report.plan.seed, faults=few).failure))
-    assert len(fewer) <= len(faults)
-    assert run_seed(report.plan.seed, faults=fewer).failure == ""
+@pytest.mark.parametrize("matter", [(0,), (5,), (1, 4), (0, 2, 6)])
+def test_shrinking_leaves_the_faults_that_matter(matter: tuple[int, ...]) -> None:
+    faults = next(list(plan.faults) for seed in range(DRAWN) if len((plan := draw_plan(seed)).faults) > 6)
+    needed = [faults[number] for number in matter]
+    fewer, runs = shrink(faults, lambda few: all(fault in few for fault in needed))
+    assert fewer == needed
+    assert runs < len(faults) ** 2
+
+
+def test_a_seed_runs_with_the_faults_that_are_left() -> None:
+    left = draw_plan(UNTIERED).faults[:1]
+    report = run_seed(UNTIERED, faults=left)
+    assert (report.plan.faults, report.failure) == (left, "")
+    assert report.acknowledged != run(UNTIERED).acknowledged  # another course than with all of them
