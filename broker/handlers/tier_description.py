@@ -265,6 +265,7 @@ def _led_status(led: LedPartition, publisher: ManifestPublisher, damage: Sequenc
         copying=0 if view is None else len(view.copying()),
         deleting=0 if view is None else len(view.deleting()),
         failures=led.failures,
+        waits_for=led.trouble or None,
         manifest_version=None if published is None else published.version,
         manifest_trouble=publisher.trouble(partition.topic_id, partition.index),
         rewritten=0 if view is None else view.rewritten_count,

@@ -93,6 +93,8 @@ def held_from(partition: Partition) -> int:
     """The offset from which on every replica that is or may be in sync, or may lead from the ELR, has the log on its
     disk; it keeps it there, for it has said that it has forgotten the tier of before. Raises NotNow until all have.
 
+    One that is down is waited for: it may lead again, and what it lacks would then be nowhere once the tier is empty,
+    though it was acknowledged and lies behind the log's start.
     No other replica joins the ISR that lacks more than this leader does: see `Replica.admits`.
     """
     replicas, image = partition.replica_set, partition.image
@@ -107,5 +109,5 @@ def held_from(partition: Partition) -> int:
         else:
             lowest = max(lowest, follower.held.lacks_below)
     if silent:
-        raise NotNow(f"tiering was disabled: brokers {silent} have yet to say what they hold")
+        raise NotNow(f"tiering was disabled: brokers {silent}, of ISR or ELR, have yet to report what they hold")
     return lowest

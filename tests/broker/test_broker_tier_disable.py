@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from broker.handlers.tier_description import _led_status
 from broker.partitions.partition import Partition
 from common.errors import ErrorCode, ProtocolError
 from tests.broker.replication_lab import eventually
@@ -118,18 +119,27 @@ async def test_enabling_it_again_at_once_empties_the_tier_all_the_same(tmp_path:
         lab.bucket.check()
 
 
-async def test_a_replica_in_sync_that_is_silent_is_waited_for(tmp_path: Path) -> None:
+def waits_for(lab: TierLab) -> str:
+    """As the leader's status shows it."""
+    tier = lab.tiers[0]
+    return "".join(_led_status(led, tier.publisher, ()).waits_for or "" for led in tier.service.led)
+
+
+async def test_a_replica_in_sync_that_is_silent_is_waited_for(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async with TierLab(tmp_path, 2) as lab:
         lab.create_tiered(0, 1)
         await half_local(lab, 0)
         await lab.kill(1)
         disable(lab)
-        await eventually(lambda: bool(lab.tiers[0].service.led) and "[1]" in lab.tiers[0].service.led[0].trouble)
+        await eventually(lambda: "brokers [1]," in waits_for(lab))
+        logged = [one for one in caplog.records if one.message == "the tier waits"]
+        assert "brokers [1]," in logged[0].cause  # type: ignore[attr-defined]
         assert lab.bucket.count(Empty) == 0
         assert lab.bucket.segment_keys()
         assert lab.partition(0).log.log_start_offset == 0
         await lab[1].start()
         await eventually(lambda: lab.bucket.tier.generation == 1)
+        await eventually(lambda: not waits_for(lab))
 
 
 @pytest.mark.parametrize("point", ["before Empty", "after Empty"])

@@ -143,6 +143,7 @@ def _row(broker: int, led: LedStatus) -> dict[str, Any]:
         troubles.append(f"reads fail: {led.read_trouble}{more}")
     if led.failures:
         troubles.append(f"{led.failures} failures in a row")
+    troubles.append(led.waits_for or "")
     trouble = "; ".join(filter(None, troubles)) or None
     return {
         "topic": led.topic,

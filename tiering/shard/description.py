@@ -27,9 +27,10 @@ class LedStatus(msgspec.Struct, frozen=True, kw_only=True):
 
     `copy_lag_bytes` are those of closed segments that the tier does not hold yet. `deleting` segments wait for their
     delay. `rewritten` of the `segments` a job has made; below `erased_end_offset` records were erased, and
-    `holds_erased` says that the leader's disk still has some of them. `failures` counts attempts in a row that came to
-    nothing. `manifest_trouble` says why no further manifest is published. `unreadable` parts of segments were damaged
-    or missing when they were last asked for, and `read_trouble` names the one that failed last.
+    `holds_erased` says that the leader's disk still has some of them. `failures` counts attempts in a row that came
+    to nothing, and `waits_for` says why. `manifest_trouble` says why no further manifest is published. `unreadable`
+    parts of segments were damaged or missing when they were last asked for, and `read_trouble` names the one that
+    failed last.
     """
 
     topic: str
@@ -48,6 +49,7 @@ class LedStatus(msgspec.Struct, frozen=True, kw_only=True):
     copying: int = 0
     deleting: int = 0
     failures: int = 0
+    waits_for: str | None = None
     manifest_version: int | None = None
     manifest_trouble: str | None = None
     rewritten: int = 0
