@@ -8,10 +8,9 @@ import pytest
 
 from broker.coordination.groups.config import GroupConfig
 from broker.coordination.groups.group_shard import NAMES_AT_ONCE
-from broker.coordination.groups.rebalance import ANSWERS_AT_ONCE
+from broker.coordination.groups.rebalance import ANSWERS_AT_ONCE, ANSWERS_TURN_S
 from broker.coordination.groups.records import group_record, offset_record
 from broker.coordination.groups.values import CommittedOffset, GroupMetadata, GroupState, JoinReply
-from broker.coordination.shard import CoordinatorRecord, Now
 from common.errors import ErrorCode
 from common.pacing import SLICE_COST
 from tests.broker.group_driver import GROUP, GroupDriver, subscription
@@ -68,28 +67,21 @@ def test_a_rebalance_of_a_large_group_while_members_sync_refuses_them_in_turns()
     assert driver.shard.describe(GROUP).state is GroupState.COMPLETING_REBALANCE
 
 
-def test_the_subscriptions_of_a_generation_are_read_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_subscriptions_of_a_generation_are_read_in_turns() -> None:
     members, topics = 20, 2_000
     driver, most = GroupDriver(QUICK), 0
-    expire = driver.shard.expire
-
-    def counted(now: Now) -> list[CoordinatorRecord]:
-        nonlocal most
-        with counted_calls() as count:
-            records = expire(now)
-        most = max(most, count.calls)
-        return records
-
     for member in range(members):
         topics_of = subscription([f"t-{member}-{at}" for at in range(topics)])
         driver.join(driver.new_member_id(), protocols=(("range", topics_of),))
-    monkeypatch.setattr(driver.shard, "expire", counted)
     driver.advance(0.0)
     group = driver.shard.groups[GROUP]
     assert group.state is GroupState.COMPLETING_REBALANCE
     assert group.subscribed is None
     assert group.is_subscribed_to("unknown yet"), "nothing expires meanwhile"
-    driver.advance(1.0)
+    while group.reading is not None:
+        with counted_calls() as count:
+            driver.advance(ANSWERS_TURN_S)
+        most = max(most, count.calls)
     assert 0 < most < members * topics / 2
     assert group.subscribed is not None
     assert len(group.subscribed) == members * topics

@@ -67,6 +67,19 @@ class FaultyFile(MachineFile):
             raise OSError(self.disk.fsync_errno, "injected")
 
 
+class OpenGate:
+    """Whoever opens one of `paths` stands still before, or after, it is open, until `go_on` is set."""
+
+    def __init__(self, paths: Sequence[str], *, before: bool) -> None:
+        self.paths = paths
+        self.before = before
+        self.reached, self.go_on = threading.Event(), threading.Event()
+
+    def pass_through(self) -> None:
+        self.reached.set()
+        assert self.go_on.wait(10)
+
+
 class FaultyDisk(UnsyncedDisk):
     """Everything works until a field says otherwise."""
 
@@ -78,6 +91,7 @@ class FaultyDisk(UnsyncedDisk):
         self.slow_s = 0.0  # what the clock shows a write to take
         self.write_gate: threading.Event | None = None  # writes off the loop wait for it
         self.fsync_gate: threading.Event | None = None
+        self.open_gate: OpenGate | None = None
         self.loop_thread = threading.get_ident()
         self.loop_writes = 0
         self.fsyncs: list[str] = []
@@ -100,7 +114,13 @@ class FaultyDisk(UnsyncedDisk):
         if self.files_max is not None and self.files_open >= self.files_max:
             raise OSError(errno.EMFILE, "injected")
         self.files_open += 1
-        return FaultyFile(super().open(path, create=create).fd, self, path)
+        gate = self.open_gate if self.open_gate is not None and path in self.open_gate.paths else None
+        if gate is not None and gate.before:
+            gate.pass_through()
+        file = FaultyFile(super().open(path, create=create).fd, self, path)
+        if gate is not None and not gate.before:
+            gate.pass_through()
+        return file
 
     def free_bytes(self) -> int:
         return super().free_bytes() if self.free is None else self.free

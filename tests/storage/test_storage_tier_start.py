@@ -20,7 +20,7 @@ from storage.leader_epochs import LeaderEpochCache
 from storage.partition_log import PartitionLog
 from storage.producer_snapshot import Snapshot, encode_snapshot
 from storage.segment import SNAPSHOT_SUFFIX, file_stem
-from tests.storage.log_workbench import TOPIC_ID, FaultyFile, Workbench, append, produced
+from tests.storage.log_workbench import TOPIC_ID, OpenGate, Workbench, append, produced
 from tests.storage.test_storage_tiered_log import TIERED
 
 NOTHING = encode_snapshot(Snapshot([], []))
@@ -144,36 +144,26 @@ async def test_a_log_of_the_same_name_waits_for_the_one_before(bench: Workbench)
 @pytest.mark.parametrize("is_open", [False, True])
 @pytest.mark.parametrize("flushes", [False, True])
 async def test_nothing_gets_into_the_directory_of_a_later_log_of_the_name(
-    bench: Workbench, monkeypatch: pytest.MonkeyPatch, *, is_open: bool, flushes: bool
+    bench: Workbench, *, is_open: bool, flushes: bool
 ) -> None:
     """The topic is deleted and made again while a thread is about to open a file there, or has just opened it."""
     before, begun = await bench.log(), list[int]()
-    gate, stands, right = threading.Event(), threading.Event(), bench.disk.open
-
-    def opened(path: str, *, create: bool = False) -> FaultyFile:
-        file = right(path, create=create) if is_open else None
-        if path in suspect:
-            stands.set()
-            assert gate.wait(10)
-        return file or right(path, create=create)
-
     names = [LEADER_EPOCHS + TEMPORARY_SUFFIX]
     if not flushes:
         names = [f"{10:020d}{SNAPSHOT_SUFFIX}", temporary(f"{10:020d}{SNAPSHOT_SUFFIX}")]
-    suspect = [join(before.directory, name) for name in names]
-    monkeypatch.setattr(bench.disk, "open", opened)
+    bench.disk.open_gate = gate = OpenGate([join(before.directory, name) for name in names], before=not is_open)
     if flushes:
         append(before, produced())
         before.roll(0)  # which has the closed segment flushed, with the epochs of now
     else:
         begin(before, 10, begun)
-    await until(stands.is_set)
-    monkeypatch.setattr(bench.disk, "open", right)
+    await until(gate.reached.is_set)
+    bench.disk.open_gate = None
     bench.directory.delete_log(before)
     after = bench.directory.create_log("t", 0, bytes(16), TIERED)
     assert after.directory == before.directory
     there = bench.disk.list(after.directory)
-    gate.set()
+    gate.go_on.set()
     await bench.directory.settle()
     assert bench.disk.list(after.directory) == there
     assert bench.directory.offline is None
