@@ -42,13 +42,14 @@ async def adopt(led: LedPartition, store: ObjectStore, root: TierRoot, calls: Ti
         await _check_store(store, root, incarnation)
         return
     head, segments = manifest
+    log_start = head.log_start_offset if segments else max(head.log_start_offset, head.end_offset)
     size = SEGMENTS_PER_REQUEST_MAX
     for at in range(0, max(len(segments), 1), size):
         request = Adopt(
             led.leader_epoch,
             led.broker_epoch,
             head.version,
-            head.log_start_offset,
+            log_start,
             list(segments[at : at + size]),
             at + size >= len(segments),
             led.partition.tier_generation,

@@ -41,6 +41,7 @@ EPOCH_MARGIN = 100
 PRODUCER_ID_MARGIN = 1_000_000  # a thousand blocks: what may have been given away after the last export
 PRODUCER_ID_UNKNOWN = 1 << 40  # above any that a cluster without an export can have given away
 REMOTE_STORAGE = "remote.storage.enable"
+GENERATION = "tidelog.tier.generation"
 KEEP_ALL = {"retention.ms": "-1", "retention.bytes": "-1"}
 
 
@@ -59,11 +60,13 @@ class NamedBroker:
 
 @dataclass(frozen=True, slots=True)
 class TieredPartition:
-    """What a partition's newest manifest says; `leader_epoch` is the highest one in it."""
+    """What a partition's newest manifest says; `leader_epoch` is the highest one in it. `is_empty`: it can be read, and
+    no records are in the tier."""
 
     log_start_offset: int
     end_offset: int
     leader_epoch: int
+    is_empty: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +97,12 @@ class RebuiltTopic:
     @property
     def is_tiered(self) -> bool:
         return self.configs.get(REMOTE_STORAGE, "").strip().lower() == "true"
+
+    @property
+    def has_left_tier(self) -> bool:
+        """Whether tiering was disabled, and the tier has been emptied: what is there says where the logs begin."""
+        was_disabled = not self.is_tiered and int(self.configs.get(GENERATION, "0")) > 0
+        return was_disabled and all(found.is_empty for found in self.partitions.values())
 
 
 @dataclass(slots=True)
@@ -164,8 +173,12 @@ class Rebuilder:
                     f"{found.name}: no export of the metadata names it, so its settings are not there; it is kept "
                     "without bounds of time and size until you set them"
                 )
-            topic.configs[REMOTE_STORAGE] = "true"
             topic.partitions.update(found.partitions)
+            if topic.has_left_tier:
+                continue
+            if topic.known and not topic.is_tiered:
+                self.notes.append(f"{found.name}: it is tiered again, for the object store holds some of its records")
+            topic.configs[REMOTE_STORAGE] = "true"
 
     def build(self, brokers: Sequence[NamedBroker], replication_factor: int, rng: random.Random) -> Rebuild:
         """Raises CannotRebuild. `replication_factor` is for what no export tells of."""
@@ -179,7 +192,9 @@ class Rebuilder:
         records += [FeatureLevelRecord(name, level) for name, level in self._features.items()]
         fewer = 0
         for topic in topics:
-            records.append(TopicRecord(topic.name, topic.topic_id, adopts_tier=topic.is_tiered))
+            records.append(
+                TopicRecord(topic.name, topic.topic_id, adopts_tier=topic.is_tiered or bool(topic.partitions))
+            )
             records += [ConfigRecord(ResourceType.TOPIC, topic.name, *item) for item in topic.configs.items()]
             wanted = max(map(len, topic.replicas.values()), default=replication_factor) or replication_factor
             room = rooms.of(topic.name)

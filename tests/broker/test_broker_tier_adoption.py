@@ -30,8 +30,10 @@ from tests.broker.replication_lab import (
     produce,
     row_of,
 )
+from tests.broker.test_broker_tier_copy_disable import configure
+from tests.broker.test_broker_tier_disable import disable, half_local
 from tests.broker.tier_lab import ROOT, TINY, TierLab
-from tiering.bucket.cluster_file import set_incarnation
+from tiering.bucket.cluster_file import begin_incarnation, set_incarnation
 from tiering.shard.shard_protocol import Adopt
 
 pytestmark = pytest.mark.virtual_time
@@ -65,6 +67,16 @@ async def filled_bucket(root: Path) -> tuple[dict[str, tuple[bytes, int]], int]:
 
         await eventually(is_published)
         return old.bucket.store.objects, end  # type: ignore[return-value]
+
+
+async def emptied_bucket(root: Path) -> tuple[dict[str, tuple[bytes, int]], int]:
+    """What is left of an old cluster's topic for which tiering was disabled, and where its log began then."""
+    async with TierLab(root) as old:
+        old.create_tiered(0)
+        await half_local(old, 0)
+        disable(old)
+        await eventually(lambda: not old.tiers[0].service.led, "nothing is left to look after")
+        return old.bucket.store.objects, old.bucket.tier.tier_end_offset  # type: ignore[return-value]
 
 
 async def refused(lab: Lab, node: int = 0) -> None:
@@ -146,3 +158,42 @@ async def test_leaders_that_change_while_they_adopt_show_nothing_or_all(tmp_path
         assert (await list_offset(client, -2)).offset == 0
         assert (await list_offset(client, -1)).offset == end
         assert lab.bucket.count(Adopt) >= 1
+
+
+@pytest.mark.parametrize("enabled", [False, True])
+async def test_a_rebuilt_topic_begins_where_its_tier_was_emptied_and_publishes_again(
+    tmp_path: Path, *, enabled: bool
+) -> None:
+    """No offset comes again: below the log's start in the tier, new records would be lost with the next claim."""
+    objects, end = await emptied_bucket(tmp_path / "old")
+    assert end > 0
+    async with TierLab(tmp_path / "new", 2) as lab:
+        lab.bucket.store.objects = objects  # type: ignore[assignment]
+        incarnation = (await begin_incarnation(lab.bucket.store, ROOT, NOW_MS)).incarnation
+        settings = {"remote.storage.enable": str(enabled).lower(), "tidelog.tier.generation": "1"}
+        changed = [ConfigRecord(ResourceType.TOPIC, TOPIC, *setting) for setting in settings.items()]
+        lab.controller.change(ClusterRecord("cluster-1", incarnation), *rebuilt(0, 1, leader=0)[:-1], *changed)
+        lab.controller.change(rebuilt(0, 1, leader=0)[-1])
+        await eventually(lambda: lab.partition(0).is_leader)
+        log = lab.partition(0).log
+        assert (log.log_start_offset, log.log_end_offset) == (end, end)
+        client = await lab[0].connect()
+        for number in range(20):
+            assert (await produce(client, batch(b"v" * 200))).base_offset == end + number
+        if not enabled:
+            assert not lab.bucket.segment_keys()
+            configure(lab, remote_storage_enable="true")
+        await lab.copied(0)
+        await eventually(lambda: lab.controller.isr == (0, 1))
+        tier = lab.bucket.tier
+        assert (tier.log_start_offset, next(tier.segments()).base_offset, tier.generation) == (end, end, 1)
+
+        def is_published() -> bool:
+            head = lab.tiers[0].publisher.published(TOPIC_ID, 0)
+            return head is not None and (head.incarnation, head.end_offset) == (incarnation, tier.tier_end_offset)
+
+        await eventually(is_published)
+        lab.controller.elect(1)
+        await eventually(lambda: lab.view(1) is not None)
+        assert lab.partition(1).log.log_start_offset == end
+        lab.bucket.check()

@@ -20,7 +20,7 @@ from storage.offset_index import OffsetIndex
 from tests.broker.replication_lab import NOW_MS, TOPIC, TOPIC_ID, Lab, LabBroker, eventually
 from tests.object_store.faulty_store import FaultyStore
 from tests.object_store.memory_store import MemoryStore
-from tiering.bucket.cluster_file import ClusterGuard
+from tiering.bucket.cluster_file import FIRST_INCARNATION, ClusterGuard
 from tiering.bucket.keys import PartitionPath, SegmentKey, TierRoot
 from tiering.bucket.segment import OFFSET_INDEX, TieredSegment
 from tiering.manifests.manifest_publisher import ManifestPublisher, PublisherLimits
@@ -151,7 +151,7 @@ class BrokerTier:
         self.store = FaultyStore(bucket.store, random.Random(1))
         ports = broker.machinery.ports
         store: ObjectStore = self.store
-        guard = ClusterGuard(store, ROOT, lambda: 1, ports.clock)
+        guard = ClusterGuard(store, ROOT, lambda: hosted.image.incarnation or FIRST_INCARNATION, ports.clock)
         self.publisher = ManifestPublisher(
             ManifestServices(store, ROOT, guard, ports.clock, random.Random(2)),
             PublisherLimits(interval_s=0.0, backoff_min_s=0.01, backoff_max_s=0.02),

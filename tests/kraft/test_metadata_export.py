@@ -129,6 +129,20 @@ def test_an_export_is_rebuilt_with_names_ids_settings_and_placement() -> None:
     assert decode_snapshot(encode_snapshot(new)).topics.by_id == new.topics.by_id
 
 
+@pytest.mark.parametrize("left", ["nothing", "records", "a manifest that cannot be read"])
+def test_a_topic_for_which_tiering_was_disabled_stays_so_unless_the_bucket_may_hold_some_of_it(left: str) -> None:
+    image = old_cluster()
+    disabled = [("remote.storage.enable", "false"), ("tidelog.tier.generation", "1")]
+    image = replayed(image, [ConfigRecord(ResourceType.TOPIC, "tiered", *setting) for setting in disabled])
+    empty = TieredPartition(9, 9, 4, is_empty=True)
+    last = {"nothing": empty, "records": TieredPartition(0, 50, 9)}.get(left, TieredPartition(0, 0, 0))
+    rebuild = rebuilt(image, [TieredTopic("tiered", TIERED, {0: empty, 1: last})])
+    assert rebuild.image.topics.by_name["tiered"].adopts_tier, "its log begins where the tier ended"
+    is_tiered = rebuild.image.configs.topic("tiered")["remote.storage.enable"]
+    assert is_tiered == ("false" if left == "nothing" else "true")
+    assert any("it is tiered again" in note for note in rebuild.notes) == (left != "nothing")
+
+
 def test_fewer_brokers_get_fewer_replicas_and_it_is_said() -> None:
     rebuild = rebuilt(old_cluster(), [], BROKERS[:1])
     assert {p.replicas for p in rebuild.image.topics.partitions()} == {(0,)}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tidelog.commands.tier_status import _row
-from tiering.description import LedStatus
+from tiering.shard.description import LedStatus
 
 LED = {
     "topic": "flights",

@@ -152,7 +152,7 @@ def read_offsets(path: Path) -> list[Event]:
 
 def _tiered(topic: FoundTopic) -> TieredTopic:
     partitions = {
-        index: TieredPartition(found.log_start_offset, found.end_offset, found.leader_epoch)
+        index: TieredPartition(found.log_start_offset, found.end_offset, found.leader_epoch, found.holds_nothing)
         for index, found in topic.partitions.items()
     }
     return TieredTopic(topic.name, topic.topic_id, partitions)

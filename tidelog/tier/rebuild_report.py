@@ -95,7 +95,9 @@ class RebuildReport:
         """In the order of the topics."""
         told: list[str] = []
         for topic in self._rebuild.topics:
-            if not topic.is_tiered:
+            if topic.has_left_tier and topic.partitions:
+                told.append(f"{topic.name}: tiering was disabled for it, so it begins empty where its tier ended")
+            elif not topic.is_tiered:
                 told.append(f"{topic.name}: it was not tiered, so it begins empty at offset 0")
             for index in range(topic.count):
                 told += [f"{topic.name}-{index}: {text}" for text in self._lacks(topic, index)]

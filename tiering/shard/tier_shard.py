@@ -322,7 +322,8 @@ def _adopt(tier: PartitionTier, request: Adopt, changes: Changes) -> Decision[Ti
         changes.keep_segment(segment)
         previous, end_offset = segment, segment.end_offset
     if request.final:  # last: a part of these records must not look like the whole
-        changes.put_partition(replace(adopting, adopting=False))
+        ends = max(adopting.tier_end_offset, log_start)  # of a tier that holds nothing any more: no offset comes again
+        changes.put_partition(replace(adopting, adopting=False, tier_end_offset=ends))
     return changes.done()
 
 

@@ -42,6 +42,11 @@ class FoundPartition:
         return self.manifest is not None and self.manifest.is_emptied
 
     @property
+    def holds_nothing(self) -> bool:
+        """Whether it can be told that no records of it are in the bucket."""
+        return not self.trouble and self.end_offset <= self.log_start_offset
+
+    @property
     def log_start_offset(self) -> int:
         return 0 if self.manifest is None else self.manifest.head.log_start_offset
 
