@@ -1,9 +1,8 @@
 """A bounded number of open files under any number of segments.
 
-Eviction is second chance (a clock): using a file costs one attribute store, no reordering. Files with pins are
-passed over, so the number may exceed the limit by the regions that are being sent, and by nothing else; `is_crowded`
-tells whoever makes regions for clients to make few. When the system has no more files to give, some of these go. All
-calls run on the event loop; threads open files of their own.
+Eviction is second chance (a clock): using a file costs one attribute store, no reordering. Pinned files are skipped,
+so regions that are being sent may exceed the limit; at `is_at_pin_limit` few regions are made for clients. When the
+system is out of file descriptors, some files are closed. All calls run on the event loop; threads open their own files.
 """
 
 from __future__ import annotations
@@ -97,13 +96,13 @@ class FileHandle:
                 self._owner.close(self)
 
     def is_intact(self) -> bool:
-        return True  # nobody but its log writes to it
+        return True  # only its log writes to it
 
     def cut_short(self) -> str:
         return self.path
 
     def retire(self) -> None:
-        """The segment is gone: close as soon as nobody reads."""
+        """The segment is deleted: close the file when its last reader has finished."""
         self.retired = True
         if self.pins == 0:
             self._owner.close(self)
@@ -151,8 +150,8 @@ class OpenFiles:
         return len(self.pinned_files)
 
     @property
-    def is_crowded(self) -> bool:
-        """So many files are pinned that a client with some of them in its replies gets no more at the moment."""
+    def is_at_pin_limit(self) -> bool:
+        """Whether so many files are pinned that clients with pinned files in their replies get no more for now."""
         return len(self.pinned_files) >= self._pinned_max
 
     def __len__(self) -> int:
@@ -195,7 +194,7 @@ class OpenFiles:
             handle.let_go()
 
     def close_all(self) -> None:
-        """At the end of the node; whoever still holds a region is cut off."""
+        """Close all files at the end of the node, also those with unsent regions."""
         while self._clock:
             handle, _ = self._clock.popitem(last=False)
             handle.let_go()

@@ -282,7 +282,7 @@ class PendingFetch:
             partition = position.partition
             if session is not None and (partition is None or partition.role is Role.OFFLINE):
                 self._watch((position,))  # hosted here since it was named: from now on it must be heard
-            if files is not None and unsent >= FAIR_UNSENT_FILES and files.is_crowded:
+            if files is not None and unsent >= FAIR_UNSENT_FILES and files.is_at_pin_limit:
                 read = reader.read(position, call, version, 0, False, self._client)  # its records come another time
             else:
                 read = reader.read(position, call, version, max(left, 0), empty, self._client)

@@ -1,14 +1,14 @@
 """Verifiers as one listener's clients may use them: operators' users on one kind, a tenant's keys on the other.
 
-An unknown user gets a made-up verifier that nothing matches (`broker.security.strangers`), and so does a user for a
-mechanism without a verifier. It is computed at every login, so that the time does not show whether the user exists.
+An unknown user gets a decoy (`broker.security.decoy_verifiers`), and so does a user for a mechanism without a
+verifier. It is computed at every login, so that the time does not show whether the user exists.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from broker.security.strangers import Forms, Strangers, forms_of
+from broker.security.decoy_verifiers import DecoyVerifiers, Forms, forms_of
 from kraft.image.credentials import ScramCredential
 from kraft.image.metadata import MetadataImage
 from kraft.records import ScramMechanism
@@ -17,9 +17,9 @@ from kraft.records import ScramMechanism
 class Credentials:
     """`tenant` None: an operators' listener."""
 
-    def __init__(self, image: Callable[[], MetadataImage], strangers: Strangers, tenant: str | None) -> None:
+    def __init__(self, image: Callable[[], MetadataImage], decoys: DecoyVerifiers, tenant: str | None) -> None:
         self._image = image
-        self._strangers = strangers
+        self._decoys = decoys
         self._tenant = tenant
 
     def scram(self, user: str, mechanism: ScramMechanism) -> ScramCredential:
@@ -37,14 +37,14 @@ class Credentials:
         return bool(self._found(user))
 
     def _forms(self, user: str, found: dict[ScramMechanism, ScramCredential]) -> Forms:
-        drawn = self._strangers.forms(user, self._tenant)
+        drawn = self._decoys.forms(user, self._tenant)
         return forms_of(found) if found else drawn
 
     def _verifier(
         self, user: str, found: dict[ScramMechanism, ScramCredential], forms: Forms, mechanism: ScramMechanism
     ) -> ScramCredential:
         form = dict(forms).get(mechanism, forms[0][1])  # one mechanism's form is the other's
-        made_up = self._strangers.verifier(user, mechanism, form)
+        made_up = self._decoys.verifier(user, mechanism, form)
         return found.get(mechanism, made_up)
 
     def _found(self, user: str) -> dict[ScramMechanism, ScramCredential]:

@@ -10,7 +10,7 @@ SCRAM_SHA_256, SCRAM_SHA_512 = "SCRAM-SHA-256", "SCRAM-SHA-512"
 
 
 class AuthenticationFailed(Exception):
-    """Why, in a few words that carry no secret: for logs and metrics. Clients are told the same whatever it was."""
+    """The cause, without secrets, for logs and metrics. Clients get the same error for all causes."""
 
     def __init__(self, cause: str) -> None:
         super().__init__(cause)
@@ -18,7 +18,7 @@ class AuthenticationFailed(Exception):
 
 
 class Authenticated(NamedTuple):
-    """The end of an exchange: who it is, what the client is still to be told, and until when its proof holds."""
+    """The end of an exchange: the principal, the last message to the client, and when the authentication expires."""
 
     user: str
     answer: bytes = b""

@@ -84,7 +84,7 @@ class Login:
     # what the dispatcher asks ------------------------------------------------------------------------------
 
     def count_frame(self) -> bool:
-        """Whether another frame of a stranger is to be looked at."""
+        """Whether another frame of an unauthenticated connection may be read."""
         self._frames += 1
         return self._frames <= FRAMES_MAX and not self._is_over
 

@@ -15,14 +15,14 @@ from broker.security.authorizer import Access, Authorizer, AuthorizerConfig
 from broker.security.config import SecurityConfig
 from broker.security.connection_rates import ConnectionRates
 from broker.security.credentials import Credentials
-from broker.security.departures import Departures
+from broker.security.decoy_verifiers import DecoyVerifiers
 from broker.security.exchange import OAUTHBEARER, PLAIN, SCRAM_SHA_256, Authenticated, Exchange
 from broker.security.login import Login
+from broker.security.moved_tenants import MovedTenants
 from broker.security.oauth import KeySet, OauthExchange
 from broker.security.plain import PlainExchange
 from broker.security.scram import NONCE_BYTES, ScramExchange
 from broker.security.session import ClientSession
-from broker.security.strangers import Strangers
 from broker.security.verifications import Verifications
 from common.host_names import parse_host
 from common.metrics import Metrics
@@ -62,7 +62,7 @@ class Security:
     ) -> None:
         self.config = config
         self.image = image
-        self.strangers = Strangers(secret)
+        self.decoys = DecoyVerifiers(secret)
         self.ports = ports
         self.frame_bytes_max = frame_bytes_max
         self.authorizer = Authorizer(config.authorizer or AuthorizerConfig())
@@ -70,7 +70,7 @@ class Security:
         self.key_set = KeySet(config, ports.clock)
         self.failures = FailureLog(logger, "authentication failed", now)
         self.rates = ConnectionRates(image, now, config.address_connection_rate, config.tenant_connection_rate)
-        self.departures = Departures(image, broker_id, self._close_left_behind)
+        self.moved_tenants = MovedTenants(image, broker_id, self._close_left_behind)
         self.authenticated = 0  # exchanges that succeeded, since the start
         self._logins: dict[str, dict[Login, None]] = {}  # by user
         self._of_tenant: dict[str, int] = {}
@@ -111,7 +111,7 @@ class Security:
             if count >= limits.get(CONNECTIONS_MAX, self.config.tenant_connections_max):
                 return "too many connections of the tenant"
             self._of_tenant[tenant] = count + 1
-            self.departures.look(tenant)
+            self.moved_tenants.look(tenant)
         session.belong_to(principal, tenant, self.rights(principal, session.client_host, tenant))
         if is_new:
             self._logins.setdefault(user, {})[login] = None
@@ -133,11 +133,11 @@ class Security:
                 self._of_tenant[tenant] = left
             else:
                 del self._of_tenant[tenant]
-                self.departures.forget(tenant)
+                self.moved_tenants.forget(tenant)
 
     def metadata_changed(self, delta: MetadataDelta, image: MetadataImage) -> None:
         """Take over ACLs, and end the connections of keys and tenants that are gone."""
-        self.strangers.metadata_changed(delta, image)
+        self.decoys.metadata_changed(delta, image)
         self.authorizer.follow(image.acls)
         access = delta.access
         gone = {key: None for key, before in access.keys_changed.items() if before is not None}
@@ -154,7 +154,7 @@ class Security:
                     login.session.connection.close()
         for tenant in self._of_tenant if delta.brokers_changed else access.tenants_changed:
             if tenant in self._of_tenant:
-                self.departures.look(tenant)
+                self.moved_tenants.look(tenant)
 
     def _close_left_behind(self, tenant: str) -> None:
         left = [login for logins in self._logins.values() if _tenant_of(logins) == tenant for login in logins]
@@ -209,7 +209,7 @@ class _Door:
         self._credentials = None
         if mechanism == OAUTHBEARER:
             return OauthExchange(security.config, security.key_set)
-        credentials = self._credentials = Credentials(security.image, security.strangers, self.tenant)
+        credentials = self._credentials = Credentials(security.image, security.decoys, self.tenant)
         if mechanism == PLAIN:
             return PlainExchange(credentials)
         kind = ScramMechanism.SHA_256 if mechanism == SCRAM_SHA_256 else ScramMechanism.SHA_512

@@ -159,8 +159,8 @@ class MetadataAudit:
                 if old is not None:
                     before[name] = old
         if known is not None:
-            fenced, leaving, crowded = (old if new is None else new for old, new in zip(known, given, strict=True))
-            self._brokers[record.broker_id] = (fenced, leaving, crowded)
+            fenced, leaving, low_on_disk = (old if new is None else new for old, new in zip(known, given, strict=True))
+            self._brokers[record.broker_id] = (fenced, leaving, low_on_disk)
         return {"event": AuditKind.BROKER_CHANGED, "cause": _cause(record), "before": before, "after": after}
 
     def _unregistered(self, record: UnregisterBrokerRecord) -> Fields:

@@ -11,7 +11,7 @@ from itertools import chain, islice
 
 from common.decision import Decision
 from common.errors import ErrorCode
-from kraft.controller.departures import is_listed, piece_of, with_first_piece
+from kraft.controller.broker_removal import is_listed, piece_of, with_first_piece
 from kraft.controller.elections import changes_where_leaders_lack, changes_where_room_lacks
 from kraft.controller.policy import ControllerPolicy
 from kraft.features import ROOM_LEVEL, TIDELOG_VERSION

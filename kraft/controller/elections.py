@@ -6,7 +6,7 @@ The eligible leader replicas (KIP-966) are those that left the ISR while it was 
 watermark has not moved since, so they hold all that was ever committed. A replica that stopped uncleanly is in neither
 set, whatever it was before.
 
-A broker leaves many partitions in pieces (`kraft.controller.departures`). Until the last one, some partitions still
+A broker leaves many partitions in pieces (`kraft.controller.broker_removal`). Until the last one, some partitions still
 list it, and every decision treats these as if it were gone: see `Standing`.
 """
 
@@ -43,11 +43,10 @@ class Election(Enum):
 
 
 class PartitionTarget(msgspec.Struct, frozen=True, gc=False):
-    """What shall become of a partition. Sets that are None stay.
+    """The intended state of a partition. Sets that are None stay.
 
-    `acceptable` says whether a broker may lead now. One whose disk is full (`crowded`) is elected only if no other
-    in-sync replica is left. Those that are `leaving` stay in no ISR; `unclean` are replicas that lost what they had not
-    flushed, and stay in no ELR either.
+    `acceptable`: whether a broker may lead now. One in `low_on_disk` is elected only if no other in-sync replica is
+    left. `leaving` brokers leave every ISR; `unclean` replicas lost unflushed records, and leave every ELR as well.
     """
 
     acceptable: Callable[[int], bool]
@@ -59,7 +58,7 @@ class PartitionTarget(msgspec.Struct, frozen=True, gc=False):
     removing: Replicas | None = None
     unclean: Collection[int] = ()
     election: Election = Election.KEEP
-    crowded: frozenset[int] = frozenset()
+    low_on_disk: frozenset[int] = frozenset()
     leaving: frozenset[int] = frozenset()
 
 
@@ -73,7 +72,7 @@ class Standing:
     """
 
     active: frozenset[int]
-    crowded: frozenset[int]
+    low_on_disk: frozenset[int]
     leaving: frozenset[int]
     unclean: frozenset[int]
 
@@ -118,7 +117,7 @@ class Targets:
             isr,
             unclean=standing.unclean,
             election=election or (Election.UNCLEAN if unclean else Election.KEEP),
-            crowded=standing.crowded,
+            low_on_disk=standing.low_on_disk,
             leaving=standing.leaving,
         )
 
@@ -214,7 +213,7 @@ def _elect(
 ) -> tuple[int, Cause]:
     """(leader, cause of the whole change)."""
     acceptable, current = target.acceptable, partition.leader
-    in_sync = sorted((r for r in replicas if r in isr and acceptable(r)), key=target.crowded.__contains__)
+    in_sync = sorted((r for r in replicas if r in isr and acceptable(r)), key=target.low_on_disk.__contains__)
     if in_sync:
         if target.election is Election.PREFERRED and in_sync[0] == replicas[0]:
             return in_sync[0], target.cause
@@ -265,7 +264,7 @@ def changes_where_room_lacks(
     able = frozenset(broker.broker_id for broker in image.brokers.values() if broker.may_join)
     records = []
     for topic, partition in _found(image, keys):
-        if targets.standing.crowded.isdisjoint(partition.isr) or able.isdisjoint(partition.isr):
+        if targets.standing.low_on_disk.isdisjoint(partition.isr) or able.isdisjoint(partition.isr):
             continue
         isr = tuple(r for r in partition.isr if r in able)
         if len(isr) < min(targets.min_isr(topic), partition.settled_replica_count):
@@ -316,7 +315,7 @@ def return_leaders(
     """Leadership returns to the first replica where that is active, in sync and has room; at most `changes_max` at a
     time."""
     targets = Targets(image, policy)
-    fit = targets.standing.active - targets.standing.crowded
+    fit = targets.standing.active - targets.standing.low_on_disk
     records: list[PartitionChangeRecord] = []
     for topic, partition in _found(image, image.topics.index.astray):
         yield LOOK_COST

@@ -19,8 +19,8 @@ from common.ports import Ports
 from common.settings import same, seconds
 from kraft.controller.attribution import attributed
 from kraft.controller.broker_loads import BrokerLoads
+from kraft.controller.broker_removal import is_listed
 from kraft.controller.brokers import decide_heartbeat, decide_registration, decide_unregister, fence
-from kraft.controller.departures import is_listed
 from kraft.controller.driver import ControllerDriver, Quorum, not_controller
 from kraft.controller.policy import ControllerPolicy
 from kraft.controller.sessions import BrokerSessions

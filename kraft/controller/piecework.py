@@ -16,7 +16,7 @@ from itertools import chain, islice
 from common.decision import Decision
 from common.errors import OutcomeUnknown, ProtocolError
 from common.lifecycle import duty, end_task
-from kraft.controller.departures import departure_piece, gone
+from kraft.controller.broker_removal import gone, removal_piece
 from kraft.controller.driver import ControllerDriver
 from kraft.controller.elections import (
     changes_where_isr_suffices,
@@ -110,8 +110,8 @@ class Piecework:
         while True:
             self._changed.clear()
             image = self._driver.image
-            crowded = [broker.broker_id for broker in image.brokers.values() if broker.lacks_room]
-            if not crowded:
+            low_on_disk = [broker.broker_id for broker in image.brokers.values() if broker.lacks_room]
+            if not low_on_disk:
                 self._room_known = EMPTY_IMAGE
             if self._driver.is_active:
                 try:
@@ -120,14 +120,14 @@ class Piecework:
                 except (ProtocolError, OutcomeUnknown):
                     await asyncio.sleep(self._config.retry_s)
                     continue
-                if crowded and loop.time() >= room_due_s and self._room_may_be_elsewhere(image):
+                if low_on_disk and loop.time() >= room_due_s and self._room_may_be_elsewhere(image):
                     room_due_s = loop.time() + self._config.room_look_s
                     index = image.topics.index
-                    keys = chain.from_iterable(chain(index.led_by(b), index.in_sync_with(b)) for b in crowded)
+                    keys = chain.from_iterable(chain(index.led_by(b), index.in_sync_with(b)) for b in low_on_disk)
                     self._walk(keys, changes_where_room_lacks)
                     continue
             try:
-                async with asyncio.timeout(self._config.room_look_s if crowded else None):
+                async with asyncio.timeout(self._config.room_look_s if low_on_disk else None):
                     await self._changed.wait()
             except TimeoutError:
                 pass
@@ -140,7 +140,7 @@ class Piecework:
     async def _step(self) -> bool:
         """Whether something was committed or looked at, so that there may be more."""
         if gone(standing_of(self._driver.image)):
-            left: int = await self._driver.write(self._departure)
+            left: int = await self._driver.write(self._removal)
             if left:
                 return True
         if not self._walks:
@@ -152,8 +152,8 @@ class Piecework:
             self._walks.remove(walk)
         return True
 
-    def _departure(self, image: MetadataImage) -> Decision[MetadataRecord, int]:
-        records: list[MetadataRecord] = list(departure_piece(image, self._policy))
+    def _removal(self, image: MetadataImage) -> Decision[MetadataRecord, int]:
+        records: list[MetadataRecord] = list(removal_piece(image, self._policy))
         return Decision(len(records), records)
 
 

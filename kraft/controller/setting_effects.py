@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from common.decision import Decision
 from common.pacing import Work
-from kraft.controller.departures import piece_of
+from kraft.controller.broker_removal import piece_of
 from kraft.controller.elections import CHANGE_COST, changes_where_leaders_lack, changes_where_min_isr_changes
 from kraft.controller.policy import (
     MIN_ISR,

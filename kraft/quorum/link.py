@@ -121,7 +121,7 @@ class Link:
     def _readable(self) -> None:
         if not self.is_open:
             return
-        # A stranger gets no more memory than a handshake needs.
+        # An unauthenticated peer gets no more memory than a handshake needs.
         scratch = self._scratch if self._session is not None else self._scratch[: 2 * HANDSHAKE_FRAME_BYTES_MAX]
         try:
             size = self._socket.recv_into(scratch)

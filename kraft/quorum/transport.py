@@ -23,7 +23,7 @@ from kraft.quorum.link import Link
 from kraft.quorum.message_filter import Message, check_message
 
 SCRATCH_BYTES = 256 << 10
-STRANGERS_MAX = 64
+UNAUTHENTICATED_MAX = 64
 
 _log = logging.getLogger(__name__)
 
@@ -73,7 +73,7 @@ class QuorumTransport:
         self._scratch = memoryview(bytearray(SCRATCH_BYTES))
         self._listener: Listener | None = None
         self._links: dict[int, Link] = {}  # by voter, opened for Raft
-        self._strangers: dict[int, Link] = {}  # by number: not opened yet, or opened for a probe
+        self._unauthenticated: dict[int, Link] = {}  # by number: not opened yet, or opened for a probe
         self._stranger_number = 0
         self._lost = {peer: asyncio.Event() for peer in self._addresses}
         self._dialing: list[asyncio.Task[None]] = []
@@ -169,8 +169,8 @@ class QuorumTransport:
         if self._listener is not None:
             self._listener.close()
         links, self._links = self._links, {}
-        strangers, self._strangers = self._strangers, {}
-        for link in (*links.values(), *strangers.values()):
+        unauthenticated, self._unauthenticated = self._unauthenticated, {}
+        for link in (*links.values(), *unauthenticated.values()):
             link.flush()
             link.close()
 
@@ -194,8 +194,8 @@ class QuorumTransport:
         if self._is_closed:
             socket.abort()
             return
-        if len(self._strangers) >= STRANGERS_MAX:  # the oldest had the most time to prove itself
-            next(iter(self._strangers.values())).fail("too many strangers")
+        if len(self._unauthenticated) >= UNAUTHENTICATED_MAX:  # the oldest had the most time to prove itself
+            next(iter(self._unauthenticated.values())).fail("too many unauthenticated connections")
         self._stranger_number += 1
         number = self._stranger_number
 
@@ -204,18 +204,18 @@ class QuorumTransport:
                 link.send(msgpack.packb(self._events.probed(session.peer)))
                 link.flush()
             else:
-                self._strangers.pop(number, None)
+                self._unauthenticated.pop(number, None)
                 self._open(link, session.peer)
 
         def closed(link: Link, reason: str) -> None:
-            if self._strangers.pop(number, None) is None:
+            if self._unauthenticated.pop(number, None) is None:
                 self._close(link, reason)
             elif link.session is None:
                 _log.info("a connection to the quorum was refused", extra={"peer": socket.peer[0], "reason": reason})
 
         purposes = (Purpose.PROBE, Purpose.RAFT) if self._is_joined else (Purpose.PROBE,)
         acceptor = Acceptor(self._identity(), self._addresses, purposes, self._ports.random)
-        self._strangers[number] = self._make_link(socket, acceptor, opened, self._received, closed)
+        self._unauthenticated[number] = self._make_link(socket, acceptor, opened, self._received, closed)
 
     async def _keep_dialing(self, peer: int) -> None:
         while True:
@@ -291,7 +291,7 @@ class QuorumTransport:
     def _check_life(self) -> None:
         now = self._ports.clock.monotonic()
         was_away = now - self._life_due > self._config.silence_max_s / 2
-        for link in list(self._strangers.values()):
+        for link in list(self._unauthenticated.values()):
             if now - link.began > self._config.handshake_timeout_s and not was_away:
                 link.fail("no handshake in time")
         for link in list(self._links.values()):

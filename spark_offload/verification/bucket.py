@@ -44,12 +44,12 @@ class Position(NamedTuple):
 
 @dataclass(slots=True)
 class PartitionFound:
-    """`older` are manifests before the newest one, newest first. `strangers` are objects that no name fits."""
+    """`older` are manifests before the newest one, newest first. `unknown` are objects whose names follow no scheme."""
 
     found: FoundPartition
     objects: dict[SegmentId, ObjectInfo] = field(default_factory=dict)
     older: list[ManifestHead] = field(default_factory=list)
-    strangers: list[ObjectInfo] = field(default_factory=list)
+    unknown: list[ObjectInfo] = field(default_factory=list)
     position: Position | None = None
 
     @property
@@ -156,7 +156,7 @@ async def _objects(store: ObjectStore, root: TierRoot, partition: PartitionFound
         elif isinstance(key, ManifestKey):
             versions.append(key.version)
         elif not isinstance(key, PageKey):
-            partition.strangers.append(info)
+            partition.unknown.append(info)
     newest = partition.found.manifest.head.version if partition.found.manifest is not None else 0
     for version in sorted((one for one in versions if one < newest), reverse=True)[:OLDER_MANIFESTS_MAX]:
         try:

@@ -156,7 +156,7 @@ def check_extra(
     for older in partition.older:
         named.update(segment.id for segment in older.segments)
     log_start, end = partition.found.log_start_offset, partition.found.end_offset
-    findings.checks(Check.OBJECT_EXTRA, len(partition.objects) + len(partition.strangers))
+    findings.checks(Check.OBJECT_EXTRA, len(partition.objects) + len(partition.unknown))
     for identity, info in sorted(partition.objects.items()):
         is_young = info.modified_ms > now_ms - ORPHAN_AGE_MS
         if identity in named or identity in explained or (identity.base_offset < log_start and is_young):
@@ -168,7 +168,7 @@ def check_extra(
         else:
             problem = place.problem(Check.OBJECT_EXTRA, "it belongs to nothing", offset=identity.base_offset)
             findings.fail(Check.OBJECT_EXTRA, problem)
-    for info in partition.strangers:
+    for info in partition.unknown:
         place = Place(partition.path.topic, partition.path.partition, info.key)
         findings.fail(Check.OBJECT_EXTRA, place.problem(Check.OBJECT_EXTRA, "no object of a tier has such a name"))
 

@@ -323,7 +323,7 @@ async def test_a_consumer_that_goes_midway_leaves_nothing(
     client.close()
     await eventually(lambda: broker.machinery.pool.held == 0 and not partition.watchers)
     files = broker.logs.context.open_files
-    assert not files.is_crowded
+    assert not files.is_at_pin_limit
 
 
 @pytest.mark.asyncio(loop_scope="module")

@@ -203,30 +203,30 @@ async def test_connections_that_a_moved_tenant_leaves_behind_close_when_nothing_
     early, early_session, _ = world.log_in()
     world.change(*records)
     late, late_session, _ = world.log_in()  # by a name that it still knew
-    departures = world.security.departures
+    moved_tenants = world.security.moved_tenants
     assert not early.is_closed and not late.is_closed, "its clients have time to go by themselves"
-    assert (TENANT in departures._timers) == (MOVED in records)
+    assert (TENANT in moved_tenants._timers) == (MOVED in records)
     for _ in range(2):
-        if timer := departures._timers.get(TENANT):
+        if timer := moved_tenants._timers.get(TENANT):
             timer.cancel()
-            departures._due(TENANT)  # as when the time has come
+            moved_tenants._due(TENANT)  # as when the time has come
     assert early.is_closed == late.is_closed == (not stays)
     early_session.closed()
     late_session.closed()
-    assert not departures._timers, "nothing waits for who is gone"
+    assert not moved_tenants._timers, "nothing waits for who is gone"
 
 
 async def test_they_close_by_themselves_after_a_while_and_not_where_the_tenant_came_back(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("broker.security.departures.LEFT_ALONE_S", 0.01)
+    monkeypatch.setattr("broker.security.moved_tenants.LEFT_ALONE_S", 0.01)
     world, closed = World(), asyncio.Event()
     world.change(*brokers("default", "west"))
     connection, session, _ = world.log_in()
     monkeypatch.setattr(connection, "close_after_flush", closed.set)
     world.change(MOVED)
     world.change(TenantRecord(TENANT, "one", "default", 0))
-    assert not world.security.departures._timers
+    assert not world.security.moved_tenants._timers
     world.change(MOVED)
     async with asyncio.timeout(30):
         await closed.wait()
@@ -237,7 +237,7 @@ async def test_a_broker_that_is_in_another_cell_now_lets_its_tenants_go() -> Non
     world = World()
     world.change(*brokers("default", "west"))
     _, session, _ = world.log_in()
-    assert not world.security.departures._timers
+    assert not world.security.moved_tenants._timers
     world.change(*brokers("west"))
-    assert TENANT in world.security.departures._timers
+    assert TENANT in world.security.moved_tenants._timers
     session.closed()

@@ -18,13 +18,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.security.credentials import Credentials
+from broker.security.decoy_verifiers import DecoyVerifiers
 from broker.security.exchange import Authenticated, AuthenticationFailed, Exchange
 from broker.security.login import FRAMES_MAX, Login, until_answer
 from broker.security.oauth import KeySet, OauthExchange
 from broker.security.plain import PlainExchange
 from broker.security.scram import ScramExchange
 from broker.security.session import ClientSession
-from broker.security.strangers import Strangers
 from broker.security.verifications import TooManyVerifications, Verifications
 from common.errors import ErrorCode
 from common.machine import MachineClock
@@ -67,9 +67,9 @@ def credentials(tenant: str | None = None) -> Credentials:
 
 
 def credentials_of(known: MetadataImage, tenant: str | None = None) -> Credentials:
-    strangers = Strangers(SECRET)
-    strangers.metadata_changed(at_once(differing(EMPTY_IMAGE, known)), known)
-    return Credentials(lambda: known, strangers, tenant)
+    decoys = DecoyVerifiers(SECRET)
+    decoys.metadata_changed(at_once(differing(EMPTY_IMAGE, known)), known)
+    return Credentials(lambda: known, decoys, tenant)
 
 
 def scram_client(
@@ -402,7 +402,7 @@ async def test_a_session_ends() -> None:
     one.connection_closed()
 
 
-async def test_strangers_may_ask_for_little() -> None:
+async def test_unauthenticated_connections_may_ask_for_little() -> None:
     one = login(Services())
     assert [one.count_frame() for _ in range(FRAMES_MAX + 1)] == [True] * FRAMES_MAX + [False]
     one.connection_closed()

@@ -17,7 +17,7 @@ from tests.clients.tenant_programs import value
 from tests.clients.test_clients_tenants import DOMAIN, RECORDS, TENANTS, TenantWorld
 from tests.tidelog.test_tidelog_tier_rebuild import wait_for
 from tidelog.admin.command_config import Login
-from tidelog.admin.listener_knock import Refusal, ask, log_in
+from tidelog.admin.listener_probe import Refusal, ask, log_in
 from tidelog.cluster.client_files import read_key
 from wire.messages import MetadataRequest
 from wire.proxy_protocol import ProxyHeader, encode

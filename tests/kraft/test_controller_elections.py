@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from kraft.controller.broker_removal import removal_piece
 from kraft.controller.brokers import fence, unfence
-from kraft.controller.departures import departure_piece
 from kraft.controller.elections import (
     Election,
     PartitionTarget,
@@ -203,7 +203,7 @@ def test_moving_the_leaderships_of_a_third_of_three_thousand_partitions_takes_fe
     image = three_brokers_with(records)
     with counted_calls() as spent:
         after = replayed(image, fence(image, image.brokers[0], POLICY, Cause.SESSION_EXPIRED))
-        while changes := departure_piece(after, POLICY):
+        while changes := removal_piece(after, POLICY):
             after = replayed(after, changes)
     assert all(p.leader in (1, 2) and p.isr == (1, 2) for p in after.topics.partitions())
     assert sum(p.leader_epoch for p in after.topics.partitions()) == 1_000

@@ -10,7 +10,7 @@ import pytest
 
 from common.decision import Decision
 from common.errors import ErrorCode, ProtocolError
-from kraft.controller.departures import departure_piece
+from kraft.controller.broker_removal import removal_piece
 from kraft.controller.leader_return import LeaderReturn, LeaderReturnConfig
 from kraft.controller.liveness import LivenessConfig
 from kraft.controller.policy import ControllerPolicy
@@ -433,7 +433,7 @@ async def test_a_broker_that_stays_away_leaves_the_return_to_its_time() -> None:
 
 
 def _next_piece(image: MetadataImage, policy: ControllerPolicy) -> Decision[MetadataRecord, int]:
-    records: list[MetadataRecord] = list(departure_piece(image, policy))
+    records: list[MetadataRecord] = list(removal_piece(image, policy))
     return Decision(len(records), records)
 
 

@@ -15,8 +15,8 @@ from common.errors import OutcomeUnknown
 from common.pacing import SLICE_COST, at_once
 from kraft.batch_codec import encoding_records
 from kraft.controller.batching import pieces
+from kraft.controller.broker_removal import is_listed, removal_piece
 from kraft.controller.brokers import decide_heartbeat, decide_unregister, fence
-from kraft.controller.departures import departure_piece, is_listed
 from kraft.controller.piecework import Piecework, PieceworkConfig
 from kraft.controller.policy import ControllerPolicy
 from kraft.controller.requested_elections import elect_leaders
@@ -77,7 +77,7 @@ def listing(image: MetadataImage, broker: int) -> list[PartitionImage]:
 
 
 def finished(image: MetadataImage, policy: ControllerPolicy) -> MetadataImage:
-    while records := departure_piece(image, policy):
+    while records := removal_piece(image, policy):
         assert len(records) <= policy.piece_records_max
         image = replayed(image, records)
     return image
@@ -94,7 +94,7 @@ def test_a_fencing_is_a_small_commit_and_the_groups_topic_goes_first() -> None:
     led_then = [p.leader == 0 for p in image.topics.partitions()]
     assert sum(led_then) > 10
     image = after
-    while records := list(departure_piece(image, SMALL)):
+    while records := list(removal_piece(image, SMALL)):
         led = [r for r in records if isinstance(r, PartitionChangeRecord) and r.leader is not None]
         assert len(led) in (0, len(records)) or not list(image.topics.index.led_by(0))[len(led) :]
         image = replayed(image, records)
@@ -116,10 +116,10 @@ def test_a_broker_is_not_unfenced_before_the_last_piece() -> None:
         again, reply = beaten(image, 1, one)
         assert reply.is_fenced
         assert again == image
-        image = replayed(image, departure_piece(image, one))
+        image = replayed(image, removal_piece(image, one))
     image, reply = beaten(image, 1, one)
     assert not reply.is_fenced
-    assert not departure_piece(image, one)
+    assert not removal_piece(image, one)
 
 
 def test_what_lists_a_broker_from_before_its_loss_counts_for_nothing() -> None:
@@ -163,7 +163,7 @@ def test_a_broker_in_controlled_shutdown_may_stop_when_the_last_piece_is_known()
         again = decide_heartbeat(image, heartbeat(image, 2, want_shut_down=True), SMALL, moves_seen=True)
         assert not again.reply.should_shut_down
         assert not reply.should_shut_down
-        image = replayed(image, departure_piece(image, SMALL))
+        image = replayed(image, removal_piece(image, SMALL))
     _, reply = beaten(image, 2, SMALL, want_shut_down=True)
     assert reply.should_shut_down
 

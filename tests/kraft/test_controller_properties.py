@@ -10,8 +10,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from common.decision import Decision
 from common.errors import ErrorCode, ProtocolError
+from kraft.controller.broker_removal import removal_piece
 from kraft.controller.brokers import decide_heartbeat, decide_registration, decide_unregister, fence
-from kraft.controller.departures import departure_piece
 from kraft.controller.policy import ControllerPolicy, min_insync_replicas
 from kraft.controller.reassignment import cancel_reassignment, start_reassignment
 from kraft.controller.state_machine import MetadataStateMachine, Verdict
@@ -209,7 +209,7 @@ class ControllerHistory(RuleBasedStateMachine):
     @rule()
     def leave(self) -> None:
         """What an event has left to be done goes on, or not yet."""
-        self.commit(list(departure_piece(self.image, self.policy)))
+        self.commit(list(removal_piece(self.image, self.policy)))
 
     @rule()
     def return_leaders(self) -> None:
@@ -281,7 +281,7 @@ def sound(image: MetadataImage, partition: PartitionImage, min_isr: int) -> None
 
 def settled(image: MetadataImage, policy: ControllerPolicy) -> MetadataImage:
     """Once all that brokers leave is done."""
-    while records := departure_piece(image, policy):
+    while records := removal_piece(image, policy):
         assert len(records) <= policy.piece_records_max
         image = replayed(image, records)
     return image

@@ -18,7 +18,7 @@ from tests.kraft.images import POLICY, alter_partition, beaten, partition_of, wi
 from wire.messages import ElectLeadersRequest
 
 
-def crowded(image: MetadataImage, *brokers: int, policy: ControllerPolicy = POLICY) -> MetadataImage:
+def low_on_disk(image: MetadataImage, *brokers: int, policy: ControllerPolicy = POLICY) -> MetadataImage:
     for broker in brokers:
         image, _ = beaten(image, broker, policy, lacks_room=True)
         image = looked_at(image, policy)
@@ -35,32 +35,32 @@ def looked_at(image: MetadataImage, policy: ControllerPolicy) -> MetadataImage:
 
 def test_a_leader_without_room_hands_over_and_leaves_the_isr() -> None:
     before = with_topic()
-    after = partition_of(crowded(before, 0))
+    after = partition_of(low_on_disk(before, 0))
     assert (after.leader, after.isr, after.elr) == (1, (1, 2), ())
     assert after.leader_epoch == partition_of(before).leader_epoch + 1
 
 
 def test_a_follower_without_room_leaves_the_isr_under_the_same_leader() -> None:
     before = with_topic()
-    after = partition_of(crowded(before, 2))
+    after = partition_of(low_on_disk(before, 2))
     assert (after.leader, after.isr, after.leader_epoch) == (0, (0, 1), partition_of(before).leader_epoch)
 
 
 def test_where_nobody_has_room_everything_stays_until_enough_have_some() -> None:
     policy = ControllerPolicy(min_insync_replicas=1)
-    image = crowded(with_topic([0, 1], min_insync_replicas="1"), 0, 1, policy=policy)
+    image = low_on_disk(with_topic([0, 1], min_insync_replicas="1"), 0, 1, policy=policy)
     assert (partition_of(image).leader, partition_of(image).isr) == (
         1,
         (1,),
     ), "the first left it to the second"
     image, _ = beaten(image, 0, policy, lacks_room=False)
     joined = decide_alter_partition(image, alter_partition(image, partition_of(image), [0, 1]), 3, policy)
-    image = crowded(replayed(image, joined.records), 1, policy=policy)
+    image = low_on_disk(replayed(image, joined.records), 1, policy=policy)
     assert (partition_of(image).leader, partition_of(image).isr) == (0, (0,))
 
 
 def test_who_lacks_room_joins_no_isr_but_stays_where_it_is_needed() -> None:
-    image = crowded(with_topic(), 0, 1)
+    image = low_on_disk(with_topic(), 0, 1)
     partition = partition_of(image)
     assert (partition.leader, partition.isr) == (1, (1, 2)), (
         "without broker 1 there would be fewer than min.insync.replicas"
@@ -75,7 +75,7 @@ def test_who_lacks_room_joins_no_isr_but_stays_where_it_is_needed() -> None:
 
 
 def test_leadership_returns_only_when_there_is_room_again() -> None:
-    image = crowded(with_topic(brokers=3), 0)
+    image = low_on_disk(with_topic(brokers=3), 0)
     everyone = replayed(image, [PartitionChangeRecord(partition_of(image).topic_id, 0, isr=(0, 1, 2))])
     wanted = ElectLeadersRequest(election_type=0, topic_partitions=None, timeout_ms=1000)
     assert changes_to_preferred_leaders(everyone, POLICY, 10) == []
@@ -86,22 +86,22 @@ def test_leadership_returns_only_when_there_is_room_again() -> None:
 
 
 def test_a_broker_that_dies_leaves_its_leadership_to_one_with_room() -> None:
-    image = crowded(with_topic(min_insync_replicas="3"), 1)  # with three to be in sync nobody can be left out
+    image = low_on_disk(with_topic(min_insync_replicas="3"), 1)  # with three to be in sync nobody can be left out
     assert partition_of(image).isr == (0, 1, 2)
     after = partition_of(replayed(image, fence(image, image.brokers[0], POLICY, Cause.SESSION_EXPIRED)))
     assert after.leader == 2
-    image = crowded(image, 2)
+    image = low_on_disk(image, 2)
     after = partition_of(replayed(image, fence(image, image.brokers[0], POLICY, Cause.SESSION_EXPIRED)))
     assert after.leader == 1, "one without room rather than none"
 
 
 def test_nothing_of_it_is_committed_while_older_nodes_may_run() -> None:
     image = replayed(with_topic(), [FeatureLevelRecord("tidelog.version", 0)])
-    assert crowded(image, 0) == image
+    assert low_on_disk(image, 0) == image
 
 
 def test_a_snapshot_keeps_who_lacks_room() -> None:
-    image = crowded(with_topic(), 0)
+    image = low_on_disk(with_topic(), 0)
     assert decode_snapshot(encode_snapshot(image)).brokers == image.brokers
     assert image.brokers[0].lacks_room
 

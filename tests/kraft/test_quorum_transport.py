@@ -1,4 +1,4 @@
-"""The voters' links: handshake, strangers, attacks, silence."""
+"""The voters' links: handshake, unauthenticated connections, attacks, silence."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from common.machine import machine_ports
 from kraft.quorum.handshake import Acceptor, Dialer, HandshakeFailed, Identity, Purpose
 from kraft.quorum.link import FRAME_BYTES_MAX
 from kraft.quorum.message_filter import Message
-from kraft.quorum.transport import STRANGERS_MAX, QuorumTransport, TransportConfig, TransportEvents
+from kraft.quorum.transport import UNAUTHENTICATED_MAX, QuorumTransport, TransportConfig, TransportEvents
 from tests.kraft.loopback import free_addresses, until
 
 SECRET = b"the secret of this cluster"
@@ -219,14 +219,14 @@ async def test_a_silent_stranger_is_cut_off_in_time(make_voter: MakeVoter) -> No
     writer.close()
 
 
-async def test_strangers_do_not_keep_a_voter_out(make_voter: MakeVoter) -> None:
+async def test_unauthenticated_connections_do_not_keep_a_voter_out(make_voter: MakeVoter) -> None:
     one = make_voter(1)
     one.transport.join()
-    strangers = [await asyncio.open_connection(*one.address) for _ in range(STRANGERS_MAX + 5)]
+    silent = [await asyncio.open_connection(*one.address) for _ in range(UNAUTHENTICATED_MAX + 5)]
     two = make_voter(2)
     two.transport.join()
     await until(lambda: 2 in one.connected, timeout_s=0.25)  # before the handshake's timeout frees any place
-    for _, writer in strangers:
+    for _, writer in silent:
         writer.close()
 
 

@@ -16,7 +16,7 @@ from broker.partitions.hosted import HostedPartitions
 from broker.partitions.partition import Partition
 from broker.partitions.replica_set import ReplicaSet
 from common.decision import Decision
-from kraft.controller import brokers, departures, elections, liveness, partitions, piecework, reassignment
+from kraft.controller import broker_removal, brokers, elections, liveness, partitions, piecework, reassignment
 from kraft.controller.piecework import Piecework
 from kraft.image.key_ranges import Keeping, keeping, range_for
 from kraft.image.metadata import MetadataImage
@@ -109,7 +109,7 @@ def keep_unclean_replica(replace: Replace) -> None:
         kept = frozenset(broker.broker_id for broker in image.brokers.values() if broker.is_unclean)
         return dataclasses.replace(standing, leaving=standing.leaving - kept, unclean=standing.unclean - kept)
 
-    for module in (elections, departures, piecework):
+    for module in (elections, broker_removal, piecework):
         replace(module, "standing_of", standing_of)
 
 
@@ -181,33 +181,33 @@ def unfence_before_the_last_piece(replace: Replace) -> None:
         replace(module, "is_listed", lambda image, broker_id: False)
 
 
-def forget_departures_of_the_last_controller(replace: Replace) -> None:
+def forget_removals_of_the_last_controller(replace: Replace) -> None:
     """The pieces that are left are known to the controller that began, and not read from the metadata."""
-    became_active, departure = Piecework.became_active, Piecework._departure
+    became_active, removal = Piecework.became_active, Piecework._removal
 
     def forget(self: Any) -> None:
         self.forgotten = gone_in(self._driver.image)
         became_active(self)
 
     def remembered(self: Any, image: MetadataImage) -> Any:
-        return Decision(0) if gone_in(image) <= self.forgotten else departure(self, image)
+        return Decision(0) if gone_in(image) <= self.forgotten else removal(self, image)
 
     def gone_in(image: MetadataImage) -> frozenset[tuple[int, int]]:
-        gone = departures.gone(elections.standing_of(image))
+        gone = broker_removal.gone(elections.standing_of(image))
         return frozenset((broker, image.brokers[broker].epoch) for broker in gone if broker in image.brokers)
 
     replace(Piecework, "became_active", forget)
-    replace(Piecework, "_departure", remembered)
+    replace(Piecework, "_removal", remembered)
 
 
 def fence_in_one_go(replace: Replace) -> None:
     """All that a broker leaves is decided at once."""
-    replace(departures, "piece_of", lambda image, policy: departures.WHOLE)
+    replace(broker_removal, "piece_of", lambda image, policy: broker_removal.WHOLE)
 
 
 FLEET_BUGS: dict[str, Callable[[Replace], None]] = {
     plant.__name__: plant
-    for plant in (unfence_before_the_last_piece, forget_departures_of_the_last_controller, fence_in_one_go)
+    for plant in (unfence_before_the_last_piece, forget_removals_of_the_last_controller, fence_in_one_go)
 }
 """Found by `tests.sim.fleet_scenario`, which has thousands of partitions."""
 

@@ -13,8 +13,11 @@ pytestmark = [pytest.mark.simulation, pytest.mark.timeout(300)]
 SEED = 1
 FOUND: dict[str, tuple[type[Exception], str]] = {
     "unfence_before_the_last_piece": (InvariantBroken, r"is unfenced while \d+ partitions list it"),
-    "forget_departures_of_the_last_controller": (NotMoved, "partitions have no leader after broker 0 was lost"),
-    "fence_in_one_go": (LoopHeld, r"controller-\d: .* units of work in one go, in .*kraft\.controller\.departures\."),
+    "forget_removals_of_the_last_controller": (NotMoved, "partitions have no leader after broker 0 was lost"),
+    "fence_in_one_go": (
+        LoopHeld,
+        r"controller-\d: .* units of work in one go, in .*kraft\.controller\.broker_removal\.",
+    ),
 }
 
 

@@ -108,11 +108,11 @@ async def test_what_replies_pin_is_counted_by_file(tmp_path: Path) -> None:
     for handle in (first, first, second):
         handle.use(create=True)
         handle.pin()
-    assert (files.pinned, files.is_crowded) == (2, True)
+    assert (files.pinned, files.is_at_pin_limit) == (2, True)
     first.unpin()
-    assert files.is_crowded
+    assert files.is_at_pin_limit
     first.unpin()
-    assert (files.pinned, files.is_crowded) == (1, False)
+    assert (files.pinned, files.is_at_pin_limit) == (1, False)
     second.retire()
     second.unpin()
     assert (files.pinned, second.file) == (0, None)

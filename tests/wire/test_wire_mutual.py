@@ -21,7 +21,7 @@ def material(tmp_path_factory: pytest.TempPathFactory) -> Material:
     return make_material(tmp_path_factory.mktemp("mutual"))
 
 
-async def test_voters_meet_and_strangers_do_not(material: Material, tmp_path: Path) -> None:
+async def test_only_voters_connect(material: Material, tmp_path: Path) -> None:
     network = machine_ports(tmp_path).network
     contexts = TlsContexts(material.config(client_auth="required"), MachineClock())
     met: list[Socket] = []

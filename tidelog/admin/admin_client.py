@@ -77,10 +77,10 @@ def reach(
         bootstrap = ",".join(f"localhost:{n.tls_port}" if security.has_tls else f"{HOST}:{n.port}" for n in asked)
     if command_config is not None:
         from tidelog.admin.client_login import use_in_library  # noqa: PLC0415
-        from tidelog.admin.listener_knock import Refusal, knock  # noqa: PLC0415
+        from tidelog.admin.listener_probe import Refusal, probe  # noqa: PLC0415
 
         try:
-            knock(bootstrap, security)
+            probe(bootstrap, security)
         except Refusal as error:
             fail(str(error))
         if security.login is not None:
@@ -123,10 +123,10 @@ def client_of(where: Reach) -> Iterator[AdminClient]:
 
 def _unreached(where: Reach) -> str | None:
     """What a listener has against this client, if somebody is there at all."""
-    from tidelog.admin.listener_knock import Absent, Refusal, knock  # noqa: PLC0415
+    from tidelog.admin.listener_probe import Absent, Refusal, probe  # noqa: PLC0415
 
     try:
-        knock(where.bootstrap, where.security)
+        probe(where.bootstrap, where.security)
     except Absent:
         return None
     except Refusal as error:

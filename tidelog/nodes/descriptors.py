@@ -12,7 +12,7 @@ from dataclasses import replace
 from broker.config import BrokerConfig
 from common.settings import SettingError
 
-OWN = 192  # connections of nodes and of strangers that want to be one, the health page, the node's own files
+OWN = 192  # internal connections, authenticated or not, the health page, the node's own files
 LOGS_MIN, CLIENTS_MIN = 64, 64
 CACHE_MIN = 4  # of `OWN`
 

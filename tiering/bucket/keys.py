@@ -1,4 +1,4 @@
-"""Names of objects in the store. One page answers what lies where; docs/tier-format.md describes it for strangers.
+"""Names of objects in the store; docs/tier-format.md is their specification.
 
     <prefix>/<cluster id>/cluster.json
     <prefix>/<cluster id>/probe-<uuid>

@@ -1,7 +1,7 @@
 """The manifest: what a partition's tier holds, published in the bucket for readers without any broker.
 
 One version is one immutable JSON object, the head; the highest version is the truth. Of many segments the head names
-the newest, and immutable pages with the older ones. docs/tier-format.md describes all of it for strangers.
+the newest, and immutable pages with the older ones. docs/tier-format.md is the specification.
 """
 
 from __future__ import annotations

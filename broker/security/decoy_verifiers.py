@@ -1,11 +1,10 @@
-"""Verifiers for names without a user: nothing matches them, and no answer distinguishes them from those of users.
+"""SCRAM verifiers for unknown users, which match no password and which clients cannot distinguish from real ones.
 
-Salt and iterations of a name follow from the name, the cluster's secret and the forms of the verifiers that there are,
-so they are the same each time and on each broker. A form is drawn as often as users have it, but for a factor below 2:
-its weight is their number rounded down to a power of two, so that few users who come or go change a stranger's answer.
-Where one changes all the same it does as a user's does with a new password: with another salt. The draw is rendezvous
-hashing with weights (Schindelhauer, Schomaker: Weighted distributed hash tables, 2005), which moves no more names than
-it has to.
+Salt and iterations follow from the name, the cluster's secret and the forms of the existing verifiers, so they are the
+same each time and on each broker. A form is drawn as often as users have it, up to a factor of 2: its weight is their
+number rounded down to a power of two, so that a decoy rarely changes when users are added or removed. A changed decoy
+has another salt, like a user with a new password. The draw is weighted rendezvous hashing (Schindelhauer, Schomaker:
+Weighted distributed hash tables, 2005), which moves as few names as possible.
 """
 
 from __future__ import annotations
@@ -25,9 +24,9 @@ from kraft.records import ScramMechanism
 SALT_BYTES = 24
 KEY_ITERATIONS = 4_096
 PASSWORD_ITERATIONS = 8_192
-"""As the command makes them for API keys and for passwords."""
+"""As in the verifiers that `tidelog` makes for API keys and for passwords."""
 FORMS_MAX = 16
-"""Of one owner's verifiers; the most frequent ones are imitated."""
+"""The most frequent forms of one owner's verifiers that decoys have."""
 
 _TEXT_BITS = 130
 _TEXT_DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
@@ -35,8 +34,8 @@ _TEXT_SALT = re.compile(rb"[0-9a-z]{20,26}")
 
 
 class Form(NamedTuple):
-    """What a client is told of a verifier, but for the salt itself. `salt_bytes` 0: a salt as Apache Kafka's tools make
-    it, a number of 130 bits to the base 36."""
+    """The properties of a verifier that a client sees, except the salt's bytes. `salt_bytes` 0: a salt of Apache
+    Kafka's tools, a number of 130 bits to the base 36."""
 
     iterations: int
     salt_bytes: int
@@ -48,11 +47,11 @@ class Form(NamedTuple):
 
 
 Forms = tuple[tuple[ScramMechanism, Form], ...]
-"""Of one user's verifiers, by mechanism; never empty."""
+"""The forms of one user's verifiers, by mechanism; never empty."""
 
 
-class Strangers:
-    """Counts the forms of the users on operators' listeners (owner None) and of each tenant's keys."""
+class DecoyVerifiers:
+    """Makes decoys, and counts the forms of users on operators' listeners (owner None) and of each tenant's keys."""
 
     def __init__(self, secret: bytes) -> None:
         self._secret = secret
@@ -60,7 +59,7 @@ class Strangers:
         self._weights: dict[str | None, list[tuple[Forms, int]]] = {}  # of owners asked for since they changed
 
     def metadata_changed(self, delta: MetadataDelta, image: MetadataImage) -> None:
-        """The first delta begins at the empty image, each other one at the last one's image."""
+        """Follow a change. The first delta begins at the empty image, each later one at the last image."""
         access, before = delta.access, delta.base
         for name in dict.fromkeys((*access.scram_changed, *access.keys_changed)):
             self._count(before, name, -1)
@@ -81,11 +80,11 @@ class Strangers:
         self._weights.pop(owner, None)
 
     def forms(self, user: str, owner: str | None) -> Forms:
-        """What this name would have if it were one of the owner's."""
+        """The forms for an unknown name of the owner."""
         weights = self._weights.get(owner)
         if weights is None:
             weights = self._weighed(owner)
-            if owner in self._counts:  # clients name owners that there are not
+            if owner in self._counts:  # clients may name unknown owners, which must take no memory
                 self._weights[owner] = weights
         return min(weights, key=lambda entry: (self._distance(user, *entry), entry))[0]
 
@@ -103,7 +102,7 @@ class Strangers:
         return -math.log((drawn + 1) / 2**64) / weight
 
     def verifier(self, user: str, mechanism: ScramMechanism, form: Form) -> ScramCredential:
-        """In that form; no password fits it."""
+        """A verifier of that form, which no password fits."""
         about = b"%d %d %d" % (mechanism, form.iterations, form.salt_bytes)
         size = hashlib.new(HASHES[mechanism]).digest_size
         stored, server = self._drawn(user, b"stored", about)[:size], self._drawn(user, b"server", about)[:size]

@@ -20,7 +20,7 @@ PARTITIONS = 12
 
 
 @asynccontextmanager
-async def crowded(root: Path, count: int = 1) -> AsyncIterator[tuple[Lab, LabClient, list[FileHandle]]]:
+async def at_pin_limit(root: Path, count: int = 1) -> AsyncIterator[tuple[Lab, LabClient, list[FileHandle]]]:
     """A lab with records in many partitions, a client, and files that others keep open."""
     async with Lab(root, count=count) as lab:
         replicas = tuple(range(count))
@@ -39,7 +39,7 @@ async def crowded(root: Path, count: int = 1) -> AsyncIterator[tuple[Lab, LabCli
 def crowd(broker: LabBroker) -> list[FileHandle]:
     files = broker.logs.context.open_files
     handles: list[FileHandle] = []
-    while not files.is_crowded:
+    while not files.is_at_pin_limit:
         handles.append(FileHandle(files, f"other-{len(handles)}"))
         handles[-1].pin()
     return handles
@@ -53,7 +53,7 @@ def served(response: object) -> dict[int, bool]:
 
 
 async def test_a_client_gets_some_partitions_at_a_time(tmp_path: Path) -> None:
-    async with crowded(tmp_path) as (_, client, handles):
+    async with at_pin_limit(tmp_path) as (_, client, handles):
         wanted = [(index, 0) for index in range(PARTITIONS)]
         some = served(await fetch(client, 0, partitions=wanted))
         assert len(some) == PARTITIONS
@@ -64,7 +64,7 @@ async def test_a_client_gets_some_partitions_at_a_time(tmp_path: Path) -> None:
 
 
 async def test_a_session_comes_to_every_partition_in_turn(tmp_path: Path) -> None:
-    async with crowded(tmp_path) as (_, client, _):
+    async with at_pin_limit(tmp_path) as (_, client, _):
         response = await fetch(client, 0, session_epoch=0, partitions=[(index, 0) for index in range(PARTITIONS)])
         seen = {index for index, has_records in served(response).items() if has_records}
         for epoch in range(1, 2 * PARTITIONS // FAIR_UNSENT_FILES):
@@ -78,14 +78,14 @@ async def test_a_session_comes_to_every_partition_in_turn(tmp_path: Path) -> Non
 
 
 async def test_followers_get_everything(tmp_path: Path) -> None:
-    async with crowded(tmp_path, count=2) as (lab, _, _):
+    async with at_pin_limit(tmp_path, count=2) as (lab, _, _):
         logs = lab[1].logs
         await eventually(lambda: all(log.log_end_offset == 1 for log in logs.logs.values()))
         assert len(logs.logs) == PARTITIONS
 
 
 async def test_nothing_stays_pinned(tmp_path: Path) -> None:
-    async with crowded(tmp_path) as (lab, client, handles):
+    async with at_pin_limit(tmp_path) as (lab, client, handles):
         await fetch(client, 0, partitions=[(index, 0) for index in range(PARTITIONS)])
         await eventually(lambda: lab[0].logs.context.open_files.pinned == len(handles))
         (connection,) = lab[0].server.connections

@@ -1,8 +1,8 @@
-"""Connections that tenants leave behind at brokers of a cell where they no longer live.
+"""Closes connections of tenants that have moved to another cell.
 
-A client that asks there for a partition or a group gets an error that leads it away. A connection that
-is only used for metadata, or kept alive, would stay for good. So the broker closes a tenant's connections a while after
-nothing of the tenant is left here; its clients find brokers of its cell by the addresses that they know.
+A client that requests a partition or a group gets an error that leads it to the new cell. A connection that is only
+used for metadata would stay for good. So the broker closes a tenant's connections some time after the tenant's last
+replica has left; its clients find the new cell by their bootstrap addresses.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from kraft.image.tenants import TenantImage
 from kraft.topic_names import KEYED_TOPICS
 
 LEFT_ALONE_S = 60.0
-"""For clients to go by themselves; also how often it is looked at again whether something is left here."""
+"""How long clients may leave by themselves, and the interval of checks for remaining replicas."""
 
 
-class Departures:
-    """`close` closes what a tenant has here. Tell it of tenants that have connections: `look` when one comes or what is
-    known of the tenant or of this broker changes, `forget` when the last one is gone."""
+class MovedTenants:
+    """`close` closes a tenant's connections. `look` is called for a tenant's new connection, and when the metadata of
+    such a tenant or of this broker changes; `forget` when its last connection has ended."""
 
     def __init__(self, image: Callable[[], MetadataImage], broker_id: int, close: Callable[[str], None]) -> None:
         self._image = image
@@ -54,7 +54,7 @@ class Departures:
         return tenant is not None and own is not None and cell_of(own) not in (tenant.cell, tenant.home)
 
     def _keeps(self, tenant: TenantImage) -> bool:
-        """Whether a replica of the tenant's partitions is here, or of those that keep its groups."""
+        """Whether this broker has a replica of the tenant's partitions, or of those that hold its groups."""
         image, own = self._image(), self._broker_id
         if any(own in one.replicas for topic in topics_of(image, tenant) for one in topic.partitions.values()):
             return True

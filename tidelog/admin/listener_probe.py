@@ -1,7 +1,7 @@
-"""A first connection to a listener, which finds out why commands could not use it.
+"""A trial connection to a listener, which finds out why a command cannot use it.
 
-The admin client's library tries again and again and says in the end that there was no answer; here each cause has its
-words: no listener, no TLS, a certificate that is not believed, a mechanism that is not offered, a wrong password.
+The admin client's library retries and reports only that there was no answer. Here each cause has its own message: no
+listener, no TLS, an untrusted certificate, a mechanism that is not offered, a wrong password.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ Address = tuple[str, int]
 
 
 class Refusal(Exception):
-    """The listener cannot be used so; the text says why."""
+    """The listener cannot be used; the text says why."""
 
 
 class Absent(Refusal):
-    """No answer from there; another address may have one."""
+    """No broker answers at the address; another one may."""
 
 
 def parse_bootstrap(text: str) -> list[Address]:
@@ -50,12 +50,12 @@ def parse_bootstrap(text: str) -> list[Address]:
     return found
 
 
-def knock(bootstrap: str, security: ClientSecurity) -> None:
-    """The first address where somebody answers lets this client in. Raises Refusal."""
+def probe(bootstrap: str, security: ClientSecurity) -> None:
+    """Check that the first address that answers admits this client. Raises Refusal."""
     absent: Absent | None = None
     for address in parse_bootstrap(bootstrap):
         try:
-            _knock_at(address, security)
+            _probe_at(address, security)
             return
         except Absent as error:
             absent = absent or error
@@ -63,7 +63,7 @@ def knock(bootstrap: str, security: ClientSecurity) -> None:
     raise absent
 
 
-def _knock_at(address: Address, security: ClientSecurity) -> None:
+def _probe_at(address: Address, security: ClientSecurity) -> None:
     where = f"the listener at {address[0]}:{address[1]}"
     try:
         plain = socket.create_connection(address, TIMEOUT_S)

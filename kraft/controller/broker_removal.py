@@ -1,11 +1,11 @@
-"""Brokers that are fenced, stop or are unregistered leave their partitions in pieces. Pure.
+"""Removes fenced, stopping and unregistered brokers from leadership and ISRs, in pieces. Pure.
 
-A broker's own record comes first: from then on it is not active, clients are not sent to it, and it is neither elected
-nor admitted to an ISR. Which partitions list it all the same is what the image's index says, so any active controller
-goes on where the last one stopped, and none is forgotten. A broker is not unfenced before the last piece: while it may
-lead, no partition lists it from before.
+The broker's own record comes first. From then on it is not active: clients are not sent to it, and it is neither
+elected nor added to an ISR. The image's index shows the partitions that still list it, so a new active controller
+continues where the last one stopped. A broker is not unfenced before the last piece, so that no partition lists it from
+before while it may lead.
 
-Small events are one commit still: the first piece goes with the broker's record.
+The first piece is in the commit of the broker's record, so small changes are one commit.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ from kraft.topic_names import AUDIT_TOPIC, GROUP_TOPIC, TIER_TOPIC
 
 WHOLE = 1 << 31
 _FIRST_TOPICS = (GROUP_TOPIC, TIER_TOPIC, AUDIT_TOPIC)
-"""What clients and brokers wait for before anything else."""
+"""These come first, because clients and brokers depend on them."""
 
 
 def piece_of(image: MetadataImage, policy: ControllerPolicy) -> int:
-    """How many partitions change in one commit: all of them, while nodes may run that know nothing of pieces."""
+    """How many partitions change in one commit: all, while nodes may run that do not support pieces."""
     return policy.piece_records_max if image.features.get(TIDELOG_VERSION, 0) >= PIECES_LEVEL else WHOLE
 
 
 def with_first_piece(
     image: MetadataImage, policy: ControllerPolicy, records: list[MetadataRecord], cause: Cause
 ) -> list[MetadataRecord]:
-    """`records`, after which a broker is not active any more, and the first piece of what follows."""
-    return [*records, *departure_piece(replayed(image, records), policy, cause)]
+    """`records`, which make a broker inactive, and the first piece of its removal."""
+    return [*records, *removal_piece(replayed(image, records), policy, cause)]
 
 
-def departure_piece(
+def removal_piece(
     image: MetadataImage, policy: ControllerPolicy, cause: Cause | None = None
 ) -> list[PartitionChangeRecord]:
     """The next partitions that a broker leaves; none when no partition lists one that is gone.

@@ -12,10 +12,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.security import strangers as module
+from broker.security import decoy_verifiers as module
 from broker.security.credentials import Credentials
+from broker.security.decoy_verifiers import (
+    FORMS_MAX,
+    KEY_ITERATIONS,
+    PASSWORD_ITERATIONS,
+    SALT_BYTES,
+    DecoyVerifiers,
+    Form,
+)
 from broker.security.scram import ScramExchange
-from broker.security.strangers import FORMS_MAX, KEY_ITERATIONS, PASSWORD_ITERATIONS, SALT_BYTES, Form, Strangers
 from common.pacing import at_once
 from kraft.image.credentials import ScramCredential
 from kraft.image.delta import MetadataDelta
@@ -36,7 +43,7 @@ TENANT, OTHER = "lkc-aaaaaa", "lkc-bbbbbb"
 SHA_256, SHA_512 = ScramMechanism
 USERS = tuple(f"user-{index}" for index in range(6))
 KEYS = {f"TK{letter * 14}": tenant for letter, tenant in zip("ABCD", (TENANT, TENANT, TENANT, OTHER), strict=True)}
-STRANGERS = tuple(f"stranger-{index}" for index in range(20))
+UNKNOWN_USERS = tuple(f"unknown-{index}" for index in range(20))
 KAFKA_SALT = b"1q2w3e4r5t6y7u8i9o0p1a2s3d"
 
 Change = tuple[str, ScramMechanism, int, bytes] | tuple[str, ScramMechanism]
@@ -69,17 +76,17 @@ class Broker:
 
     def __init__(self, image: MetadataImage = EMPTY_IMAGE) -> None:
         self.image = image
-        self.strangers = Strangers(SECRET)
-        self.strangers.metadata_changed(at_once(differing(EMPTY_IMAGE, image)), image)
+        self.decoys = DecoyVerifiers(SECRET)
+        self.decoys.metadata_changed(at_once(differing(EMPTY_IMAGE, image)), image)
 
     def follow(self, written: Sequence[MetadataRecord]) -> None:
         delta = MetadataDelta(self.image)
         delta.replay_all(written)
         self.image = delta.image()
-        self.strangers.metadata_changed(delta, self.image)
+        self.decoys.metadata_changed(delta, self.image)
 
     def credentials(self, owner: str | None) -> Credentials:
-        return Credentials(lambda: self.image, self.strangers, owner)
+        return Credentials(lambda: self.image, self.decoys, owner)
 
     def answer(self, owner: str | None, name: str, mechanism: ScramMechanism) -> tuple[int, bytes]:
         """Iterations and salt, as the server's first message tells them."""
@@ -112,15 +119,15 @@ def test_a_stranger_is_answered_as_somebody_might_be(
     there = members(one.image, owner)
     answers = {form(one.answer(owner, name, mechanism)) for name in there}
     answers = answers or {Form(PASSWORD_ITERATIONS if owner is None else KEY_ITERATIONS, SALT_BYTES)}
-    for name in (*STRANGERS, *(name for name in (*USERS, *KEYS) if name not in there)):
+    for name in (*UNKNOWN_USERS, *(name for name in (*USERS, *KEYS) if name not in there)):
         answer = one.answer(owner, name, mechanism)
         assert answer == one.answer(owner, name, mechanism) == other.answer(owner, name, mechanism)
         assert form(answer) in answers
-    salt_of = {name: one.answer(owner, name, mechanism)[1] for name in STRANGERS}
-    assert len(set(salt_of.values())) == len(STRANGERS), "each has a salt of its own"
+    salt_of = {name: one.answer(owner, name, mechanism)[1] for name in UNKNOWN_USERS}
+    assert len(set(salt_of.values())) == len(UNKNOWN_USERS), "each has a salt of its own"
 
 
-def test_users_and_strangers_take_the_same_path(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_users_and_unknown_names_take_the_same_path(monkeypatch: pytest.MonkeyPatch) -> None:
     one, drawn = Broker(), Counter[str]()
     for user, mechanisms in (("both", (SHA_256, SHA_512)), ("one", (SHA_256,)), ("another", (SHA_512,))):
         for mechanism in mechanisms:
@@ -152,19 +159,19 @@ def crowd(broker: Broker, first: int, count: int, iterations: int) -> None:
     )
 
 
-def test_strangers_are_as_users_are_in_number() -> None:
-    one, names = Broker(), [f"stranger-{index}" for index in range(3_000)]
+def test_unknown_names_are_as_users_are_in_number() -> None:
+    one, names = Broker(), [f"unknown-{index}" for index in range(3_000)]
     crowd(one, 0, 100, 4_096)
     crowd(one, 100, 10, 8_192)
     share = Counter(one.answer(None, name, SHA_256)[0] for name in names)
     assert set(share) == {4_096, 8_192}
-    users, strangers = 10 / 110, share[8_192] / len(names)
-    assert users / 2.2 < strangers < users * 2.2
+    users, unknown = 10 / 110, share[8_192] / len(names)
+    assert users / 2.2 < unknown < users * 2.2
 
 
 def test_few_answers_change_when_users_come() -> None:
     """Nobody's while their number stays between two powers of two, and then only towards those who came."""
-    one, names = Broker(), [f"stranger-{index}" for index in range(500)]
+    one, names = Broker(), [f"unknown-{index}" for index in range(500)]
 
     def asked() -> dict[str, tuple[int, bytes]]:
         return {name: one.answer(None, name, SHA_256) for name in names}
@@ -184,7 +191,7 @@ def test_few_answers_change_when_users_come() -> None:
 def test_salts_of_apache_kafkas_tools_have_their_like() -> None:
     one = Broker()
     one.follow([ScramCredentialRecord("ada", SHA_512, KAFKA_SALT, b"", b"", 4_096)])
-    found = [one.answer(None, name, SHA_512) for name in STRANGERS]
+    found = [one.answer(None, name, SHA_512) for name in UNKNOWN_USERS]
     assert all(iterations == 4_096 and re.fullmatch(rb"[0-9a-z]{20,26}", salt) for iterations, salt in found)
 
 
@@ -193,7 +200,7 @@ def test_what_is_imitated_is_bounded() -> None:
     for iterations in range(4_096, 4_096 + 4 * FORMS_MAX):
         crowd(one, iterations, 1, iterations)
     crowd(one, 0, 10, 9_000)
-    found = {one.answer(None, f"stranger-{index}", SHA_256)[0] for index in range(3_000)}
+    found = {one.answer(None, f"unknown-{index}", SHA_256)[0] for index in range(3_000)}
     assert 9_000 in found and len(found) <= FORMS_MAX
 
 
@@ -201,4 +208,4 @@ def test_hosts_of_tenants_that_are_not_there_leave_nothing_behind() -> None:
     one = Broker()
     for index in range(100):
         one.answer(f"lkc-{index:06d}", "somebody", SHA_256)
-    assert not one.strangers._weights
+    assert not one.decoys._weights
