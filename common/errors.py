@@ -4,6 +4,7 @@ Source: the protocol guide of Apache Kafka 4.1, section "Error Codes".
 """
 
 from enum import IntEnum
+from typing import Self
 
 
 class ErrorCode(IntEnum):
@@ -172,6 +173,11 @@ class ProtocolError(Exception):
         super().__init__(f"{code.name}: {message}" if message else code.name)
         self.code = code
         self.message = message
+
+    def bare(self) -> Self:
+        """This error without what led to it: no traceback, no cause, no frames that these keep alive."""
+        self.__cause__ = self.__context__ = None
+        return self.with_traceback(None)
 
 
 class MalformedFrame(Exception):

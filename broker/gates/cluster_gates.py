@@ -43,6 +43,7 @@ from wire.messages import (
     ElectLeadersRequest,
     ElectLeadersResponse,
     IncrementalAlterConfigsRequest,
+    changed,
 )
 
 GROUP_CONFIG = 32  # Kafka's ConfigResource.Type
@@ -52,7 +53,7 @@ _WORDS = MESSAGES[NO_CLUSTER]
 def describe_cluster(context: RequestContext, access: Access, request: DescribeClusterRequest, handler: Handler) -> Any:
     def complete(response: DescribeClusterResponse) -> DescribeClusterResponse:
         if request.include_cluster_authorized_operations and not response.error_code:
-            response.authorized_operations = cluster_operations(access)
+            return changed(response, authorized_operations=cluster_operations(access))
         return response
 
     return then(handler(context, request), complete)
@@ -101,7 +102,7 @@ def describe_configs(context: RequestContext, access: Access, request: DescribeC
     ]
     if not allowed and rows:
         return DescribeConfigsResponse(results=rows)
-    request.resources = allowed
+    request = changed(request, resources=allowed) if rows else request
     return then(handler(context, request), lambda answer: extended(answer, "results", rows))
 
 
@@ -125,7 +126,7 @@ def alter_configs(
     ]
     if not allowed and rows:
         return response(responses=rows)
-    request.resources = allowed
+    request = changed(request, resources=allowed) if rows else request
     return then(handler(context, request), lambda answer: extended(answer, "responses", rows))
 
 
@@ -153,10 +154,9 @@ def users_not_altered(
 
 
 def not_elected(context: RequestContext, request: ElectLeadersRequest) -> ElectLeadersResponse:
-    refusal = for_each_partition(request, NO_CLUSTER)
-    if context.api_version >= WHOLE_ERROR_FROM:
-        refusal.error_code = NO_CLUSTER
-    return refusal
+    return for_each_partition(
+        request, NO_CLUSTER, ErrorCode.NONE if context.api_version < WHOLE_ERROR_FROM else NO_CLUSTER
+    )
 
 
 def not_reassigned(

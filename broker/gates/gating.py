@@ -9,16 +9,14 @@ from types import GeneratorType
 from typing import Any, Protocol, TypeVar
 
 from broker.requests.context import Gate, Handler, RequestContext
-from broker.security.authorizer import Access
+from broker.security.authorizer import RIGHT_COST, Access
 from common.errors import ErrorCode
 from common.pacing import Work
 from kraft.records import AclOperation, AclResource
 from wire.apis import APIS
-from wire.messages import Message
+from wire.messages import Message, changed
 
 T = TypeVar("T")
-
-RIGHT_COST = 4  # units of `common.pacing` for a name whose rights are not remembered
 
 TOPIC, GROUP, CLUSTER, TRANSACTIONAL_ID = (
     int(AclResource.TOPIC),
@@ -136,8 +134,7 @@ def by_topic(operation: int, refusal: Callable[[Any], Any], *, name: str = "name
         rows = [refusal(topic) for topic in others]
         if not allowed:
             return APIS[context.api_key].response(**{answers: rows})
-        request.topics = allowed
-        return then(handler(context, request), lambda answer: extended(answer, answers, rows))
+        return then(handler(context, changed(request, topics=allowed)), lambda answer: extended(answer, answers, rows))
 
     return gate
 

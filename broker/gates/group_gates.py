@@ -52,6 +52,7 @@ from wire.messages import (
     OffsetFetchResponse,
     SyncGroupRequest,
     SyncGroupResponse,
+    changed,
 )
 
 _Coordinator = FindCoordinatorResponse.Coordinator
@@ -73,8 +74,7 @@ def offset_commit(context: RequestContext, access: Access, request: OffsetCommit
     rows = [_uncommitted(topic, NO_TOPIC) for topic in refused]
     if not allowed:
         return OffsetCommitResponse(topics=rows)
-    request.topics = allowed
-    return then(handler(context, request), lambda answer: extended(answer, "topics", rows))
+    return then(handler(context, changed(request, topics=allowed)), lambda answer: extended(answer, "topics", rows))
 
 
 def offset_fetch(context: RequestContext, access: Access, request: OffsetFetchRequest, handler: Handler) -> Any:
@@ -87,41 +87,48 @@ def offset_fetch(context: RequestContext, access: Access, request: OffsetFetchRe
     everything = request.topics is None
     rows: list[OffsetFetchResponse.OffsetFetchResponseTopic] = []
     if request.topics is not None:
-        request.topics, refused = split(request.topics, access, DESCRIBE, TOPIC, _name)
+        allowed, refused = split(request.topics, access, DESCRIBE, TOPIC, _name)
         rows = old_failure(refused, NO_TOPIC)
+        request = changed(request, topics=allowed) if refused else request
 
     def complete(answer: OffsetFetchResponse) -> Work[OffsetFetchResponse]:
         if everything:
-            answer.topics = yield from allowed_work(answer.topics, access, DESCRIBE, TOPIC, _name)
+            shown = yield from allowed_work(answer.topics, access, DESCRIBE, TOPIC, _name)
+            answer = changed(answer, topics=shown)
         return extended(answer, "topics", [] if answer.error_code else rows)
 
     return then_work(context, handler(context, request), complete)
 
 
 def _fetch_groups(context: RequestContext, access: Access, request: OffsetFetchRequest, handler: Handler) -> Any:
-    groups, refused = split(request.groups, access, DESCRIBE, GROUP, lambda group: group.group_id)
+    described, refused = split(request.groups, access, DESCRIBE, GROUP, lambda group: group.group_id)
     unfetched = [_FetchedGroup(group_id=group.group_id, topics=[], error_code=NO_GROUP) for group in refused]
     everything: list[bool] = []
     rows: list[list[_GroupTopics]] = []
-    for group in groups:
+    groups: list[OffsetFetchRequest.OffsetFetchRequestGroup] = []
+    for group in described:
         everything.append(group.topics is None)
         topics: list[OffsetFetchRequest.OffsetFetchRequestGroup.OffsetFetchRequestTopics] = []
         if group.topics is not None:
-            group.topics, topics = split(group.topics, access, DESCRIBE, TOPIC, _name)
+            allowed, topics = split(group.topics, access, DESCRIBE, TOPIC, _name)
+            group = changed(group, topics=allowed) if topics else group
+        groups.append(group)
         rows.append([_unfetched(topic) for topic in topics])
     if not groups:
         return OffsetFetchResponse(groups=unfetched)
-    request.groups = groups
 
     def complete(answer: OffsetFetchResponse) -> Work[OffsetFetchResponse]:
+        fetched: list[_FetchedGroup] = []
         for group, whole, more in zip(answer.groups, everything, rows, strict=True):
             if whole:
-                group.topics = yield from allowed_work(group.topics, access, DESCRIBE, TOPIC, _name)
+                shown = yield from allowed_work(group.topics, access, DESCRIBE, TOPIC, _name)
+                group = changed(group, topics=shown)
             if not group.error_code:
                 group.topics.extend(more)
-        return extended(answer, "groups", unfetched)
+            fetched.append(group)
+        return changed(answer, groups=fetched + unfetched)
 
-    return then_work(context, handler(context, request), complete)
+    return then_work(context, handler(context, changed(request, groups=groups)), complete)
 
 
 def _name(topic: Any) -> str:
@@ -192,7 +199,7 @@ def find_coordinator(context: RequestContext, access: Access, request: FindCoord
     ]
     if not keys and rows:
         return FindCoordinatorResponse(coordinators=rows)
-    request.coordinator_keys = keys
+    request = changed(request, coordinator_keys=keys) if rows else request
     return then(handler(context, request), lambda answer: extended(answer, "coordinators", rows))
 
 
@@ -211,18 +218,20 @@ def describe_groups(context: RequestContext, access: Access, request: DescribeGr
         for group in refused
     ]
 
+    def told(group: DescribeGroupsResponse.DescribedGroup) -> DescribeGroupsResponse.DescribedGroup:
+        if group.error_code:
+            return group
+        operations = access.operations(GROUP_OPERATIONS, GROUP, group.group_id)
+        return changed(group, authorized_operations=operations)
+
     def complete(answer: DescribeGroupsResponse) -> DescribeGroupsResponse:
         if request.include_authorized_operations:
-            for group in answer.groups:
-                if group.error_code:
-                    continue
-                group.authorized_operations = access.operations(GROUP_OPERATIONS, GROUP, group.group_id)
+            answer = changed(answer, groups=[told(group) for group in answer.groups])
         return extended(answer, "groups", rows)
 
     if not groups and rows:
         return DescribeGroupsResponse(groups=rows)
-    request.groups = groups
-    return then(handler(context, request), complete)
+    return then(handler(context, changed(request, groups=groups) if rows else request), complete)
 
 
 def list_groups(context: RequestContext, access: Access, request: ListGroupsRequest, handler: Handler) -> Any:
@@ -231,8 +240,7 @@ def list_groups(context: RequestContext, access: Access, request: ListGroupsRequ
 
     def complete(answer: ListGroupsResponse) -> Work[ListGroupsResponse]:
         groups = yield from allowed_work(answer.groups, access, DESCRIBE, GROUP, lambda group: group.group_id)
-        answer.groups = groups
-        return answer
+        return changed(answer, groups=groups)
 
     return then_work(context, handler(context, request), complete)
 
@@ -242,8 +250,9 @@ def delete_groups(context: RequestContext, access: Access, request: DeleteGroups
     rows = [DeleteGroupsResponse.DeletableGroupResult(group_id=group, error_code=NO_GROUP) for group in refused]
     if not groups and rows:
         return DeleteGroupsResponse(results=rows)
-    request.groups_names = groups
-    return then(handler(context, request), lambda answer: extended(answer, "results", rows))
+    return then(
+        handler(context, changed(request, groups_names=groups)), lambda answer: extended(answer, "results", rows)
+    )
 
 
 def offset_delete(context: RequestContext, access: Access, request: OffsetDeleteRequest, handler: Handler) -> Any:
@@ -262,7 +271,7 @@ def offset_delete(context: RequestContext, access: Access, request: OffsetDelete
     ]
     if not topics and rows:
         return OffsetDeleteResponse(error_code=ErrorCode.NONE, topics=rows)
-    request.topics = topics
+    request = changed(request, topics=topics) if rows else request
     return then(
         handler(context, request), lambda answer: answer if answer.error_code else extended(answer, "topics", rows)
     )

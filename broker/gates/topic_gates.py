@@ -7,6 +7,7 @@ topics leave it out.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
@@ -17,14 +18,13 @@ from broker.gates.gating import (
     DESCRIBE_CONFIGS,
     MESSAGES,
     NO_TOPIC,
-    RIGHT_COST,
     TOPIC,
     allowed_work,
     split,
     then,
 )
 from broker.requests.context import Handler, RequestContext
-from broker.security.authorizer import CLUSTER_OPERATIONS, TOPIC_OPERATIONS, Access, as_bits
+from broker.security.authorizer import CLUSTER_OPERATIONS, Access
 from common.errors import ErrorCode
 from common.pacing import Work
 from kraft.image.metadata import MetadataImage
@@ -38,6 +38,7 @@ from wire.messages import (
     DescribeTopicPartitionsRequest,
     DescribeTopicPartitionsResponse,
     MetadataRequest,
+    changed,
     raw_uuid,
 )
 
@@ -61,22 +62,27 @@ def create_topics(context: RequestContext, access: Access, request: CreateTopics
     if not access.may_cluster(CREATE):
         allowed, refused = split(request.topics, access, CREATE, TOPIC, lambda topic: topic.name)
 
+    def told(created: _Created) -> _Created:
+        if created.error_code or access.may(DESCRIBE_CONFIGS, TOPIC, created.name):
+            return created
+        return changed(
+            created,
+            topic_config_error_code=NO_TOPIC,
+            num_partitions=UNKNOWN_COUNT,
+            replication_factor=UNKNOWN_COUNT,
+            configs=None if context.api_version >= 5 else [],
+        )
+
     def complete(response: CreateTopicsResponse) -> CreateTopicsResponse:
-        for created in response.topics:
-            if not created.error_code and not access.may(DESCRIBE_CONFIGS, TOPIC, created.name):
-                created.topic_config_error_code = NO_TOPIC
-                created.num_partitions = created.replication_factor = UNKNOWN_COUNT
-                created.configs = None if context.api_version >= 5 else []
-        response.topics.extend(
+        unmade = [
             _Created(name=topic.name, error_code=NO_TOPIC, error_message="Authorization failed.", configs=[])
             for topic in refused
-        )
-        return response
+        ]
+        return changed(response, topics=[told(created) for created in response.topics] + unmade)
 
     if refused and not allowed:
         return complete(CreateTopicsResponse(topics=[]))
-    request.topics = allowed
-    return then(handler(context, request), complete)
+    return then(handler(context, changed(request, topics=allowed) if refused else request), complete)
 
 
 class TopicDeletion:
@@ -93,10 +99,10 @@ class TopicDeletion:
         answers: list[DeleteTopicsResponse.DeletableTopicResult] = []
         if context.api_version < IDS_FROM:
             names = [name for name in request.topic_names if self._may_delete(access, name, None, answers)]
-            request.topic_names, is_left = names, bool(names)
+            request, is_left = changed(request, topic_names=names), bool(names)
         else:
             topics = [one for one in request.topics if self._may_delete(access, one.name, one.topic_id, answers)]
-            request.topics, is_left = topics, bool(topics)
+            request, is_left = changed(request, topics=topics), bool(topics)
         if answers and not is_left:
             return DeleteTopicsResponse(responses=answers)
 
@@ -140,18 +146,15 @@ def describe_topic_partitions(
     if asked:
         first = request.cursor.topic_name if request.cursor is not None else ""
         later = (topic for name, topic in asked.items() if name >= first)
-        request.topics = yield from allowed_work(later, access, DESCRIBE, TOPIC, lambda topic: topic.name)
-        for named in request.topics:
+        allowed = yield from allowed_work(later, access, DESCRIBE, TOPIC, lambda topic: topic.name)
+        for named in allowed:
             del asked[named.name]
         answers = [_undescribed(name) for name in asked if name >= first]
-        if not request.topics:
+        request = changed(request, topics=allowed)
+        if not allowed:
             return DescribeTopicPartitionsResponse(topics=answers, next_cursor=None)
     described: Any = handler(context, request)
     response: DescribeTopicPartitionsResponse = yield from described
-    for topic in response.topics:
-        operations = access.operations(TOPIC_OPERATIONS, TOPIC, topic.name or "")
-        topic.topic_authorized_operations = as_bits(operations)
-        yield RIGHT_COST
     response.topics.extend(answers)
     return response
 
@@ -161,7 +164,7 @@ def metadata(context: RequestContext, access: Access, request: MetadataRequest, 
 
     def complete(answer: Any) -> Any:
         if request.include_cluster_authorized_operations:
-            answer.message.authorized_operations = cluster_operations(access)
+            return replace(answer, message=changed(answer.message, authorized_operations=cluster_operations(access)))
         return answer
 
     return then(handler(context, request), complete)

@@ -37,6 +37,7 @@ from wire.messages import (
     IncrementalAlterConfigsResponse,
     ListConfigResourcesRequest,
     ListConfigResourcesResponse,
+    changed,
 )
 
 ALTER_CONFIGS_VERSION = 2
@@ -243,10 +244,10 @@ class ConfigHandlers:
                 others.append(resource)
         if done and not others:
             return response(responses=done)
-        request.resources = others
-        answer = await self._alter(context, request, INCREMENTAL_VERSION, response)
-        answer.responses = [*answer.responses, *done]
-        return answer
+        if not done:
+            return await self._alter(context, request, INCREMENTAL_VERSION, response)
+        answer = await self._alter(context, changed(request, resources=others), INCREMENTAL_VERSION, response)
+        return changed(answer, responses=[*answer.responses, *done])
 
     async def _alter(
         self,
@@ -266,13 +267,12 @@ class ConfigHandlers:
                 refused.append(_result(response_class, resource, error))
         if refused and not allowed:
             return response_class(responses=refused)
-        request.resources = allowed
         try:
-            answer: Any = await self._forwarder.forward(context, request, version)
+            sent = changed(request, resources=allowed) if refused else request
+            answer: Any = await self._forwarder.forward(context, sent, version)
         except ProtocolError as error:
             answer = response_class(responses=[_result(response_class, resource, error) for resource in allowed])
-        answer.responses = [*answer.responses, *refused]
-        altered: A = answer
+        altered: A = changed(answer, responses=[*answer.responses, *refused]) if refused else answer
         return altered
 
 

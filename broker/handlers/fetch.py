@@ -26,7 +26,7 @@ from broker.partitions.partition import Partition
 from broker.partitions.replica import Role
 from broker.partitions.throttles import ReplicationQuota
 from broker.replication.fetch_reading import FetchReader, Read
-from broker.replication.fetch_sessions import NO_SESSION, UNSENT, FetchSession, FetchSessionCache, Position
+from broker.replication.fetch_sessions import NO_SESSION, FetchSession, FetchSessionCache, Position
 from broker.requests.context import Throttle
 from broker.security.session import ClientSession
 from common.errors import ErrorCode, ProtocolError
@@ -40,7 +40,6 @@ from tiering.reading.downloads import Ticket
 from wire.connection import Connection
 from wire.hot_codec import (
     FETCH,
-    NO_TIER_END,
     Endpoint,
     FetchCall,
     FetchedRow,
@@ -170,7 +169,7 @@ class PendingFetch:
             self._reply = self._client.connection.reply_later(0)
         self._client.closed_listeners[self] = None
         if self._session is not None:
-            self._session.waiting = self
+            self._session.park(self)
         else:
             for position in self._positions:
                 position.watch(self._handler.reader.find(position, self._version, self._client))
@@ -325,16 +324,10 @@ class PendingFetch:
         rows: list[FetchedRow] = []
         for position, read in reads:
             row = read.row
-            if self._full or _has_changed(position, read):
+            if position.send(row) or self._full or read.size or read.urgent:
                 rows.append(row)
-            position.sent_high_watermark = UNSENT if row.error else row.high_watermark
-            position.sent_log_start = row.log_start_offset
             if quota is not None and read.size and position.partition is not None and quota.covers(position.partition):
                 quota.record(read.size)
-            if row.tier_end != NO_TIER_END:
-                position.sent_tier_end, position.sent_tier_generation = row.tier_end, row.tier_generation
-            if row.erased_end:
-                position.sent_erased_end = row.erased_end
             if session is not None:
                 if not read.size and not read.more and not read.urgent:
                     session.changed.pop(position, None)
@@ -344,15 +337,15 @@ class PendingFetch:
 
     def _finish(self, error: ErrorCode, session_id: int, rows: list[FetchedRow]) -> None:
         self.settled = True
-        self._unlisten()
+        if self._tickets is not None:
+            self._unlisten()
         self._client.closed_listeners.pop(self, None)
         session = self._session
         if session is None:
             if self._reply is not None:
                 self._unwatch()
         else:
-            if session.waiting is self:
-                session.waiting = None
+            session.unpark(self)
             self._client.adopt(session)
         self._handler.reply(self._client, self._reply, self._version, self._correlation, error, session_id, rows)
         self._let_go()
@@ -477,20 +470,6 @@ class FetchHandler:
 
     def endpoints(self, client: ClientSession, hints: Collection[LeaderHint]) -> Sequence[Endpoint]:
         return self._hints.endpoints(hints, client.listener, client.tenant) if hints else ()
-
-
-def _has_changed(position: Position, read: Read) -> bool:
-    """Whether an incremental answer has to name this position."""
-    row = read.row
-    return (
-        read.size > 0
-        or read.urgent
-        or row.error != ErrorCode.NONE
-        or row.high_watermark != position.sent_high_watermark
-        or row.log_start_offset != position.sent_log_start
-        or row.tier_end != NO_TIER_END
-        or row.erased_end > 0
-    )
 
 
 def release_reads(reads: list[tuple[Position, Read]]) -> None:

@@ -51,36 +51,39 @@ class GroupOffsetHandlers:
         self._image = image
 
     async def offset_commit(self, context: RequestContext, request: OffsetCommitRequest) -> OffsetCommitResponse:
-        topics, items = [], []
-        places: list[
-            _CommitTopic.OffsetCommitResponsePartition
-        ] = []  # the response's partitions that the coordinator decides, in order of `items`
+        items: list[OffsetToCommit] = []
+        known: list[bool] = []
         for topic in request.topics:
             topic_id = self._topic_id(topic.name)
-            code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if topic_id is None else ErrorCode.NONE
-            partitions = []
-            for partition in topic.partitions:
-                answer = _CommitTopic.OffsetCommitResponsePartition(
-                    partition_index=partition.partition_index, error_code=code
-                )
-                partitions.append(answer)
-                if topic_id is not None:
-                    places.append(answer)
-                    items.append(
-                        OffsetToCommit(
-                            topic.name,
-                            partition.partition_index,
-                            partition.committed_offset,
-                            partition.committed_leader_epoch,
-                            partition.committed_metadata or "",
-                            topic_id,
-                        )
+            known.append(topic_id is not None)
+            if topic_id is not None:
+                items += [
+                    OffsetToCommit(
+                        topic.name,
+                        partition.partition_index,
+                        partition.committed_offset,
+                        partition.committed_leader_epoch,
+                        partition.committed_metadata or "",
+                        topic_id,
                     )
-            topics.append(_CommitTopic(name=topic.name, partitions=partitions))
-        if items or not request.topics:
-            for answer, code in zip(places, await self._commit(context, request, tuple(items)), strict=True):
-                answer.error_code = code
-        return OffsetCommitResponse(topics=topics)
+                    for partition in topic.partitions
+                ]
+        decided = iter(await self._commit(context, request, tuple(items)) if items or not request.topics else ())
+        return OffsetCommitResponse(
+            topics=[
+                _CommitTopic(
+                    name=topic.name,
+                    partitions=[
+                        _CommitTopic.OffsetCommitResponsePartition(
+                            partition_index=partition.partition_index,
+                            error_code=next(decided) if is_known else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+                        )
+                        for partition in topic.partitions
+                    ],
+                )
+                for topic, is_known in zip(request.topics, known, strict=True)
+            ]
+        )
 
     async def _commit(
         self, context: RequestContext, request: OffsetCommitRequest, items: tuple[OffsetToCommit, ...]

@@ -150,7 +150,7 @@ class FullFetch(PendingFetch):
     async def first(self) -> bool:
         session, long = self._session, self._long
         if session is not None:
-            session.waiting = self
+            session.park(self)
         await long.paced(self._naming())
         await long.paced(self._reading())
         is_cold = any(read.is_cold for _, read in self._reads)
@@ -289,8 +289,7 @@ class FullFetch(PendingFetch):
         )  # fmt: skip
         self._reads = []  # they are the reply's, which releases them whatever comes
         if session is not None and not long.is_closed:
-            if session.waiting is self:
-                session.waiting = None
+            session.unpark(self)
             self._client.adopt(session)
             self._session = None
         long.answer(parts, pause_ms)
@@ -305,8 +304,7 @@ class FullFetch(PendingFetch):
         pace = self._handler.sessions.pace
         pace(self._forgetting())
         if session is not None:
-            if session.waiting is self:
-                session.waiting = None
+            session.unpark(self)
             self._handler.sessions.give_up(session)
         elif self._watching and self._owns_positions:
             pace(self._unwatching(positions))

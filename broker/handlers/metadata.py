@@ -18,7 +18,7 @@ from broker.handlers.client_view import ClientView
 from broker.handlers.topic_rows import OPERATIONS_FROM, Rows, RowTable, TopicRow, TopicRows
 from broker.requests.context import RequestContext, WrittenRows
 from broker.requests.forwarding import Forwarder
-from broker.security.authorizer import CLUSTER_OPERATIONS, TOPIC_OPERATIONS, Access
+from broker.security.authorizer import CLUSTER_OPERATIONS, RIGHT_COST, TOPIC_OPERATIONS, Access
 from common.errors import ErrorCode, ProtocolError, known_error
 from common.node_settings.topics import TopicDefaults
 from common.pacing import Work
@@ -27,7 +27,7 @@ from kraft.image.metadata import MetadataImage
 from kraft.image.topics import TopicImage
 from kraft.records import AclOperation, AclResource
 from kraft.topic_names import INTERNAL_TOPICS, check_topic_name
-from wire.messages import CreateTopicsRequest, MetadataRequest, MetadataResponse, raw_uuid
+from wire.messages import CreateTopicsRequest, MetadataRequest, MetadataResponse, changed, raw_uuid
 from wire.paced_codec import PART_BYTES
 
 AUTO_CREATION_ASKED_FROM = 4
@@ -36,7 +36,7 @@ CREATE_TOPICS_VERSION = 7
 CREATE_TIMEOUT_MS = 5_000
 CREATING_MAX = 1_000
 CREATED_PER_REQUEST = 100
-JOIN_COST, RIGHT_COST, ONCE_PER_STEP = 1, 4, 200
+JOIN_COST, ONCE_PER_STEP = 1, 200
 DESCRIBE, CREATE, TOPIC = int(AclOperation.DESCRIBE), int(AclOperation.CREATE), int(AclResource.TOPIC)
 
 _Topic = MetadataResponse.MetadataResponseTopic
@@ -128,8 +128,7 @@ class MetadataHandler:
             row = table.find(topic)
             if row is None:
                 row = yield from table.make(view, topic, _shown_name(topic.name, tenant))
-            join.add(self._told(table, row, access) if tells else row.data)
-            join.nodes |= row.nodes
+            join.add(self._told(table, row, access) if tells else row.data, row.nodes)
             yield JOIN_COST
         if tenant is None:
             table.forget_missing(topics.by_id, len(topics))
@@ -172,11 +171,11 @@ class MetadataHandler:
                 row = table.find(found)
                 if row is None:
                     row = yield from table.make(view, found, _shown_name(found.name, tenant))
-                join.nodes |= row.nodes
-                join.add(self._told(table, row, access) if tells else row.data)
+                join.add(self._told(table, row, access) if tells else row.data, row.nodes)
             else:
                 if tells and found.name and access is not None:
-                    found.authorized_operations = access.operations(TOPIC_OPERATIONS, TOPIC, found.name)
+                    operations = access.operations(TOPIC_OPERATIONS, TOPIC, found.name)
+                    found = changed(found, authorized_operations=operations)
                 failures.append(found)
         return join.rows(), failures + refused
 
@@ -278,7 +277,8 @@ class _Join:
         self._open: list[bytes] = []
         self._size = self._count = 0
 
-    def add(self, row: bytes) -> None:
+    def add(self, row: bytes, nodes: frozenset[int]) -> None:
+        self.nodes |= nodes
         self._open.append(row)
         self._count += 1
         self._size += len(row)

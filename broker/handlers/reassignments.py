@@ -64,10 +64,11 @@ class ReassignmentHandlers:
         return response
 
 
-def for_each_partition(request: ElectLeadersRequest, error_code: int) -> ElectLeadersResponse:
-    """The first version has no place for an error of the whole request: each partition carries it."""
+def for_each_partition(request: ElectLeadersRequest, error_code: int, whole: int = 0) -> ElectLeadersResponse:
+    """The first version has no place for an error of the whole request: each partition carries it. Later ones carry
+    `whole`, too."""
     return ElectLeadersResponse(
-        error_code=0,
+        error_code=whole,
         replica_election_results=[
             _Elected(
                 topic=topic.topic,

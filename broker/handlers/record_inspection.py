@@ -114,8 +114,7 @@ def inspect(batch: bytes, config: LogConfig, inflated_bytes_max: int) -> bytearr
         # was inflated, which would stay until the collector comes. The collector counts objects, not megabytes.
         if error.code is ErrorCode.CORRUPT_MESSAGE:  # clients send such a batch again, and its CRC was right
             return ProtocolError(ErrorCode.INVALID_RECORD, error.message)
-        error.__cause__ = error.__context__ = None
-        return error.with_traceback(None)
+        return error.bare()
 
 
 def _level(config: LogConfig, codec: Compression) -> int | None:

@@ -56,6 +56,11 @@ class _Joined:
         self.rows = rows
         self.size = 0
 
+    def count(self) -> int:
+        """In bytes, of rows that are there; `size` from now on."""
+        self.size = sum(len(part) for part in self.rows.result().parts)
+        return self.size
+
 
 class RowTable:
     """The rows of one listener, version, kind of reader and state of the brokers."""
@@ -129,8 +134,7 @@ class RowTable:
                 if one is joined:
                     del self._joined[reader]
         elif any(one is joined for one in self._joined.values()):
-            joined.size = sum(len(part) for part in rows.result().parts)
-            self.size += joined.size
+            self.size += joined.count()
 
     def _drop(self, joined: _Joined | None) -> None:
         if joined is not None:

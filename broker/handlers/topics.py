@@ -14,7 +14,7 @@ from heapq import merge
 from broker.handlers.client_view import ClientView
 from broker.requests.context import RequestContext
 from broker.requests.forwarding import Forwarder
-from broker.security.authorizer import TOPIC_OPERATIONS, as_bits
+from broker.security.authorizer import RIGHT_COST, TOPIC_OPERATIONS, Access, as_bits
 from common.errors import ErrorCode, ProtocolError
 from common.pacing import Work
 from kraft.image.partitions import PartitionImage
@@ -38,6 +38,7 @@ CREATE_PARTITIONS_VERSION = 3
 PARTITIONS_PER_REPLY_MAX = 2_000
 NAMES_PER_RUN, ROW_COST = 500, 8  # of names, and units of `common.pacing`
 DESCRIBE, TOPIC = int(AclOperation.DESCRIBE), int(AclResource.TOPIC)
+UNTOLD = -(1 << 31)  # in place of operations
 
 _Described = DescribeTopicPartitionsResponse.DescribeTopicPartitionsResponseTopic
 _DescribedPartition = _Described.DescribeTopicPartitionsResponsePartition
@@ -118,11 +119,11 @@ class TopicHandlers:
         described: list[_Described] = []
         cursor = None
         for name in names:
-            yield ROW_COST
+            yield ROW_COST if access is None else ROW_COST + RIGHT_COST
             topic = topics.get(name)
             if topic is None:
                 if name in asked:
-                    described.append(_failure(name))
+                    described.append(_failure(name, access))
                 continue
             if not asked and access is not None and not access.may(DESCRIBE, TOPIC, name):
                 continue
@@ -144,7 +145,7 @@ class TopicHandlers:
                     topic_id=schema_uuid(topic.topic_id),
                     is_internal=name in INTERNAL_TOPICS,
                     partitions=rows,
-                    topic_authorized_operations=as_bits(TOPIC_OPERATIONS),
+                    topic_authorized_operations=_operations(access, name),
                 )
             )
             if rest:
@@ -187,10 +188,15 @@ def _partition(view: ClientView, image: PartitionImage) -> _DescribedPartition:
     )
 
 
-def _failure(name: str) -> _Described:
+def _operations(access: Access | None, name: str) -> int:
+    return as_bits(TOPIC_OPERATIONS if access is None else access.operations(TOPIC_OPERATIONS, TOPIC, name))
+
+
+def _failure(name: str, access: Access | None) -> _Described:
     code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     try:
         check_topic_name(name)
     except ProtocolError as error:
         code = error.code
-    return _Described(error_code=code, name=name, topic_id=None, partitions=[])
+    operations = UNTOLD if access is None else _operations(access, name)
+    return _Described(error_code=code, name=name, topic_id=None, partitions=[], topic_authorized_operations=operations)

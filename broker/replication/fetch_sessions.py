@@ -17,7 +17,7 @@ from broker.partitions.partition import Partition
 from broker.partitions.replica import Replica
 from common.errors import ErrorCode, ProtocolError
 from common.pacing import Work, at_once
-from wire.hot_codec import FetchCall, FetchPart
+from wire.hot_codec import NO_TIER_END, FetchCall, FetchedRow, FetchPart
 
 NO_SESSION = 0
 INITIAL_EPOCH = 0
@@ -104,6 +104,23 @@ class Position:
         self.lacks_below = part.lacks_below
         if part.tier_generation:  # where the tier ends may have reached it before it heard of this generation
             self.sent_tier_generation = UNSENT
+
+    def send(self, row: FetchedRow) -> bool:
+        """Note that the reader is sent `row`; whether that says what it was not sent before, records aside."""
+        says_more = (
+            row.error != 0
+            or row.high_watermark != self.sent_high_watermark
+            or row.log_start_offset != self.sent_log_start
+            or row.tier_end != NO_TIER_END
+            or row.erased_end > 0
+        )
+        self.sent_high_watermark = UNSENT if row.error else row.high_watermark
+        self.sent_log_start = row.log_start_offset
+        if row.tier_end != NO_TIER_END:
+            self.sent_tier_end, self.sent_tier_generation = row.tier_end, row.tier_generation
+        if row.erased_end:
+            self.sent_erased_end = row.erased_end
+        return says_more
 
     def watch(self, partition: Partition | None) -> None:
         """Watch `partition` from now on, and nothing else."""
@@ -200,6 +217,15 @@ class FetchSession:
                 self._drop(position)
                 named.pop(position, None)
         return list(named)
+
+    def park(self, fetch: WaitingFetch) -> None:
+        """`fetch` waits for what changes."""
+        self.waiting = fetch
+
+    def unpark(self, fetch: WaitingFetch) -> None:
+        """`fetch` is answered, or given up."""
+        if self.waiting is fetch:
+            self.waiting = None
 
     def served(self, position: Position) -> None:
         """Data of this position went out: the others come first next time."""

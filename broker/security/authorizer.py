@@ -29,6 +29,8 @@ CLUSTER_OPERATIONS = (5, 7, 8, 9, 10, 11, 12)
 GROUP_OPERATIONS = (3, 6, 8, 10, 11)
 """What there is to be allowed for a resource of each type, by the numbers of Kafka's AclOperation."""
 
+RIGHT_COST = 4  # units of `common.pacing` for a name whose rights are not remembered
+
 _NONE = AclsImage()
 _ALL = int(AclOperation.ALL)
 _ALLOW = int(AclPermission.ALLOW)

@@ -7,7 +7,7 @@ from __future__ import annotations
 from typing import Any, ClassVar, Generic, Self, TypeVar, dataclass_transform
 
 R = TypeVar("R")
-AnyStruct = TypeVar("AnyStruct", bound=Struct)
+AnyStruct = TypeVar("AnyStruct")
 
 @dataclass_transform(kw_only_default=True, eq_default=False)
 class Compiled: ...
