@@ -16,9 +16,9 @@ from common.directory_config import DirectoryConfig
 from common.machine import machine_ports
 from records.batch import iterate_batches
 from records.record import decode_records
-from storage.audit_trail import NoTrail
-from storage.log_config import LogConfig
-from storage.log_directory import LogDirectory
+from storage.audit.audit_trail import NoTrail
+from storage.directory.log_directory import LogDirectory
+from storage.log.log_config import LogConfig
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 RECORDS_EACH, VALUE_BYTES = 400, 2_000

@@ -30,8 +30,8 @@ from broker.requests.context import RequestChain
 from broker.tenancy.scope import ProxyAddress
 from common.pacing import Pacer
 from common.ports import Ports
-from storage.directory_health import FreeSpace
-from storage.log_directory import LogDirectory
+from storage.directory.log_directory import LogDirectory
+from storage.disk.directory_health import FreeSpace
 from wire.buffers import BufferPool
 from wire.tick import Tick
 from wire.watch import Watch

@@ -19,11 +19,11 @@ from common.lifecycle import end_tasks
 from common.node_settings.topics import BrokerLogSettings
 from common.pacing import Pacer, Work
 from common.ports import Clock
-from storage.audit_trail import AuditPending
-from storage.checkpoint_files import TopicPartition
-from storage.cleaner import CleanerConfig, LogCleaner
-from storage.log_directory import LogDirectory
-from storage.partition_log import PartitionLog
+from storage.audit.audit_trail import AuditPending
+from storage.cleaning.cleaner import CleanerConfig, LogCleaner
+from storage.directory.log_directory import LogDirectory
+from storage.disk.checkpoint_files import TopicPartition
+from storage.log.partition_log import PartitionLog
 
 logger = logging.getLogger(__name__)
 

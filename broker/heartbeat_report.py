@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable
 
 from kraft.observers.broker_lifecycle import BrokerLoad
-from storage.directory_health import DirectoryHealth, FreeSpace
+from storage.disk.directory_health import DirectoryHealth, FreeSpace
 
 PATIENCE_S = 3.0
 

@@ -47,8 +47,8 @@ from kraft.observers.controller_channel import ChannelConfig, ControllerChannel
 from kraft.observers.observer import MetadataObserver, ObserverConfig
 from kraft.records import Endpoint
 from object_store.opening import open_store
-from storage.audit_journal import AuditJournal
-from storage.log_directory import LogDirectory
+from storage.audit.audit_journal import AuditJournal
+from storage.directory.log_directory import LogDirectory
 from wire.buffers import BufferPool
 from wire.listeners import ListenerConfig
 from wire.server import Server

@@ -12,7 +12,7 @@ from broker.partitions.hosted import HostedPartitions
 from broker.partitions.partition import Partition
 from common.metrics import Metrics
 from kraft.observers.observer import MetadataObserver
-from storage.log_directory import LogDirectory
+from storage.directory.log_directory import LogDirectory
 from wire.server import Server
 
 

@@ -16,7 +16,7 @@ from records.builder import build_batch
 from records.compression import Compression
 from records.record import Record
 from spark_offload.java_home import ensure_java
-from storage.producer_snapshot import Snapshot, encode_snapshot
+from storage.producers.producer_snapshot import Snapshot, encode_snapshot
 from tiering.bucket.keys import PartitionPath, TierRoot
 from tiering.bucket.segment import PRODUCER_SNAPSHOT, SegmentState, TieredSegment
 from tiering.jobs.segment_writer import SegmentWriter

@@ -15,7 +15,7 @@ from kraft.topic_names import AUDIT_TOPIC, TIER_TOPIC
 from records.audit_event import AuditEvent, AuditSource, decode_audit_event
 from records.batch import BatchHeader, iterate_batches
 from records.record import Record, decode_records
-from storage.region import Region
+from storage.segments.region import Region
 from tiering.exports.audit_export import AuditPiece
 from tiering.shard.tier_audit import tier_event
 

@@ -15,8 +15,8 @@ from common.identifiers import random_uuid
 from common.metrics import Metrics
 from common.ports import Ports
 from kraft.links import Links
-from storage.audit_journal import JOURNAL_DIRECTORY, AuditJournal
-from storage.journal_writer import JournalWriter
+from storage.audit.audit_journal import JOURNAL_DIRECTORY, AuditJournal
+from storage.audit.journal_writer import JournalWriter
 from tiering.exports.audit_export import AuditExporter, AuditExporterServices, AuditWriter
 
 

@@ -23,7 +23,7 @@ from kraft.image.metadata import MetadataImage
 from kraft.links import Links
 from kraft.topic_names import AUDIT_TOPIC
 from records.audit_event import decode_audit_event
-from storage.audit_journal import AuditJournal
+from storage.audit.audit_journal import AuditJournal
 from wire.client import CallTimeout, ConnectionLost, TooManyCalls
 from wire.messages import AppendAuditRequest
 

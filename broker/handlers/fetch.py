@@ -33,9 +33,9 @@ from common.errors import ErrorCode, ProtocolError
 from common.node_settings.tier import TierReads
 from common.pacing import Work
 from common.settings import same
-from storage.cold_reads import PageWait
-from storage.open_files import OpenFiles
-from storage.region import Region
+from storage.disk.cold_reads import PageWait
+from storage.disk.open_files import OpenFiles
+from storage.segments.region import Region
 from tiering.reading.downloads import Ticket
 from wire.connection import Connection
 from wire.hot_codec import (

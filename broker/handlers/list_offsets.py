@@ -22,7 +22,7 @@ from broker.partitions.partition import Partition
 from broker.replication.cold_reading import ColdReading
 from broker.requests.context import RequestContext
 from common.errors import ErrorCode, ProtocolError
-from storage.partition_log import TimestampHit
+from storage.log.partition_log import TimestampHit
 from wire.messages import ListOffsetsRequest, ListOffsetsResponse
 
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED = -1, -2, -3, -4, -5

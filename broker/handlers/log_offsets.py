@@ -17,7 +17,7 @@ from broker.requests.context import RequestContext
 from common.errors import ErrorCode, ProtocolError
 from kraft.topic_names import INTERNAL_TOPICS
 from records.audit_event import client_actor
-from storage.audit_trail import audited
+from storage.audit.audit_trail import audited
 from wire.messages import (
     DeleteRecordsRequest,
     DeleteRecordsResponse,

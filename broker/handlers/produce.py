@@ -33,7 +33,7 @@ from common.ports import Clock
 from kraft.records import AclOperation, AclResource
 from kraft.topic_names import INTERNAL_TOPICS
 from records.record import InvalidRecords
-from storage.partition_log import Appended
+from storage.log.partition_log import Appended
 from wire.connection import Connection
 from wire.hot_codec import (
     PARTS_AT_ONCE,

@@ -20,7 +20,7 @@ from records.batch import COMPRESSION_MASK, read_header
 from records.builder import recompress
 from records.compression import Compression
 from records.record import check_keys, check_records
-from storage.log_config import LogConfig
+from storage.log.log_config import LogConfig
 
 logger = logging.getLogger(__name__)
 

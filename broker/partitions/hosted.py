@@ -28,10 +28,10 @@ from kraft.image.delta import MetadataDelta
 from kraft.image.metadata import EMPTY_IMAGE, MetadataImage
 from kraft.image.partitions import PartitionImage
 from kraft.records import ResourceType
-from storage.audit_trail import AuditPending
-from storage.checkpoint_files import HIGH_WATERMARKS
-from storage.log_directory import LogDirectory
-from storage.partition_log import PartitionLog
+from storage.audit.audit_trail import AuditPending
+from storage.directory.log_directory import LogDirectory
+from storage.disk.checkpoint_files import HIGH_WATERMARKS
+from storage.log.partition_log import PartitionLog
 
 logger = logging.getLogger(__name__)
 

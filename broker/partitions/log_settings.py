@@ -13,7 +13,7 @@ from common.node_settings.catalogue import NODE_SETTINGS
 from common.node_settings.topics import with_retention
 from common.settings import Group, Setting, overridden, settings_of
 from kraft.image.metadata import MetadataImage
-from storage.log_config import LogConfig
+from storage.log.log_config import LogConfig
 
 _SETTINGS = {field: one.setting for field, one in settings_of(LogConfig).items()}
 

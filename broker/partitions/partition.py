@@ -21,9 +21,9 @@ from common.invariants import check
 from kraft.image.partitions import PartitionImage
 from records.batch import BatchHeader, ProduceLimits, check_produced
 from records.framing import check_framing
-from storage.log_config import LogConfig
-from storage.partition_log import Appended, PartitionLog
-from storage.producer_state import Duplicate
+from storage.log.log_config import LogConfig
+from storage.log.partition_log import Appended, PartitionLog
+from storage.producers.producer_state import Duplicate
 
 DELETE_RECORDS = "DeleteRecords"  # the cause in the audit
 FIRST_BATCH_PATIENCE_S = 3.0  # a client sends a refused batch again after its retry.backoff.ms

@@ -9,11 +9,11 @@ from typing import Protocol
 from broker.partitions.replica_set import Held
 from common.errors import ErrorCode, ProtocolError
 from common.invariants import check
-from storage.audit_trail import AuditPending
-from storage.leader_epochs import EpochEnd
-from storage.log_config import LogConfig
-from storage.partition_log import PartitionLog, Reason
-from storage.region import Region
+from storage.audit.audit_trail import AuditPending
+from storage.log.leader_epochs import EpochEnd
+from storage.log.log_config import LogConfig
+from storage.log.partition_log import PartitionLog, Reason
+from storage.segments.region import Region
 
 NO_LEADER = -1
 NO_TIER_END = -1

@@ -21,7 +21,7 @@ from common.lifecycle import duty
 from common.pacing import Pacer, Work
 from kraft.image.delta import MetadataDelta
 from kraft.image.metadata import EMPTY_IMAGE, MetadataImage
-from storage.audit_trail import AuditPending, AuditTrail
+from storage.audit.audit_trail import AuditPending, AuditTrail
 
 logger = logging.getLogger(__name__)
 
@@ -55,7 +55,7 @@ class RoleTaker(Protocol):
 
 
 class Directories(Protocol):
-    """Makes the directories of new logs off the loop; implemented by `storage.prepared_logs`."""
+    """Makes the directories of new logs off the loop; implemented by `storage.directory.prepared_logs`."""
 
     async def make(self, wanted: Mapping[tuple[str, int], bytes]) -> None:
         """Of logs with these topic ids, by topic and partition. What the disk refuses is left out."""

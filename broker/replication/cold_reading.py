@@ -11,7 +11,7 @@ from typing import NamedTuple, Protocol
 
 from broker.partitions.partition import Partition
 from common.errors import ErrorCode, ProtocolError
-from storage.region import Region
+from storage.segments.region import Region
 from tiering.bucket.keys import SegmentKey, TierRoot
 from tiering.bucket.segment import SegmentId, TieredSegment
 from tiering.reading.downloads import Ticket

@@ -24,9 +24,9 @@ from broker.replication.preferred_replica import Doubts, ReadableReplica, Redire
 from broker.security.session import ClientSession
 from common.errors import ErrorCode, ProtocolError
 from kraft.records import AclOperation, AclResource
-from storage.cold_reads import PagesMissing, PageWait
-from storage.partition_log import PartitionLog
-from storage.region import Region
+from storage.disk.cold_reads import PagesMissing, PageWait
+from storage.log.partition_log import PartitionLog
+from storage.segments.region import Region
 from tiering.reading.downloads import Ticket
 from wire.hot_codec import NO_TIER_END, FetchCall, FetchedRow, LeaderHint
 

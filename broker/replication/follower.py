@@ -22,7 +22,7 @@ from broker.partitions.replica import Role
 from broker.partitions.throttles import ReplicationQuota
 from common.backoff import Backoff
 from common.errors import ErrorCode
-from storage.leader_epochs import EpochEnd
+from storage.log.leader_epochs import EpochEnd
 from wire.hot_codec import ReplicaPart, ReplicatedRow
 
 Key = tuple[bytes, int]

@@ -21,8 +21,8 @@ from common.backoff import Backoff, Retries
 from common.errors import ErrorCode, MalformedFrame, ProtocolError, StorageFailure, error_name
 from common.lifecycle import duty, end_task
 from common.ports import Address, Ports
-from storage.audit_trail import AuditPending
-from storage.cold_reads import PagesMissing
+from storage.audit.audit_trail import AuditPending
+from storage.disk.cold_reads import PagesMissing
 from wire.buffers import BufferPool
 from wire.client import ClientConnection, ConnectionLost
 from wire.connection import Connection

@@ -25,8 +25,8 @@ from common.ports import Ports
 from common.token_bucket import TokenBucket
 from object_store.errors import StoreError
 from object_store.store import FileRange, ObjectStore
-from storage.closed_segments import ClosedSegment, Contents, SegmentReader
-from storage.log_flusher import FlushDepth
+from storage.disk.log_flusher import FlushDepth
+from storage.log.closed_segments import ClosedSegment, Contents, SegmentReader
 from tiering.bucket.keys import TierRoot
 from tiering.bucket.segment import (
     LEADER_EPOCHS,

@@ -16,9 +16,9 @@ from broker.tier.services import Guard, Manifests, TierCalls
 from common.ports import Clock
 from object_store.errors import StoreError
 from object_store.store import ObjectStore
-from storage import retention
-from storage.audit_trail import AuditTrail, audited
-from storage.retention import SegmentView
+from storage.audit.audit_trail import AuditTrail, audited
+from storage.log import retention
+from storage.log.retention import SegmentView
 from tiering.bucket.keys import TierRoot
 from tiering.bucket.segment import TieredSegment
 from tiering.shard.partition_tier import PartitionTier

@@ -16,7 +16,7 @@ from broker.partitions.partition import Partition
 from broker.tier.deletion import Deleter
 from broker.tier.led import LedPartition, NotNow
 from broker.tier.services import TierServices
-from storage.audit_trail import audited
+from storage.audit.audit_trail import audited
 from tiering.manifests.manifest_writer import shows
 from tiering.shard.partition_tier import PartitionTier
 from tiering.shard.shard_protocol import Empty

@@ -10,7 +10,7 @@ from broker.partitions.partition import Partition
 from common.errors import ProtocolError
 from common.lifecycle import end_tasks
 from common.ports import Clock
-from storage.audit_trail import audited
+from storage.audit.audit_trail import audited
 
 logger = logging.getLogger(__name__)
 

@@ -23,7 +23,7 @@ from common.pacing import Pacer
 from common.ports import Ports
 from object_store.errors import StoreError
 from object_store.uri import parse_uri
-from storage.audit_trail import AuditTrail
+from storage.audit.audit_trail import AuditTrail
 from tiering.bucket.cluster_file import ClusterGuard
 from tiering.bucket.keys import TierRoot
 from tiering.bucket.store_seen import StoreSeen

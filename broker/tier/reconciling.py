@@ -18,10 +18,10 @@ from broker.tier.services import TierCalls
 from common.checksum import crc32c
 from object_store.errors import StoreError
 from object_store.store import ObjectStore
-from storage import tier_start
-from storage.audit_trail import audited
-from storage.leader_epochs import LeaderEpochCache
-from storage.producer_snapshot import Snapshot, decode_snapshot, encode_snapshot
+from storage.audit.audit_trail import audited
+from storage.log import tier_start
+from storage.log.leader_epochs import LeaderEpochCache
+from storage.producers.producer_snapshot import Snapshot, decode_snapshot, encode_snapshot
 from tiering.bucket.keys import TierRoot
 from tiering.bucket.segment import LEADER_EPOCHS, PRODUCER_SNAPSHOT, TieredSegment
 from tiering.shard.lineage import fits_from

@@ -30,7 +30,7 @@ from common.lifecycle import duty, end_tasks
 from common.pacing import Work
 from kraft.image.partitions import PartitionImage
 from kraft.topic_names import INTERNAL_TOPICS
-from storage import tier_start
+from storage.log import tier_start
 from tiering.shard.partition_tier import PartitionTier
 from tiering.shard.shard_protocol import Claim, RefusalCode, Refused
 

@@ -10,7 +10,7 @@ from broker.partitions.hosted import HostedPartitions
 from common.pacing import Pacer
 from common.ports import Ports
 from object_store.store import ObjectStore
-from storage.audit_trail import AuditTrail
+from storage.audit.audit_trail import AuditTrail
 from tiering.bucket.keys import TierRoot
 from tiering.manifests.manifest import ManifestHead
 from tiering.shard.partition_tier import PartitionTier

@@ -25,7 +25,7 @@ from spark_offload.rewriting.log_pieces import DamagedObject, Piece, log_pieces,
 from spark_offload.rewriting.new_segment import NewSegment
 from spark_offload.running.job import Problem
 from spark_offload.segments.aborted import first_open_offset
-from storage.transaction_index import AbortedTransaction, decode
+from storage.indexes.transaction_index import AbortedTransaction, decode
 from tiering.bucket.keys import PartitionPath, TierRoot
 from tiering.bucket.segment import PRODUCER_SNAPSHOT, TRANSACTION_INDEX, TieredSegment
 from tiering.manifests.manifest import Manifest, read_manifest

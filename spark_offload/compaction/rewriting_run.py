@@ -20,7 +20,7 @@ from spark_offload.segments.batch_scan import Flags
 from spark_offload.segments.payload import Payload
 from spark_offload.segments.record_table import RecordTable
 from spark_offload.segments.varints import Integers
-from storage.transaction_index import encode
+from storage.indexes.transaction_index import encode
 from tiering.bucket.segment import TieredSegment
 
 PutSegment = Callable[[NewSegment, list[bytes]], TieredSegment]

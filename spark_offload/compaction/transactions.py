@@ -20,7 +20,7 @@ from spark_offload.segments.aborted import AbortedRanges
 from spark_offload.segments.aborted import AbortedTransaction as AbortedRange
 from spark_offload.segments.batch_scan import BatchTable, Flags
 from spark_offload.segments.varints import DamagedRecords
-from storage.transaction_index import AbortedTransaction
+from storage.indexes.transaction_index import AbortedTransaction
 
 
 class MarkerFate(Enum):

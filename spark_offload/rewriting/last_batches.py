@@ -10,7 +10,7 @@ import numpy as np
 
 from spark_offload.segments.batch_scan import BatchTable, Flags
 from spark_offload.segments.varints import Integers
-from storage.producer_snapshot import NO_OFFSET, decode_snapshot
+from storage.producers.producer_snapshot import NO_OFFSET, decode_snapshot
 
 
 class LastBatches:

@@ -15,8 +15,8 @@ import numpy as np
 
 from spark_offload.segments.batch_scan import BatchTable, Flags
 from spark_offload.segments.varints import Integers
-from storage.producer_snapshot import NO_OFFSET, decode_snapshot
-from storage.transaction_index import decode
+from storage.indexes.transaction_index import decode
+from storage.producers.producer_snapshot import NO_OFFSET, decode_snapshot
 
 
 class AbortedTransaction(NamedTuple):

@@ -33,7 +33,7 @@ from spark_offload.verification.producer_runs import summarise
 from spark_offload.verification.record_checks import RecordChecker, decode, marker_kinds, sound
 from spark_offload.verification.record_reading import Getter
 from spark_offload.verification.sections import aborted_entries, epoch_entries
-from storage.producer_snapshot import decode_snapshot
+from storage.producers.producer_snapshot import decode_snapshot
 from tiering.bucket.segment import LEADER_EPOCHS, OFFSET_INDEX, PRODUCER_SNAPSHOT, TIME_INDEX, TRANSACTION_INDEX
 
 T = TypeVar("T")

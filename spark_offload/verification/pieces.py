@@ -12,7 +12,7 @@ from spark_offload.verification.index_checks import OffsetEntries, TimeEntries
 from spark_offload.verification.ledger import NO_WRITES, Writes
 from spark_offload.verification.producer_runs import Producers
 from spark_offload.verification.sections import AbortedEntry
-from storage.producer_snapshot import SnapshotEntry
+from storage.producers.producer_snapshot import SnapshotEntry
 from tiering.bucket.segment import TieredSegment
 
 UNKNOWN = -1

@@ -15,7 +15,7 @@ from records.control import MarkerKind
 from spark_offload.verification.checks import Check, Findings, Place
 from spark_offload.verification.producer_runs import NO_OFFSET, Marker, Producers, Run
 from spark_offload.verification.sections import AbortedEntry
-from storage.producer_snapshot import SnapshotEntry
+from storage.producers.producer_snapshot import SnapshotEntry
 
 EXPIRATION_MS = 86_400_000
 """`producer.id.expiration.ms`: a producer that was silent for so long may be forgotten and begin anywhere."""

@@ -29,7 +29,7 @@ def name(path: Path) -> str:
 
 
 def named_paths(page: str) -> set[str]:
-    """Code spans that begin with a folder here: `storage/recovery.py`, `tests/a.py::test_b`, `tests/sim/`."""
+    """Code spans that begin with a folder here: `storage/recovery/recovery.py`, `tests/a.py::test_b`, `tests/sim/`."""
     return {span for span in CODE.findall(page) if "/" in span and span.split("/")[0] in FOLDERS and " " not in span}
 
 

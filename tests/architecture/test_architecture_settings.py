@@ -26,7 +26,7 @@ from kraft.quorum.node_config import NodeConfig
 from kraft.quorum.quorum import QuorumConfig
 from proxy.config import ProxyConfig
 from proxy.limits import ProxyLimits
-from storage.log_config import LogConfig
+from storage.log.log_config import LogConfig
 from tests.architecture.attribute_reads import Reads
 from wire.server import ServerLimits
 

@@ -8,8 +8,8 @@ from typing import TypeVar
 
 from common.errors import ErrorCode, ProtocolError
 from records.batch import read_header, stamp
-from storage.leader_epochs import LeaderEpochCache
-from storage.log_config import LogConfig
+from storage.log.leader_epochs import LeaderEpochCache
+from storage.log.log_config import LogConfig
 
 T = TypeVar("T")
 

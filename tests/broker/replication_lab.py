@@ -38,7 +38,7 @@ from kraft.records import (
 from records.builder import build_batch
 from records.compression import Compression
 from records.record import Record, decode_records
-from storage.log_directory import LogDirectory
+from storage.directory.log_directory import LogDirectory
 from tests.broker.lab_client import LabClient
 from tests.broker.open_chain import open_chain
 from tests.storage.memory_trail import MemoryTrail

@@ -28,9 +28,9 @@ from records.audit_event import (
     encode_audit_event,
 )
 from records.record import decode_records
-from storage.audit_journal import JOURNAL_DIRECTORY, AuditJournal
-from storage.audit_trail import Act, audited, require
-from storage.journal_writer import JournalWriter
+from storage.audit.audit_journal import JOURNAL_DIRECTORY, AuditJournal
+from storage.audit.audit_trail import Act, audited, require
+from storage.audit.journal_writer import JournalWriter
 from tests.broker.replication_lab import Lab, LabBroker, eventually
 from wire.client import CallTimeout, ConnectionLost
 from wire.messages import AppendAuditRequest, AppendAuditResponse

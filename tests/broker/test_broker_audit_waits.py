@@ -13,7 +13,7 @@ from broker.handlers.log_offsets import DeleteRecords
 from common.errors import ErrorCode
 from kraft.records import RemoveTopicRecord
 from records.audit_event import AuditKind
-from storage.audit_trail import audited
+from storage.audit.audit_trail import audited
 from tests.broker.replication_lab import TOPIC, TOPIC_ID, Lab, batch, eventually, produce
 from wire.messages import DeleteRecordsRequest
 

@@ -17,8 +17,8 @@ from common.directory_config import DirectoryConfig
 from common.machine import machine_ports
 from common.node_settings.replication import ReplicationSettings
 from common.pacing import Pacer, Work
-from storage.audit_trail import NoTrail
-from storage.log_directory import LogDirectory
+from storage.audit.audit_trail import NoTrail
+from storage.directory.log_directory import LogDirectory
 from tests.sim.loop import NS, SimLoop, run
 
 pytestmark = pytest.mark.virtual_time

@@ -12,8 +12,8 @@ import pytest
 from broker.config import LogDuties
 from common.errors import ErrorCode
 from common.settings import INT_MAX
-from storage.log_config import LogConfig
-from storage.log_directory import LogDirectory
+from storage.directory.log_directory import LogDirectory
+from storage.log.log_config import LogConfig
 from tests.broker.replication_lab import eventually
 from tests.broker.tenant_lab import OPERATOR, TenantLab, Wire
 from wire.messages import CreateTopicsRequest, DescribeConfigsRequest, IncrementalAlterConfigsRequest

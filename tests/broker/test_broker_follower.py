@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.replication.follower import truncation_offset
-from storage.leader_epochs import EpochEnd, LeaderEpochCache
+from storage.log.leader_epochs import EpochEnd, LeaderEpochCache
 
 
 def cache_of(log: list[int]) -> LeaderEpochCache:

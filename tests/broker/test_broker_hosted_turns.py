@@ -26,9 +26,9 @@ from common.ports import Disk
 from kraft.image.delta import MetadataDelta
 from kraft.image.metadata import EMPTY_IMAGE, MetadataImage
 from kraft.records import MetadataRecord, PartitionChangeRecord, PartitionRecord, RemoveTopicRecord, TopicRecord
-from storage.audit_trail import NoTrail
-from storage.checkpoint_files import encode_partition_metadata
-from storage.log_directory import LogDirectory
+from storage.audit.audit_trail import NoTrail
+from storage.directory.log_directory import LogDirectory
+from storage.disk.checkpoint_files import encode_partition_metadata
 from tests.broker.replication_lab import eventually
 
 TOPIC_ID, OTHER_ID, MADE_ID = bytes(range(16)), bytes(range(16, 32)), bytes(range(32, 48))

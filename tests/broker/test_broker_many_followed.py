@@ -16,7 +16,7 @@ from broker.replication.follower import REST_MAX_S, RETRIES_PER_S, FollowedParti
 from broker.replication.leader_link import PARTS_MAX
 from common.errors import ErrorCode
 from common.pacing import Work
-from storage.log_ends import LogEnds
+from storage.log.log_ends import LogEnds
 from tests.broker.replication_lab import TOPIC_ID, Lab, eventually
 from wire.hot_codec import FetchCall, FetchPart, ReplicatedRow
 

@@ -10,7 +10,7 @@ import pytest
 
 from broker.handlers.fetch import FAIR_UNSENT_FILES
 from kraft.records import PartitionRecord
-from storage.open_files import FileHandle
+from storage.disk.open_files import FileHandle
 from tests.broker.lab_client import LabClient
 from tests.broker.replication_lab import TOPIC_ID, Lab, LabBroker, batch, eventually, fetch, produce
 

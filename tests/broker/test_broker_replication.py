@@ -14,8 +14,8 @@ from kraft.records import BrokerRegistrationChangeRecord, PartitionChangeRecord,
 from records.batch import CRC_FROM
 from records.builder import build_batch
 from records.record import Record
-from storage.checkpoint_files import HIGH_WATERMARKS, decode_offsets
-from storage.directory_health import FreeSpace
+from storage.disk.checkpoint_files import HIGH_WATERMARKS, decode_offsets
+from storage.disk.directory_health import FreeSpace
 from tests.broker.replication_lab import (
     NEVER_MS,
     PATIENCE_S,

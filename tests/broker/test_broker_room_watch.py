@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.heartbeat_report import PATIENCE_S, RoomWatch
-from storage.directory_health import DirectoryHealth, FreeSpace
+from storage.disk.directory_health import DirectoryHealth, FreeSpace
 
 LOOK_S = 0.5
 STATES = st.sampled_from(FreeSpace)

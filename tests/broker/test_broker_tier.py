@@ -12,9 +12,9 @@ from broker.replication.follower import BACKOFF_MIN_S
 from common.errors import ErrorCode
 from kraft.records import ConfigRecord, PartitionChangeRecord, PartitionRecord, ResourceType, TopicRecord
 from records.batch import iterate_batches
-from storage import tier_start
-from storage.partition_log import PartitionLog
-from storage.producer_snapshot import decode_snapshot
+from storage.log import tier_start
+from storage.log.partition_log import PartitionLog
+from storage.producers.producer_snapshot import decode_snapshot
 from tests.broker.replication_lab import TOPIC, TOPIC_ID, Lab, batch, eventually, produce, values_of
 from tests.broker.tier_lab import PATH, ROOT, TINY, TierLab
 from tiering.manifests.manifest import read_manifest

@@ -11,7 +11,7 @@ from broker.tier.agenda import Agenda
 from broker.tier.config import TierConfig, WorkKind
 from broker.tier.led import CopyLag, LedPartition
 from common.pacing import SLICE_COST, Work, at_once
-from storage.log_config import LogConfig
+from storage.log.log_config import LogConfig
 
 
 def led(*, size: int = 0, created_ms: int = 0, sizes: tuple[int, ...] = ()) -> LedPartition:

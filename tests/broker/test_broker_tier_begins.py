@@ -16,7 +16,7 @@ from broker.partitions.replica import Role
 from common.errors import ErrorCode
 from common.machine_disk import MachineDisk, MachineFile
 from kraft.records import PartitionChangeRecord
-from storage.checkpoint_files import LEADER_EPOCHS
+from storage.disk.checkpoint_files import LEADER_EPOCHS
 from tests.broker.replication_lab import TOPIC_ID, LabBroker, batch, eventually, produce
 from tests.broker.test_broker_tier import VALUE, filled
 from tests.broker.tier_lab import TierLab

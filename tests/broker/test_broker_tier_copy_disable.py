@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from kraft.records import ConfigRecord, ResourceType
-from storage.log_config import LogConfig
+from storage.log.log_config import LogConfig
 from tests.broker.replication_lab import TOPIC, eventually
 from tests.broker.test_broker_tier import filled
 from tests.broker.tier_lab import TierLab

@@ -15,7 +15,7 @@ from broker.tier.metrics import register_tier_metrics
 from common.errors import OutcomeUnknown
 from common.metrics import Metrics
 from object_store.errors import StoreUnavailable
-from storage.closed_segments import SegmentReader
+from storage.log.closed_segments import SegmentReader
 from tests.broker.replication_lab import TOPIC, TOPIC_ID, batch, eventually, produce
 from tests.broker.tier_lab import ROOT, TierLab
 from tiering.bucket.keys import SegmentKey

@@ -13,7 +13,7 @@ from msgspec.structs import replace as changed
 
 from kraft.records import PartitionChangeRecord
 from object_store.errors import ObjectMissing
-from storage.producer_snapshot import decode_snapshot
+from storage.producers.producer_snapshot import decode_snapshot
 from tests.broker.replication_lab import TOPIC_ID, batch, eventually, produce
 from tests.broker.test_broker_tier import VALUE, filled
 from tests.broker.tier_lab import PATH, QUICK, ROOT, TierLab

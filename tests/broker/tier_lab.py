@@ -16,7 +16,7 @@ from broker.tier.service import TierService
 from broker.tier.services import TierServices
 from common.errors import OutcomeUnknown
 from object_store.store import ObjectStore
-from storage.offset_index import OffsetIndex
+from storage.indexes.offset_index import OffsetIndex
 from tests.broker.replication_lab import NOW_MS, TOPIC, TOPIC_ID, Lab, LabBroker, eventually
 from tests.object_store.faulty_store import FaultyStore
 from tests.object_store.memory_store import MemoryStore

@@ -8,8 +8,8 @@ from typing import Any
 from kraft.topic_names import AUDIT_TOPIC
 from records.audit_event import AuditEvent, AuditKind, decode_audit_event
 from records.record import decode_records
-from storage.audit_journal import JOURNAL_DIRECTORY
-from storage.journal_files import entries_in
+from storage.audit.audit_journal import JOURNAL_DIRECTORY
+from storage.audit.journal_files import entries_in
 from tests.sim.disk import Device, Directory, FileNode
 from tests.sim.history import TopicPartition
 from tests.sim.invariants import Coverage, InvariantBroken

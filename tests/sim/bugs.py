@@ -22,8 +22,8 @@ from kraft.image.key_ranges import Keeping, keeping, range_for
 from kraft.image.metadata import MetadataImage
 from kraft.quorum.node import RaftNode
 from kraft.records import NO_LEADER, Cause
-from storage import recovery
-from storage.audit_journal import AuditJournal
+from storage.audit.audit_journal import AuditJournal
+from storage.recovery import recovery
 from tests.sim.tier_bugs import TIER_BUGS
 
 Replace = Callable[[Any, str, object], None]

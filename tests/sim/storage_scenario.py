@@ -16,11 +16,11 @@ from common.ports import Ports
 from records.batch import BatchHeader, read_header
 from records.builder import build_batch
 from records.record import Record
-from storage.audit_trail import NoTrail
-from storage.known_producer import BATCHES_KEPT
-from storage.log_config import LogConfig
-from storage.log_directory import LogDirectory
-from storage.partition_log import PartitionLog
+from storage.audit.audit_trail import NoTrail
+from storage.directory.log_directory import LogDirectory
+from storage.log.log_config import LogConfig
+from storage.log.partition_log import PartitionLog
+from storage.producers.known_producer import BATCHES_KEPT
 from tests.sim import nemesis
 from tests.sim.loop import SimulationFailure
 from tests.sim.nemesis import Nemesis, Targets

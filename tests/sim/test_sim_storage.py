@@ -6,9 +6,9 @@ import pytest
 
 from common.directory_config import DirectoryConfig
 from common.ports import Ports
-from storage.audit_trail import NoTrail
-from storage.log_config import LogConfig
-from storage.log_directory import LogDirectory
+from storage.audit.audit_trail import NoTrail
+from storage.directory.log_directory import LogDirectory
+from storage.log.log_config import LogConfig
 from tests.sim.sample_nodes import Main, world_of
 from tests.sim.storage_scenario import TOPIC_ID, StorageRun
 

@@ -14,11 +14,11 @@ from broker.tier import deletion, reconciling
 from broker.tier.led import LedPartition
 from broker.tier.service import TierService
 from object_store.store import Body, ObjectInfo
-from storage.log_flusher import FlushDepth, LogFlusher
-from storage.log_scan import LogScan
-from storage.log_shortening import LogShortening
-from storage.partition_log import PartitionLog
-from storage.producer_snapshot import Snapshot, encode_snapshot
+from storage.disk.log_flusher import FlushDepth, LogFlusher
+from storage.log.log_shortening import LogShortening
+from storage.log.partition_log import PartitionLog
+from storage.producers.producer_snapshot import Snapshot, encode_snapshot
+from storage.recovery.log_scan import LogScan
 from tests.object_store.memory_store import MemoryStore
 from tests.sim.bucket import BucketClient
 from tiering.bucket.keys import MANIFEST

@@ -16,8 +16,8 @@ from records.batch import HEADER_BYTES, seal
 from records.compression import Compression
 from records.control import MarkerKind
 from records.record import Record
-from storage.producer_snapshot import Snapshot, SnapshotEntry
-from storage.transaction_index import AbortedTransaction
+from storage.indexes.transaction_index import AbortedTransaction
+from storage.producers.producer_snapshot import Snapshot, SnapshotEntry
 from tests.spark_offload.tier_builder import NOW, BuiltPartition, batch, marker
 from tiering.bucket.segment import TieredSegment
 

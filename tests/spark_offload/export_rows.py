@@ -22,7 +22,7 @@ from spark_offload.export.parquet_table import committed_files
 from spark_offload.export.report import ExportReport
 from spark_offload.export.tables import ExportTable
 from spark_offload.running.job import SilentProgress
-from storage.transaction_index import AbortedTransaction
+from storage.indexes.transaction_index import AbortedTransaction
 from tests.spark_offload.segment_bytes import Seen, by_kafka_python
 from tests.spark_offload.tier_builder import NOW, BuiltPartition, TierBuilder, batch, marker, plain_batches
 

@@ -18,7 +18,7 @@ from records.record import Record
 from spark_offload.compaction import latest_keys, partition_task
 from spark_offload.compaction.partition_task import PartitionOutcome, PartitionTask, compact_partition
 from spark_offload.compaction.policies import TopicPolicy
-from storage.producer_snapshot import Snapshot
+from storage.producers.producer_snapshot import Snapshot
 from tests.spark_offload import compaction_world
 from tests.spark_offload.compaction_world import Step, World, batches_of, decided, log_of, survivors
 from tests.spark_offload.tier_builder import NOW, BuiltPartition, TierBuilder, batch, plain_batches

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from bench.peers import KAFKA_VERSION
-from storage import transaction_index
-from storage.producer_snapshot import decode_snapshot
+from storage.indexes import transaction_index
+from storage.producers.producer_snapshot import decode_snapshot
 from tests.spark_offload.compaction_world import Batch, batches_of, decided, survivors
 from tests.spark_offload.test_spark_compaction import all_batches, compact, policy
 from tests.spark_offload.tier_builder import BuiltPartition, TierBuilder

@@ -14,7 +14,7 @@ from spark_offload.export.job import open_table
 from spark_offload.export.options import ExportOptions
 from spark_offload.export.parquet_table import StoreTarget, committed_files
 from spark_offload.export.tables import Addition, CommitConflict, TableState
-from storage.transaction_index import AbortedTransaction
+from storage.indexes.transaction_index import AbortedTransaction
 from tests.spark_offload.export_rows import (
     KINDS,
     data_files,

@@ -13,7 +13,7 @@ from object_store.blocking import BlockingStore
 from records.compression import Compression
 from records.control import MarkerKind
 from records.record import Record
-from storage.transaction_index import AbortedTransaction
+from storage.indexes.transaction_index import AbortedTransaction
 from tests.spark_offload.tier_builder import (
     NOW,
     BuiltPartition,

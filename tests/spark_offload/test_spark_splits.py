@@ -26,7 +26,7 @@ from spark_offload.reading.splits import TASK_BYTES_MAX, TASK_BYTES_MIN, Split, 
 from spark_offload.reading.timestamps import offset_of_timestamp
 from spark_offload.segments.aborted import AbortedRanges
 from spark_offload.segments.varints import DamagedRecords
-from storage.transaction_index import AbortedTransaction
+from storage.indexes.transaction_index import AbortedTransaction
 from tests.spark_offload.segment_bytes import SCHEMA
 from tests.spark_offload.tier_builder import (
     NOW,

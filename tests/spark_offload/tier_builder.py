@@ -13,11 +13,11 @@ from records.builder import build_batch
 from records.compression import Compression
 from records.control import MarkerKind
 from records.record import Record
-from storage import transaction_index
-from storage.offset_index import OffsetIndex
-from storage.producer_snapshot import Snapshot, SnapshotEntry, encode_snapshot
-from storage.time_index import TimeIndex
-from storage.transaction_index import AbortedTransaction
+from storage.indexes import transaction_index
+from storage.indexes.offset_index import OffsetIndex
+from storage.indexes.time_index import TimeIndex
+from storage.indexes.transaction_index import AbortedTransaction
+from storage.producers.producer_snapshot import Snapshot, SnapshotEntry, encode_snapshot
 from tests.records.control_batches import build_control_batch
 from tiering.bucket.keys import PartitionPath, TierRoot
 from tiering.bucket.segment import (

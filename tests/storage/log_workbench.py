@@ -16,10 +16,10 @@ from records.batch import BatchHeader, read_header
 from records.builder import build_batch
 from records.control import MarkerKind
 from records.record import Record
-from storage.checkpoint_files import HIGH_WATERMARKS, TopicPartition
-from storage.log_config import LogConfig
-from storage.log_directory import LogDirectory
-from storage.partition_log import Appended, PartitionLog, TimestampHit
+from storage.directory.log_directory import LogDirectory
+from storage.disk.checkpoint_files import HIGH_WATERMARKS, TopicPartition
+from storage.log.log_config import LogConfig
+from storage.log.partition_log import Appended, PartitionLog, TimestampHit
 from tests.records.control_batches import build_control_batch
 from tests.storage.memory_trail import MemoryTrail
 from tests.storage.segments_on_disk import UnsyncedDisk

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from storage.audit_trail import Act
+from storage.audit.audit_trail import Act
 
 
 class MemoryTrail:

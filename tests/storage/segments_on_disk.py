@@ -8,15 +8,15 @@ from common.whole_files import read_whole
 from records.batch import BatchHeader, iterate_batches, read_header
 from records.control import read_marker
 from records.record import Record, decode_records
-from storage import transaction_index
-from storage.cleaning_pass import CleaningPass, PassInput
-from storage.compaction import CompactionSegment, plan_cleaning
-from storage.frozen_producers import LastRecord
-from storage.log_config import LogConfig
-from storage.producer_state import ProducerStates
-from storage.segment import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, TRANSACTION_INDEX_SUFFIX, file_stem
-from storage.segment_swap import CLEANED_SUFFIX, SWAP_SUFFIX, settle
-from storage.transaction_index import AbortedTransaction
+from storage.cleaning.cleaning_pass import CleaningPass, PassInput
+from storage.cleaning.compaction import CompactionSegment, plan_cleaning
+from storage.indexes import transaction_index
+from storage.indexes.transaction_index import AbortedTransaction
+from storage.log.log_config import LogConfig
+from storage.log.segment_swap import CLEANED_SUFFIX, SWAP_SUFFIX, settle
+from storage.producers.frozen_producers import LastRecord
+from storage.producers.producer_state import ProducerStates
+from storage.segments.segment import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, TRANSACTION_INDEX_SUFFIX, file_stem
 
 CAP = 1 << 24
 DIRECTORY = "topic-0"

@@ -13,10 +13,10 @@ from common.errors import ProtocolError
 from common.machine import MachineClock
 from common.machine_disk import MachineDisk, MachineFile
 from records.audit_event import AuditEvent, AuditKind, decode_audit_event
-from storage.audit_journal import JOURNAL_DIRECTORY, AuditJournal
-from storage.audit_trail import Act, AuditPending, audited, require
-from storage.journal_files import FILE_BYTES, entries_in, file_name, journal_files
-from storage.journal_writer import JournalWriter
+from storage.audit.audit_journal import JOURNAL_DIRECTORY, AuditJournal
+from storage.audit.audit_trail import Act, AuditPending, audited, require
+from storage.audit.journal_files import FILE_BYTES, entries_in, file_name, journal_files
+from storage.audit.journal_writer import JournalWriter
 
 MADE = "0123456789abcdef" * 2
 
@@ -170,7 +170,7 @@ async def test_a_full_journal_loses_the_oldest_and_says_so(tmp_path: Path) -> No
 
 async def test_a_full_device_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     journal = journal_on(MachineDisk(tmp_path), passes=lambda what, error: error.errno == errno.ENOSPC)
-    monkeypatch.setattr("storage.audit_journal.OUT_OF_FILES_PAUSE_S", 0.001)
+    monkeypatch.setattr("storage.audit.audit_journal.OUT_OF_FILES_PAUSE_S", 0.001)
     write, failures = JournalWriter.write, 3
 
     def full(self: JournalWriter, *given: object) -> None:

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from records.audit_event import AuditKind
-from storage.audit_trail import AuditPending
-from storage.log_config import LogConfig
-from storage.partition_log import PartitionLog
+from storage.audit.audit_trail import AuditPending
+from storage.log.log_config import LogConfig
+from storage.log.partition_log import PartitionLog
 from tests.storage.log_workbench import FOREVER, NOW_MS, Workbench, append, produced, read_all
 
 pytestmark = pytest.mark.virtual_time

@@ -12,11 +12,11 @@ from common.errors import ErrorCode, ProtocolError
 from common.machine import MachineNetwork
 from common.pacing import SLICE_COST, Work
 from common.ports import Ports
-from storage.checkpoint_files import HIGH_WATERMARKS, LOG_STARTS, RECOVERY_POINTS, TopicPartition, decode_offsets
-from storage.checkpoints import collector
-from storage.log_directory import LogDirectory
-from storage.log_flusher import FlushDepth
-from storage.partition_log import PartitionLog
+from storage.directory.log_directory import LogDirectory
+from storage.disk.checkpoint_files import HIGH_WATERMARKS, LOG_STARTS, RECOVERY_POINTS, TopicPartition, decode_offsets
+from storage.disk.checkpoints import collector
+from storage.disk.log_flusher import FlushDepth
+from storage.log.partition_log import PartitionLog
 from tests.storage.log_workbench import (
     CLUSTER,
     FOREVER,

@@ -15,24 +15,24 @@ from common.whole_files import read_whole
 from records.batch import iterate_batches
 from records.builder import build_batch
 from records.record import Record, decode_records
-from storage import cleaner
-from storage.checkpoint_files import CLEANER_OFFSETS, RECOVERY_POINTS, decode_offsets
-from storage.checkpoints import Checkpoints
-from storage.cleaner import CleanerConfig, LogCleaner
-from storage.compaction import CompactionSegment
-from storage.directory_health import DirectoryHealth
-from storage.loaded_log import empty_log
-from storage.log_config import LogConfig
-from storage.log_context import LogContext
-from storage.log_flusher import FlushDepth, LogFlusher
-from storage.log_writer import LogWriter
-from storage.open_files import OpenFiles
-from storage.partition_log import PartitionLog
-from storage.producer_reload import ProducerReloads
-from storage.recovery import RecoveryInput, load_log
-from storage.segment_swap import settle
-from storage.snapshot_writes import SnapshotWrites
-from storage.trash import Trash
+from storage.cleaning import cleaner
+from storage.cleaning.cleaner import CleanerConfig, LogCleaner
+from storage.cleaning.compaction import CompactionSegment
+from storage.disk.checkpoint_files import CLEANER_OFFSETS, RECOVERY_POINTS, decode_offsets
+from storage.disk.checkpoints import Checkpoints
+from storage.disk.directory_health import DirectoryHealth
+from storage.disk.log_flusher import FlushDepth, LogFlusher
+from storage.disk.log_writer import LogWriter
+from storage.disk.open_files import OpenFiles
+from storage.disk.trash import Trash
+from storage.log.loaded_log import empty_log
+from storage.log.log_config import LogConfig
+from storage.log.log_context import LogContext
+from storage.log.partition_log import PartitionLog
+from storage.log.segment_swap import settle
+from storage.producers.producer_reload import ProducerReloads
+from storage.producers.snapshot_writes import SnapshotWrites
+from storage.recovery.recovery import RecoveryInput, load_log
 from tests.storage.log_workbench import truncate
 from tests.storage.memory_trail import MemoryTrail
 from tests.storage.segments_on_disk import CAP, UnsyncedDisk

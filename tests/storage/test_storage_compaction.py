@@ -13,14 +13,14 @@ from records.builder import assemble, build_batch
 from records.compression import Compression
 from records.control import MarkerKind
 from records.record import Record
-from storage.compaction import (
+from storage.cleaning.compaction import (
     CompactionSegment,
     OffsetMap,
     group_segments,
     plan_cleaning,
 )
-from storage.frozen_producers import LastRecord
-from storage.log_config import LogConfig
+from storage.log.log_config import LogConfig
+from storage.producers.frozen_producers import LastRecord
 from tests.records.control_batches import build_control_batch
 from tests.storage.segments_on_disk import CAP, SegmentsOnDisk, header_of, latest
 

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from common.errors import ErrorCode, ProtocolError
 from common.ports import Disk
 from common.whole_files import read_whole
-from storage.checkpoint_files import LEADER_EPOCHS
-from storage.leader_epochs import LeaderEpochCache
-from storage.log_flusher import Flushable, FlushDepth, FlushJob
-from storage.partition_log import PartitionLog
+from storage.disk.checkpoint_files import LEADER_EPOCHS
+from storage.disk.log_flusher import Flushable, FlushDepth, FlushJob
+from storage.log.leader_epochs import LeaderEpochCache
+from storage.log.partition_log import PartitionLog
 from tests.storage.log_workbench import EIO, FOREVER, Workbench, append, produced
 
 STEPS = st.lists(

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from common.directory_config import DirectoryConfig
 from common.errors import ErrorCode, ProtocolError
-from storage import tier_start
-from storage.directory_health import DirectoryHealth, FreeSpace
-from storage.log_flusher import FlushDepth
-from storage.producer_snapshot import Snapshot, encode_snapshot
+from storage.disk.directory_health import DirectoryHealth, FreeSpace
+from storage.disk.log_flusher import FlushDepth
+from storage.log import tier_start
+from storage.producers.producer_snapshot import Snapshot, encode_snapshot
 from tests.storage.log_workbench import (
     ENOSPC,
     FOREVER,

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage import transaction_index
-from storage.offset_index import OffsetIndex, OffsetPosition
-from storage.time_index import TimeIndex, TimestampOffset
-from storage.transaction_index import AbortedTransaction
+from storage.indexes import transaction_index
+from storage.indexes.offset_index import OffsetIndex, OffsetPosition
+from storage.indexes.time_index import TimeIndex, TimestampOffset
+from storage.indexes.transaction_index import AbortedTransaction
 
 BASE = 1000
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage.leader_epochs import UNDEFINED, EpochEnd, LeaderEpochCache
+from storage.log.leader_epochs import UNDEFINED, EpochEnd, LeaderEpochCache
 
 END = 60
 steps = st.lists(

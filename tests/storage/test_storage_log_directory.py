@@ -9,9 +9,10 @@ import pytest
 from common.directory_config import DirectoryConfig
 from common.errors import StorageFailure
 from common.identifiers import uuid_text
-from storage import checkpoint_files, directory_files
-from storage.checkpoint_files import MetaProperties
-from storage.log_directory import LogDirectory
+from storage.directory import directory_files
+from storage.directory.log_directory import LogDirectory
+from storage.disk import checkpoint_files
+from storage.disk.checkpoint_files import MetaProperties
 from tests.storage.log_workbench import (
     CLUSTER,
     FOREVER,

@@ -10,7 +10,7 @@ import pytest
 
 from common.directory_config import DirectoryConfig
 from common.errors import ErrorCode, ProtocolError
-from storage.directory_health import FreeSpace
+from storage.disk.directory_health import FreeSpace
 from tests.storage.log_workbench import (
     EIO,
     ENOSPC,

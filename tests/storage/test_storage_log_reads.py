@@ -12,10 +12,10 @@ from common.errors import ErrorCode, ProtocolError
 from common.pacing import at_once
 from records.batch import has_valid_crc, iterate_batches, read_header
 from records.control import MarkerKind
-from storage.log_config import LogConfig
-from storage.partition_log import Appended, PartitionLog
-from storage.retention import SEGMENTS_AT_ONCE_MAX
-from storage.tail import TAIL_BATCHES_MAX, Tail
+from storage.log.log_config import LogConfig
+from storage.log.partition_log import Appended, PartitionLog
+from storage.log.retention import SEGMENTS_AT_ONCE_MAX
+from storage.log.tail import TAIL_BATCHES_MAX, Tail
 from tests.storage.log_workbench import (
     FOREVER,
     NOW_MS,

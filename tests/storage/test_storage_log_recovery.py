@@ -10,10 +10,10 @@ from common.identifiers import ZERO_UUID
 from records.batch import read_header
 from records.control import MarkerKind
 from records.record import decode_records
-from storage import log_scan, recovery
-from storage.log_config import LogConfig
-from storage.partition_log import PartitionLog
-from storage.producer_snapshot import decode_snapshot
+from storage.log.log_config import LogConfig
+from storage.log.partition_log import PartitionLog
+from storage.producers.producer_snapshot import decode_snapshot
+from storage.recovery import log_scan, recovery
 from tests.storage.log_workbench import FOREVER, NOW_MS, Workbench, append, marker, produced, read_all
 
 SMALL = replace(FOREVER, segment_bytes=600, index_interval_bytes=100)

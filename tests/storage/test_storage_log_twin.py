@@ -14,9 +14,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from common.errors import ErrorCode, ProtocolError
 from records.batch import HEADER_BYTES, read_header, stamp
 from records.record import decode_records
-from storage.checkpoint_files import LOG_STARTS, RECOVERY_POINTS
-from storage.log_config import LogConfig
-from storage.partition_log import PartitionLog
+from storage.disk.checkpoint_files import LOG_STARTS, RECOVERY_POINTS
+from storage.log.log_config import LogConfig
+from storage.log.partition_log import PartitionLog
 from tests.storage.log_workbench import NOW_MS, Workbench, append, produced, read_all, resolved, truncate
 
 PRODUCER = 5

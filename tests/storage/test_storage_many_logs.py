@@ -10,9 +10,9 @@ import pytest
 
 from common.directory_config import DirectoryConfig
 from common.pacing import SLICE_COST
-from storage.log_directory import CLOSED_PER_TURN, LogDirectory
-from storage.log_flusher import CHUNK_LOGS
-from storage.trash import TAKEN_MAX
+from storage.directory.log_directory import CLOSED_PER_TURN, LogDirectory
+from storage.disk.log_flusher import CHUNK_LOGS
+from storage.disk.trash import TAKEN_MAX
 from tests.storage.log_workbench import CLUSTER, Workbench, append, produced
 
 pytestmark = pytest.mark.virtual_time

@@ -9,8 +9,8 @@ import pytest
 
 from common.directory_config import DirectoryConfig
 from common.pacing import SLICE_COST
-from storage.log_flusher import FlushDepth
-from storage.snapshot_writes import AT_ONCE_MAX
+from storage.disk.log_flusher import FlushDepth
+from storage.producers.snapshot_writes import AT_ONCE_MAX
 from tests.storage.log_workbench import FOREVER, Workbench, append, produced, truncate
 
 PRODUCERS = 20 * AT_ONCE_MAX

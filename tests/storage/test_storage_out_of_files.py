@@ -9,10 +9,10 @@ import pytest
 
 from common.directory_config import DirectoryConfig
 from common.errors import ErrorCode, ProtocolError
-from storage import log_flusher, log_writer
-from storage.log_config import LogConfig
-from storage.open_files import FileHandle, OpenFiles
-from storage.partition_log import PartitionLog
+from storage.disk import log_flusher, log_writer
+from storage.disk.open_files import FileHandle, OpenFiles
+from storage.log.log_config import LogConfig
+from storage.log.partition_log import PartitionLog
 from tests.storage.log_workbench import FOREVER, FaultyDisk, Workbench, append, produced, read_all
 from tests.storage.test_storage_log_faults import until
 

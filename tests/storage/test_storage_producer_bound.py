@@ -12,8 +12,8 @@ from common.directory_config import DirectoryConfig
 from common.pacing import SLICE_COST, at_once
 from records.batch import CONTROL, TRANSACTIONAL, BatchHeader, read_header
 from records.control import EndMarker, MarkerKind
-from storage.producer_bound import TURN_MS, ProducerBound
-from storage.producer_state import Duplicate, ProducerStates
+from storage.producers.producer_bound import TURN_MS, ProducerBound
+from storage.producers.producer_state import Duplicate, ProducerStates
 from tests.storage.log_workbench import FOREVER, NOW_MS, Workbench, append, produced
 
 BEGUN_MS = 1_000 * TURN_MS

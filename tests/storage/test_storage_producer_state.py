@@ -11,10 +11,10 @@ from common.errors import ErrorCode, ProtocolError
 from common.pacing import SLICE_COST, at_once
 from records.batch import CONTROL, SEQUENCE_MASK, TRANSACTIONAL, BatchHeader
 from records.control import EndMarker, MarkerKind
-from storage.frozen_producers import LastRecord
-from storage.known_producer import BATCHES_KEPT
-from storage.producer_snapshot import join_parts
-from storage.producer_state import CompletedTransaction, Duplicate, ProducerStates
+from storage.producers.frozen_producers import LastRecord
+from storage.producers.known_producer import BATCHES_KEPT
+from storage.producers.producer_snapshot import join_parts
+from storage.producers.producer_state import CompletedTransaction, Duplicate, ProducerStates
 
 PID = 7
 

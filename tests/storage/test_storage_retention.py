@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage.log_config import LogConfig, RetentionLimits
-from storage.retention import NOTHING, Cause, SegmentView, plan
+from storage.log.log_config import LogConfig, RetentionLimits
+from storage.log.retention import NOTHING, Cause, SegmentView, plan
 
 NOW = 10_000
 THREE = [SegmentView(0, 10, 100, 1000), SegmentView(10, 20, 100, 2000), SegmentView(20, 30, 100, 3000)]

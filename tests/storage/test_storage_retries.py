@@ -18,15 +18,15 @@ from common.errors import ErrorCode, ProtocolError
 from common.ports import Disk, File
 from common.settings import DAY_MS
 from records.batch import BatchHeader, read_header, stamp
-from storage import producer_history
-from storage.batch_walk import walk
-from storage.known_producer import BATCHES_KEPT
-from storage.log_config import LogConfig
-from storage.partition_log import PartitionLog
-from storage.producer_history import MARK_BATCHES, MARKS_KEPT
-from storage.producer_replay import READ_PER_BATCH_BYTES, Replay
-from storage.producer_state import Duplicate
-from storage.segment import Segment
+from storage.log.log_config import LogConfig
+from storage.log.partition_log import PartitionLog
+from storage.producers import producer_history
+from storage.producers.known_producer import BATCHES_KEPT
+from storage.producers.producer_history import MARK_BATCHES, MARKS_KEPT
+from storage.producers.producer_replay import READ_PER_BATCH_BYTES, Replay
+from storage.producers.producer_state import Duplicate
+from storage.segments.batch_walk import walk
+from storage.segments.segment import Segment
 from tests.storage.log_workbench import NOW_MS, Workbench, append, produced, truncate
 
 CONFIG = LogConfig(segment_bytes=700, index_interval_bytes=100, producer_id_expiration_ms=2**60, retention_ms=-1)
@@ -212,7 +212,7 @@ async def test_a_cut_of_the_last_batches_reads_no_further_than_a_mark(
             walked.append(found[0])
             yield found
 
-    monkeypatch.setattr("storage.producer_replay.walk", counted)
+    monkeypatch.setattr("storage.producers.producer_replay.walk", counted)
     retrying = Retrying(tmp_path, replay_bytes_max=MARKS_KEPT * MARK_BATCHES * READ_PER_BATCH_BYTES)
     retrying.bench.config = replace(CONFIG, segment_bytes=1 << 30)
     await retrying.open()

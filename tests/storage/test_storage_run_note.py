@@ -16,10 +16,10 @@ from common.directory_config import DirectoryConfig
 from common.machine import MachineClock, MachineNetwork
 from common.machine_disk import MachineDisk
 from common.ports import Ports
-from storage.audit_trail import NoTrail
-from storage.checkpoint_files import RUN
-from storage.directory_files import withdraw_run
-from storage.log_directory import LogDirectory
+from storage.audit.audit_trail import NoTrail
+from storage.directory.directory_files import withdraw_run
+from storage.directory.log_directory import LogDirectory
+from storage.disk.checkpoint_files import RUN
 from tests.storage.log_workbench import (
     Workbench,
     append,

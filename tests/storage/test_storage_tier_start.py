@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 from common.directory_config import DirectoryConfig
 from common.errors import ErrorCode, ProtocolError
 from common.whole_files import TEMPORARY_SUFFIX, join, read_whole
-from storage import tier_start
-from storage.checkpoint_files import LEADER_EPOCHS
-from storage.leader_epochs import LeaderEpochCache
-from storage.partition_log import PartitionLog
-from storage.producer_snapshot import Snapshot, encode_snapshot
-from storage.segment import SNAPSHOT_SUFFIX, file_stem
+from storage.disk.checkpoint_files import LEADER_EPOCHS
+from storage.log import tier_start
+from storage.log.leader_epochs import LeaderEpochCache
+from storage.log.partition_log import PartitionLog
+from storage.producers.producer_snapshot import Snapshot, encode_snapshot
+from storage.segments.segment import SNAPSHOT_SUFFIX, file_stem
 from tests.storage.log_workbench import TOPIC_ID, OpenGate, Workbench, append, produced
 from tests.storage.test_storage_tiered_log import TIERED
 

@@ -15,16 +15,16 @@ from common.errors import ErrorCode, ProtocolError
 from common.whole_files import TEMPORARY_SUFFIX, join
 from records.batch import iterate_batches
 from records.control import MarkerKind
-from storage import tier_start
-from storage.checkpoint_files import PARTITION_METADATA
-from storage.closed_segments import ClosedSegment, Contents
-from storage.leader_epochs import LeaderEpochCache
-from storage.log_config import LogConfig
-from storage.offset_index import OffsetIndex
-from storage.partition_log import PartitionLog
-from storage.producer_state import ProducerStates
-from storage.time_index import TimeIndex
-from storage.transaction_index import decode
+from storage.disk.checkpoint_files import PARTITION_METADATA
+from storage.indexes.offset_index import OffsetIndex
+from storage.indexes.time_index import TimeIndex
+from storage.indexes.transaction_index import decode
+from storage.log import tier_start
+from storage.log.closed_segments import ClosedSegment, Contents
+from storage.log.leader_epochs import LeaderEpochCache
+from storage.log.log_config import LogConfig
+from storage.log.partition_log import PartitionLog
+from storage.producers.producer_state import ProducerStates
 from tests.storage.log_workbench import FOREVER, NOW_MS, Workbench, append, marker, produced, read_all
 
 TIERED = replace(FOREVER, remote_storage_enable=True, segment_bytes=1024, index_interval_bytes=0)

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from common.ports import Buffer, FileIdentity
 from records.batch import read_header
-from storage import offset_index
-from storage.offset_index import OffsetIndex
+from storage.indexes import offset_index
+from storage.indexes.offset_index import OffsetIndex
 from tests.tiering.tiered_log import values_batch
 from tiering.reading.chunk import SPACING_BYTES, ChunkPlan, DamagedChunk, Expected, plan_chunks, store_checked
 

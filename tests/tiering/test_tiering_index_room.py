@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from common.machine_disk import MachineDisk
-from storage.transaction_index import AbortedTransaction
+from storage.indexes.transaction_index import AbortedTransaction
 from tests.tiering.tiered_log import START_MS, GatedStore, TieredLog, Waiter, take, values_batch
 from tiering.bucket.segment import OFFSET_INDEX
 from tiering.reading import remote_index

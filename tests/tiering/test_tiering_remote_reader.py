@@ -15,7 +15,7 @@ import pytest
 
 from common.errors import ErrorCode, ProtocolError
 from common.machine_disk import MachineDisk
-from storage.transaction_index import AbortedTransaction
+from storage.indexes.transaction_index import AbortedTransaction
 from tests.tiering.tiered_log import (
     START_MS,
     GatedStore,

@@ -12,10 +12,10 @@ from object_store.store import ObjectStore
 from records.batch import read_header
 from records.builder import build_batch
 from records.record import Record, decode_records
-from storage.offset_index import OffsetIndex
-from storage.region import Region
-from storage.time_index import TimeIndex
-from storage.transaction_index import AbortedTransaction, encode
+from storage.indexes.offset_index import OffsetIndex
+from storage.indexes.time_index import TimeIndex
+from storage.indexes.transaction_index import AbortedTransaction, encode
+from storage.segments.region import Region
 from tests.object_store.memory_store import MemoryStore
 from tiering.bucket.segment import OFFSET_INDEX, TIME_INDEX, TRANSACTION_INDEX, Section, SegmentState, TieredSegment
 from tiering.reading.downloads import Ticket

@@ -13,8 +13,8 @@ from typing import NamedTuple
 from common.checksum import crc32c
 from common.ports import Buffer
 from records.batch import TRANSACTIONAL, iterate_batches
-from storage.offset_index import OffsetIndex
-from storage.time_index import TimeIndex
+from storage.indexes.offset_index import OffsetIndex
+from storage.indexes.time_index import TimeIndex
 from tiering.bucket.segment import (
     LEADER_EPOCHS,
     OFFSET_INDEX,

@@ -21,7 +21,7 @@ from common.errors import ErrorCode, ProtocolError
 from common.ports import File
 from common.whole_files import write_fully
 from records.batch import CRC_FROM, HEADER_BYTES, MAGIC, PREFIX_BYTES, BatchHeader, read_header
-from storage.batch_walk import walk
+from storage.segments.batch_walk import walk
 
 SPACING_BYTES = 8_192  # from one entry of a chunk's own index to the next, at least
 SLICE_BYTES = 256 << 10

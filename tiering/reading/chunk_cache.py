@@ -20,9 +20,9 @@ from dataclasses import dataclass
 from common.node_settings.tier import TierReads
 from common.ports import Disk, File, FileIdentity
 from common.settings import same
-from storage.cold_reads import ColdReads, PageWait
-from storage.open_files import FileHandle, OpenFiles
-from storage.region import Region
+from storage.disk.cold_reads import ColdReads, PageWait
+from storage.disk.open_files import FileHandle, OpenFiles
+from storage.segments.region import Region
 from tiering.reading.chunk import PIECE_BYTES, ChunkIndex, DamagedChunk, Expected, check_in_place, store_checked
 from tiering.reading.downloads import Key
 

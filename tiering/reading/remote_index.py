@@ -22,8 +22,8 @@ from common.ports import File
 from common.settings import same
 from object_store.errors import ObjectAltered, ObjectMissing, ObjectTruncated, StoreError
 from object_store.store import ObjectStore
-from storage import offset_index, time_index, transaction_index
-from storage.transaction_index import AbortedTransaction
+from storage.indexes import offset_index, time_index, transaction_index
+from storage.indexes.transaction_index import AbortedTransaction
 from tiering.bucket.segment import OFFSET_INDEX, TIME_INDEX, TRANSACTION_INDEX, Section, TieredSegment
 from tiering.reading.chunk import ChunkPlan, plan_chunks
 from tiering.reading.downloads import Downloads, Key, Ticket

@@ -17,8 +17,8 @@ from typing import NamedTuple, Protocol
 from common.errors import ErrorCode, ProtocolError
 from common.ports import Disk
 from object_store.store import ObjectStore
-from storage.region import Region
-from storage.transaction_index import collect
+from storage.indexes.transaction_index import collect
+from storage.segments.region import Region
 from tiering.reading.chunk import ChunkPlan, Cut, DamagedChunk, Expected
 from tiering.reading.chunk_cache import CacheLimits, Chunk, ChunkCache
 from tiering.reading.downloads import DownloadLimits, Downloads, Key, Ticket

@@ -10,8 +10,8 @@ from typing import NamedTuple, TypeVar
 from common.errors import ErrorCode, ProtocolError
 from records.batch import BatchHeader
 from records.record import decode_records
-from storage.batch_walk import walk
-from storage.region import Region
+from storage.segments.batch_walk import walk
+from storage.segments.region import Region
 from tiering.reading.downloads import Ticket
 from tiering.reading.remote_index import RemoteSegment
 from tiering.reading.remote_reader import RemoteReader

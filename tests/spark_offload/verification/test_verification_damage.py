@@ -12,9 +12,9 @@ import pytest
 from records.batch import CONTROL, seal
 from spark_offload.segments import sound_records
 from spark_offload.verification.checks import Check
-from storage import transaction_index
-from storage.leader_epochs import LeaderEpochCache
-from storage.producer_snapshot import decode_snapshot, encode_snapshot
+from storage.indexes import transaction_index
+from storage.log.leader_epochs import LeaderEpochCache
+from storage.producers.producer_snapshot import decode_snapshot, encode_snapshot
 from tests.spark_offload.verification.verified_tier import (
     NOW,
     VerifiedTier,

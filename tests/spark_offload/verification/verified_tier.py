@@ -21,12 +21,12 @@ from records.record import Record
 from spark_offload.running.job import SilentProgress, Stage
 from spark_offload.verification.job import Executors, VerifyOptions, verify
 from spark_offload.verification.report import VerifyReport
-from storage import transaction_index
-from storage.leader_epochs import LeaderEpochCache
-from storage.offset_index import OffsetIndex
-from storage.producer_state import ProducerStates
-from storage.time_index import TimeIndex
-from storage.transaction_index import AbortedTransaction
+from storage.indexes import transaction_index
+from storage.indexes.offset_index import OffsetIndex
+from storage.indexes.time_index import TimeIndex
+from storage.indexes.transaction_index import AbortedTransaction
+from storage.log.leader_epochs import LeaderEpochCache
+from storage.producers.producer_state import ProducerStates
 from tests.records.control_batches import build_control_batch
 from tiering.bucket.keys import PartitionPath, TierRoot
 from tiering.bucket.segment import (

@@ -1,0 +1,1 @@
+"""Compaction of logs on this disk."""

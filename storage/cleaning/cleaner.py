@@ -1,0 +1,350 @@
+"""Runs compaction for all compacted logs of one log directory, one log at a time, off the event loop.
+
+The loop chooses the dirtiest log and swaps finished segments in; reading and writing happen in a thread, a step at a
+time, so that the cleaner can be stopped, throttled and never delays a request by more than a rename.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+from typing import NamedTuple
+
+from common.errors import ProtocolError
+from common.node_settings.topics import BrokerLogSettings, TopicDefaults
+from common.pacing import Work
+from common.settings import same
+from common.whole_files import join, read_whole, replace_file
+from storage.cleaning.cleaning_pass import CleaningPass, PassInput
+from storage.cleaning.compaction import CleaningPlan, CompactionSegment, plan_cleaning
+from storage.disk.checkpoint_files import (
+    CLEANER_OFFSETS,
+    RECOVERY_POINTS,
+    TopicPartition,
+    decode_offsets,
+    encode_offsets,
+)
+from storage.disk.checkpoints import collector
+from storage.disk.cold_reads import PagesMissing
+from storage.log.log_config import FOREVER_MS, LogConfig
+from storage.log.log_context import LogContext
+from storage.log.partition_log import PartitionLog
+from storage.log.segment_swap import remove_cleaned
+from storage.segments.segment import Segment
+
+LOOK_COST = 1  # of a log that is passed over
+SEGMENT_COST = 3
+STEP_COST = 250
+LOGS_PER_REST = 2_048
+IDLE_MAX = 200_000  # logs that are remembered
+
+
+@dataclass(slots=True, frozen=True)
+class CleanerConfig:
+    """Limits of the cleaner; sizes in bytes."""
+
+    backoff_ms: int = same(BrokerLogSettings, "log_cleaner_backoff_ms")
+    dedupe_buffer_bytes: int = same(BrokerLogSettings, "log_cleaner_dedupe_buffer_size")
+    io_bytes_per_second_max: float = same(BrokerLogSettings, "log_cleaner_io_max_bytes_per_second")
+    inflated_bytes_max: int = same(TopicDefaults, "inflated_bytes_max")  # of one batch; a longer one is kept as it is
+    reports_max: int = 10  # unreadable batches named per pass; the others are counted
+
+
+class _CleanUpTo(NamedTuple):
+    """Valid for this very log and as long as nothing was cut off it."""
+
+    topic_id: bytes
+    generation: int
+    offset: int
+
+
+class _Chosen(NamedTuple):
+    log: PartitionLog
+    plan: CleaningPlan
+    views: list[CompactionSegment]
+
+
+class _PassAborted(Exception):
+    """The log changed under the pass: its segments are looked at anew in the next round."""
+
+
+class _State(NamedTuple):
+    """All that a log's being due follows from, but for time."""
+
+    topic_id: bytes
+    active_base_offset: int
+    segments: int
+    log_start_offset: int
+    generation: int
+    config: LogConfig
+
+
+def _state(log: PartitionLog) -> _State:
+    segments = len(log.segments)
+    return _State(log.topic_id, log.active.base_offset, segments, log.log_start_offset, log.generation, log.config)
+
+
+class LogCleaner:
+    """`await run()` in a task of the owner; cancelling it leaves every log whole."""
+
+    def __init__(
+        self,
+        context: LogContext,
+        directory: str,
+        logs: Callable[[], Iterable[PartitionLog]],
+        high_watermark: Callable[[PartitionLog], int],
+        config: CleanerConfig,
+    ) -> None:
+        """`directory` is the log directory's path; `logs` in a stable order."""
+        self._context = context
+        self._directory = directory
+        self._logs = logs
+        self._high_watermark = high_watermark
+        self._config = config
+        self._checkpoints: dict[TopicPartition, int] | None = None  # of the last run, until its log is seen
+        self._clean: dict[TopicPartition, _CleanUpTo] = {}
+        self._idle: dict[TopicPartition, _State] = {}  # as they were when they were found not to be due
+        self._uncleanable: dict[TopicPartition, bytes] = {}  # topic ids of logs that a pass found damaged
+
+    def configure(self, config: CleanerConfig) -> None:
+        """From the next pass and the next pause on."""
+        self._config = config
+
+    @property
+    def uncleanable_count(self) -> int:
+        return len(self._uncleanable)
+
+    async def run(self) -> None:
+        """Clean whatever is due, look again every `backoff_ms`; ends when the directory goes offline."""
+        while self._context.health.offline is None:
+            while await self.clean_dirtiest():
+                pass
+            await asyncio.sleep(self._config.backoff_ms / 1000)
+
+    async def clean_dirtiest(self) -> bool:
+        """One pass over the log with the largest dirty share of those that are due; whether one was finished."""
+        if self._checkpoints is None:
+            self._checkpoints = await asyncio.to_thread(self._read_checkpoints)
+        best = await self._context.pacer.run(self._choose(), "cleaner", own=True)
+        chosen = self._plan(best) if best is not None else None  # as it is now
+        if chosen is None:
+            return False
+        log = chosen.log
+        try:
+            await self._clean_log(chosen)
+        except (FileNotFoundError, _PassAborted):
+            return False
+        except ProtocolError as error:
+            self._uncleanable[log.topic, log.partition] = log.topic_id
+            self._context.audit.note(
+                "log_uncleanable", topic=log.topic, partition=log.partition, error=error.message, code=error.code.name
+            )
+            return True
+        except OSError as error:
+            self._context.health.refused(f"compact {log.directory}", error)  # without files: at its next round
+            return False
+        return True
+
+    # Choice
+
+    def _choose(self) -> Work[PartitionLog | None]:
+        """The log with the largest dirty share of those that are due."""
+        best: tuple[float, PartitionLog] | None = None
+        cost = 0
+        for log in list(self._logs()):
+            cost += LOOK_COST
+            if log.config.is_compacted and not self._is_as_it_was(log):
+                cost += len(log.segments) * SEGMENT_COST
+                chosen = self._plan(log)
+                if chosen is not None and (best is None or chosen.plan.dirty_ratio > best[0]):
+                    best = (chosen.plan.dirty_ratio, log)
+            if cost >= STEP_COST:
+                yield cost
+                cost = 0
+        return None if best is None else best[1]
+
+    def _is_as_it_was(self, log: PartitionLog) -> bool:
+        """Whether nothing has changed since the log was found not to be due; time alone makes none due here."""
+        return self._idle.get((log.topic, log.partition)) == _state(log)
+
+    def _plan(self, log: PartitionLog) -> _Chosen | None:
+        """What a pass over the log would do, if one is due."""
+        if log.closed or log.barred is not None or log.pending_writes:
+            return None
+        if self._uncleanable.get((log.topic, log.partition)) == log.topic_id:
+            return None
+        start = self._clean_up_to(log)
+        if start is not None and log.active.base_offset <= start:
+            return None
+        try:
+            with self._context.open_files.cold.only_in_memory():
+                views = _views(log)
+        except PagesMissing:
+            return None  # a thread brings them in until the next round
+        except (OSError, ProtocolError):
+            return None  # whoever reads the log next finds out, and says so
+        high_watermark = self._high_watermark(log)
+        stable = min(log.last_stable_offset(high_watermark), log.recovery_point, log.copying_offset)
+        plan = plan_cleaning(views, start, log.log_start_offset, stable, log.config, self._context.clock.wall_ms())
+        if plan.is_due(log.config.min_cleanable_dirty_ratio):
+            return _Chosen(log, plan, views)
+        waits_for_time = log.config.min_compaction_lag_ms > 0 or log.config.bounds_compaction_lag
+        if stable >= log.active.base_offset and not waits_for_time:
+            self._remember_idle(log)
+        return None
+
+    def _remember_idle(self, log: PartitionLog) -> None:
+        self._idle[log.topic, log.partition] = _state(log)
+        if len(self._idle) > IDLE_MAX:
+            del self._idle[next(iter(self._idle))]
+
+    def _clean_up_to(self, log: PartitionLog) -> int | None:
+        key = (log.topic, log.partition)
+        clean = self._clean.get(key)
+        if clean is None and self._checkpoints and key in self._checkpoints:
+            clean = self._clean[key] = _CleanUpTo(log.topic_id, log.generation, self._checkpoints.pop(key))
+        if clean is None or clean.topic_id != log.topic_id or clean.generation != log.generation:
+            return None
+        return clean.offset
+
+    # One pass
+
+    async def _clean_log(self, chosen: _Chosen) -> None:
+        log, plan = chosen.log, chosen.plan
+        generation = log.generation
+        segments = {segment.base_offset: segment for segment in log.segments}
+        given = PassInput(
+            directory=log.directory,
+            segments=chosen.views,
+            plan=plan,
+            last_records=log.producers.freeze().last_records,
+            config=log.config,
+            map_bytes=self._config.dedupe_buffer_bytes,
+            inflated_bytes_max=self._config.inflated_bytes_max,
+            keeps_deletes=log.config.remote_storage_enable,
+            now_ms=self._context.clock.wall_ms(),
+        )
+        cleaning = CleaningPass(self._context.disk, given, self._reporter(log))
+        await self._drive(cleaning.index())
+        groups = await asyncio.to_thread(cleaning.groups)
+        await self._tell_recovery_point(log, cleaning.end_offset)
+        for group in groups:
+            await self._clean_group(log, generation, cleaning, [segments[view.base_offset] for view in group], group)
+        self._clean[log.topic, log.partition] = _CleanUpTo(log.topic_id, generation, cleaning.end_offset)
+        await self._write_checkpoints()
+        counts = cleaning.counts
+        self._context.audit.note(
+            "log_compacted",
+            topic=log.topic,
+            partition=log.partition,
+            clean_up_to=cleaning.end_offset,
+            keys=cleaning.keys,
+            batches=counts.batches,
+            batches_dropped=counts.batches_dropped,
+            batches_unreadable=counts.batches_unreadable,
+            records_dropped=counts.records_dropped,
+            records_without_key=counts.records_without_key,
+        )
+
+    async def _tell_recovery_point(self, log: PartitionLog, end_offset: int) -> None:
+        """Gaps between segments count as a loss above the recovery point that the next start reads: it comes first."""
+        checkpoints = self._context.checkpoints
+        if checkpoints.on_device(RECOVERY_POINTS).get((log.topic, log.partition), 0) < end_offset:
+            logs = {(one.topic, one.partition): one for one in self._logs()}
+            if not await checkpoints.write_collected(RECOVERY_POINTS, collector(logs, lambda one: one.recovery_point)):
+                raise _PassAborted
+
+    async def _clean_group(
+        self,
+        log: PartitionLog,
+        generation: int,
+        cleaning: CleaningPass,
+        replaced: list[Segment],
+        group: list[CompactionSegment],
+    ) -> None:
+        disk = self._context.disk
+        swapped = False
+        try:
+            await self._drive(cleaning.clean(group))
+            cleaned = cleaning.cleaned
+            if log.generation != generation or cleaned is None:
+                raise _PassAborted
+            if cleaned.is_same:
+                return
+            try:
+                swapped = log.swap_in(replaced, cleaned.size, cleaned.transaction_bytes)
+            except OSError as error:  # half done: only the next start can tell what holds
+                self._context.health.fail(f"swap segments in {log.directory}: {error}")
+                swapped = True
+                raise _PassAborted from error
+            if not swapped:
+                raise _PassAborted
+            await asyncio.to_thread(disk.sync_directory, log.directory)
+        finally:
+            if not swapped and not log.closed:
+                remove_cleaned(disk, replaced[0].stem)
+
+    async def _drive(self, steps: Iterator[int]) -> None:
+        """Run all steps in threads, one after the other, no faster than the bytes per second allowed."""
+        while True:
+            step = asyncio.ensure_future(asyncio.to_thread(next, steps, None))
+            try:
+                done = await asyncio.shield(step)
+            except asyncio.CancelledError:
+                await asyncio.wait((step,))  # files must not be removed under a running step
+                raise
+            if done is None:
+                return
+            await asyncio.sleep(done / self._config.io_bytes_per_second_max)
+
+    def _reporter(self, log: PartitionLog) -> Callable[[int, str], None]:
+        left = self._config.reports_max
+
+        def report(base_offset: int, why: str) -> None:
+            nonlocal left
+            if left > 0:
+                left -= 1
+                self._context.audit.note(
+                    "batch_unreadable", topic=log.topic, partition=log.partition, base_offset=base_offset, error=why
+                )
+
+        return report
+
+    # Checkpoints
+
+    def _read_checkpoints(self) -> dict[TopicPartition, int]:
+        """A lost or damaged file costs one pass over each log and nothing else."""
+        data = read_whole(self._context.disk, join(self._directory, CLEANER_OFFSETS))
+        try:
+            return decode_offsets(data) if data else {}
+        except ValueError:
+            return {}
+
+    async def _write_checkpoints(self) -> None:
+        """Of logs that are there: a topic made anew under an old name begins dirty."""
+        present: dict[TopicPartition, bytes] = {}
+        logs = iter(list(self._logs()))
+        while some := list(islice(logs, LOGS_PER_REST)):
+            present.update({(log.topic, log.partition): log.topic_id for log in some})
+            await self._context.pacer.rest("cleaner")
+        self._clean = {key: clean for key, clean in self._clean.items() if present.get(key) == clean.topic_id}
+        self._uncleanable = {key: topic_id for key, topic_id in self._uncleanable.items() if key in present}
+        offsets = {key: offset for key, offset in (self._checkpoints or {}).items() if key in present}
+        offsets |= {key: clean.offset for key, clean in self._clean.items()}
+        await asyncio.to_thread(
+            lambda: replace_file(self._context.disk, self._directory, CLEANER_OFFSETS, encode_offsets(offsets))
+        )
+
+
+def _views(log: PartitionLog) -> list[CompactionSegment]:
+    """Timestamps are read only where a compaction lag asks for them."""
+    with_largest = log.config.min_compaction_lag_ms > 0
+    with_first = log.config.max_compaction_lag_ms < FOREVER_MS
+    views = []
+    for number, segment in enumerate(log.segments):
+        is_last = number == len(log.segments) - 1
+        next_offset = log.log_end_offset if is_last else log.segments[number + 1].base_offset
+        first = segment.first_timestamp() if with_first and not is_last else -1
+        largest = segment.largest_timestamp().timestamp if with_largest and not is_last else -1
+        views.append(CompactionSegment(segment.base_offset, next_offset, segment.size, 0, first, largest))
+    return views

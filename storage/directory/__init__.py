@@ -1,0 +1,1 @@
+"""One log directory: the logs in it, made, found and removed."""

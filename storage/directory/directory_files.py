@@ -1,0 +1,178 @@
+"""The names in a log directory and its own small files, read at the start. Blocking calls, for a thread."""
+
+import contextlib
+import random
+from dataclasses import dataclass, field
+
+from common.errors import StorageFailure
+from common.identifiers import random_uuid
+from common.ports import Disk
+from common.whole_files import join, read_whole, replace_file
+from storage.disk import checkpoint_files
+from storage.disk.checkpoint_files import (
+    CLEAN_STOP,
+    CLEANER_OFFSETS,
+    HIGH_WATERMARKS,
+    LOG_STARTS,
+    META_PROPERTIES,
+    RECOVERY_POINTS,
+    RUN,
+    MetaProperties,
+    TopicPartition,
+)
+
+DELETE_SUFFIX = "-delete"
+STRAY_SUFFIX = "-stray"
+NAME_BYTES_MAX = 255
+_METADATA_LOG = "__cluster_metadata"
+
+
+@dataclass(slots=True, frozen=True)
+class DirectoryState:
+    """What the last run left."""
+
+    meta: MetaProperties
+    clean_epoch: int | None  # the broker epoch in the clean-stop marker; None: no marker, so logs are recovered
+    kept_epoch: int | None  # the broker epoch of a run that was killed while the page cache has lived on
+    recovery_points: dict[TopicPartition, int] = field(default_factory=dict)
+    high_watermarks: dict[TopicPartition, int] = field(default_factory=dict)
+    log_starts: dict[TopicPartition, int] = field(default_factory=dict)
+    cleaned: dict[TopicPartition, int] = field(default_factory=dict)  # up to where each was compacted
+    partitions: list[tuple[str, TopicPartition]] = field(default_factory=list)  # (name of its directory, partition)
+    deleted: list[str] = field(default_factory=list)  # names of directories that were renamed for removal
+    strays: int = 0  # directories that were set aside
+
+
+def read_directory(disk: Disk, path: str, cluster_id: str, node_id: int, rng: random.Random) -> DirectoryState:
+    """Read everything, make `meta.properties` where there is none, and remove the clean-stop marker durably.
+
+    StorageFailure when the directory belongs to another cluster or node, or cannot be used.
+    """
+    try:
+        disk.make_directory(path)
+        meta = _own_directory(disk, path, cluster_id, node_id, rng)
+        clean_epoch, kept_epoch = _take_clean_stop(disk, path), _read_run(disk, path)
+        recovery_points = _read_offsets(disk, path, RECOVERY_POINTS)
+        high_watermarks = _read_offsets(disk, path, HIGH_WATERMARKS)
+        log_starts = _read_offsets(disk, path, LOG_STARTS)
+        cleaned = _read_offsets(disk, path, CLEANER_OFFSETS)
+        names = disk.list(path)
+    except OSError as error:
+        raise StorageFailure(f"the log directory cannot be used: {error}") from error
+    parsed = [(name, parse_name(name)) for name in names]
+    return DirectoryState(
+        meta,
+        clean_epoch,
+        kept_epoch,
+        recovery_points,
+        high_watermarks,
+        log_starts,
+        cleaned,
+        partitions=[(name, who) for name, who in parsed if who is not None],
+        deleted=[name for name, who in parsed if who is None and name.endswith(DELETE_SUFFIX)],
+        strays=sum(name.endswith(STRAY_SUFFIX) for name in names),
+    )
+
+
+def _own_directory(disk: Disk, path: str, cluster_id: str, node_id: int, rng: random.Random) -> MetaProperties:
+    data = read_whole(disk, join(path, META_PROPERTIES))
+    if data is None:
+        meta = MetaProperties(cluster_id, node_id, random_uuid(rng))
+        replace_file(disk, path, META_PROPERTIES, checkpoint_files.encode_meta_properties(meta))
+        return meta
+    try:
+        meta = checkpoint_files.decode_meta_properties(data)
+    except ValueError as error:
+        raise StorageFailure(f"{META_PROPERTIES}: {error}") from error
+    if meta.cluster_id != cluster_id:
+        raise StorageFailure(f"the log directory belongs to cluster {meta.cluster_id}, not to {cluster_id}")
+    if meta.node_id != node_id:
+        raise StorageFailure(f"the log directory belongs to node {meta.node_id}, not to {node_id}")
+    return meta
+
+
+def _take_clean_stop(disk: Disk, path: str) -> int | None:
+    """Gone, durably, before anything is appended: a crash of this run must not look like a clean stop."""
+    data = read_whole(disk, join(path, CLEAN_STOP))
+    if data is None:
+        return None
+    disk.remove(join(path, CLEAN_STOP))
+    disk.sync_directory(path)
+    try:
+        return checkpoint_files.decode_clean_stop(data)
+    except ValueError:
+        return None
+
+
+def write_run(disk: Disk, path: str, broker_epoch: int) -> None:
+    """Note which run appends from here on, and which page cache it appends to.
+
+    Not fsynced on purpose: when this note is lost, so may be what was appended, and the stop counts as unclean.
+    """
+    file = disk.open(join(path, RUN), create=True)
+    try:
+        file.truncate(0)
+        note = checkpoint_files.RunNote(disk.cache_identity(), file.identity().inode, broker_epoch)
+        file.pwrite(checkpoint_files.encode_run(note), 0)
+    finally:
+        file.close()
+
+
+def withdraw_run(disk: Disk, path: str) -> None:
+    """The note vouches for nothing any more, as far as the disk still takes a change."""
+    with contextlib.suppress(OSError):
+        disk.remove(join(path, RUN))
+        return
+    with contextlib.suppress(OSError):  # it may refuse names and still take bytes
+        file = disk.open(join(path, RUN))
+        try:
+            file.truncate(0)
+        finally:
+            file.close()
+
+
+def _read_run(disk: Disk, path: str) -> int | None:
+    """The broker epoch of a run that was killed, if this very disk holds what it had appended.
+
+    A disk that was restored from a copy has another file, or one that was changed after its bytes were.
+    """
+    data = read_whole(disk, join(path, RUN))
+    note = checkpoint_files.decode_run(data) if data is not None else None
+    if note is None or not note.cache or note.cache != disk.cache_identity():
+        return None
+    file = disk.open(join(path, RUN))
+    try:
+        identity = file.identity()
+    finally:
+        file.close()
+    is_original = identity.inode == note.inode and identity.changed_ns == identity.modified_ns
+    return note.broker_epoch if is_original else None
+
+
+def _read_offsets(disk: Disk, path: str, name: str) -> dict[TopicPartition, int]:
+    """Nothing when there is no such file, or a damaged one: then logs are scanned from their start."""
+    data = read_whole(disk, join(path, name))
+    try:
+        return checkpoint_files.decode_offsets(data) if data is not None else {}
+    except ValueError:
+        return {}
+
+
+def directory_name(topic: str, partition: int) -> str:
+    return f"{topic}-{partition}"
+
+
+def parse_name(name: str) -> TopicPartition | None:
+    """The partition whose directory is called `name`; None for any other name."""
+    topic, separator, partition = name.rpartition("-")
+    if not separator or not topic or topic == _METADATA_LOG or not (partition.isascii() and partition.isdigit()):
+        return None
+    if name != directory_name(topic, int(partition)):
+        return None
+    return topic, int(partition)
+
+
+def renamed(topic: str, partition: int, unique: bytes, suffix: str) -> str:
+    """`<topic>-<partition>.<32 hex digits><suffix>`, with the topic cut where the name would be too long."""
+    end = f"-{partition}.{unique.hex()}{suffix}"
+    return topic[: NAME_BYTES_MAX - len(end)] + end

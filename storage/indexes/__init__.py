@@ -1,0 +1,1 @@
+"""The sparse indexes of one segment."""

@@ -1,0 +1,164 @@
+"""The directory of one log and its settings: whether it takes changes, its small files as they are written and renamed
+away, and which names in it are not on the device yet."""
+
+from common.errors import ProtocolError
+from common.ports import Buffer
+from common.whole_files import join
+from storage.disk.checkpoint_files import LOG_STARTS, PARTITION_METADATA, TopicPartition
+from storage.disk.log_flusher import FlushJob
+from storage.disk.open_files import FileHandle
+from storage.log.loaded_log import LoadedLog
+from storage.log.log_config import LogConfig
+from storage.log.log_context import LogContext
+from storage.segments.segment import (
+    DELETED_SUFFIX,
+    INDEX_SUFFIX,
+    SEGMENT_SUFFIXES,
+    SNAPSHOT_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    Segment,
+    file_stem,
+)
+
+
+class LogFiles:
+    """One per log. `who` is its topic and partition. A `WriteOwner`, as small files may wait for a slow disk."""
+
+    __slots__ = (
+        "_context",
+        "_is_new",
+        "_names_changed",
+        "barred",
+        "closed",
+        "config",
+        "directory",
+        "pending_writes",
+        "topic_id",
+        "who",
+    )
+
+    def __init__(self, context: LogContext, loaded: LoadedLog) -> None:
+        self._context = context
+        self.who: TopicPartition = (loaded.topic, loaded.partition)
+        self.topic_id = loaded.topic_id  # as partition.metadata has it
+        self.config = loaded.config
+        self.directory = loaded.directory
+        self.pending_writes = 0  # those of the log that wait for a slow disk
+        self.closed = False
+        self.barred: str | None = None  # why the log takes no appends and is not cut, for now or, once closed, for good
+        self._is_new = loaded.is_new  # the directory's own name and its metadata are not on the device yet
+        self._names_changed = loaded.names_changed  # nor are some names in it
+
+    def configure(self, config: LogConfig) -> None:
+        """Take new topic settings."""
+        self.config = config
+        if config.is_compacted:
+            self._context.compacted[self.who] = None
+        else:
+            self._context.compacted.pop(self.who, None)
+        if config.may_begin_in_tier:
+            self._context.checkpoints.note(LOG_STARTS)  # written down from now on: the tier holds what lies below
+
+    def bar(self, reason: str) -> None:
+        """Have the log refuse appends and truncations until `unbar`."""
+        if not self.closed:
+            self.barred = reason
+
+    def unbar(self) -> None:
+        """What the log waited for has come, unless it was closed meanwhile."""
+        if not self.closed:
+            self.barred = None
+
+    def close(self) -> None:
+        self.closed = True
+        self._context.compacted.pop(self.who, None)
+        self.barred = "the log is closed"
+
+    # Writes
+
+    def begin_write(self) -> None:
+        """A write of the log waits for a slow disk."""
+        self.pending_writes += 1
+
+    def write_finished(self, tag: object) -> None:
+        """See `WriteOwner`."""
+        self.pending_writes -= 1
+
+    def write(self, path: str, data: Buffer, position: int = 0) -> None:
+        """To a file that is not kept open. When the disk is slow it goes behind what waits already."""
+        handle = FileHandle(self._context.open_files, path)
+        if not self._context.writer.write(handle, data, position, self):
+            self.begin_write()
+        handle.retire()
+        self._names_changed = True
+
+    def create(self, segment: Segment) -> None:
+        """Make the index files of `segment`; its `.log` comes with the first batch."""
+        segment.made_files()
+        self._names_changed = True
+        if not self._context.writer.slow:  # else they appear with their first lump
+            for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX):
+                self.write(segment.stem + suffix, b"")
+
+    def write_index_lumps(self, segment: Segment) -> bool:
+        """Write the index entries that wait in memory; whether none waits now. They wait on while the disk is slow
+        or full, or while their file cannot be opened."""
+        indexes, writer = segment.loaded_indexes, self._context.writer
+        if indexes is None:
+            return True
+        for file in (indexes.offset_file, indexes.time_file):
+            if file.pending:
+                if writer.slow:
+                    return False
+                try:
+                    writer.write(file.handle, bytes(file.pending), file.flushed, self)
+                except ProtocolError:
+                    return False
+                file.note_written()
+        return True
+
+    # Removal
+
+    def discard_segment(self, segment: Segment) -> None:
+        """Its files go; regions under send keep theirs open. OSError."""
+        segment.retire()
+        for suffix in SEGMENT_SUFFIXES:  # also of a segment for which there was no room: some files may have come
+            if suffix != SEGMENT_SUFFIXES[-1] or segment.transaction_bytes:
+                self.discard(segment.stem + suffix)
+
+    def discard_snapshot(self, offset: int) -> None:
+        self.discard(file_stem(self.directory, offset) + SNAPSHOT_SUFFIX)
+
+    def discard(self, path: str) -> None:
+        """Rename a file now, unless it is not there; it goes after file.delete.delay.ms. OSError."""
+        context = self._context
+        try:
+            context.disk.rename(path, path + DELETED_SUFFIX)
+        except FileNotFoundError:
+            return
+        context.trash.add(path + DELETED_SUFFIX, context.clock.monotonic() + self.config.file_delete_delay_ms / 1000)
+
+    # What of it is not on the device
+
+    def renew(self, topic_id: bytes) -> None:
+        """The directory was made anew, with its metadata."""
+        self.topic_id = topic_id
+        self._is_new = True
+
+    def names_changed(self) -> None:
+        """A file has come, gone or changed its name."""
+        self._names_changed = True
+
+    def add_names(self, job: FlushJob) -> None:
+        """Have `job` make the names durable."""
+        if self._is_new:
+            job.paths.append(join(self.directory, PARTITION_METADATA))
+            job.directories.append(self.directory.rpartition("/")[0])
+        if self._names_changed:
+            job.directories.append(self.directory)
+        self._is_new = self._names_changed = False
+
+    def postponed(self, job: FlushJob) -> None:
+        """`job` was not done: the names are for the next one."""
+        self._is_new |= join(self.directory, PARTITION_METADATA) in job.paths
+        self._names_changed |= self.directory in job.directories

@@ -1,0 +1,299 @@
+"""The segments of one log, in order: which of them holds an offset, reads that the tail does not answer, truncation
+and removal. Behind the tail a read finds its place by sparse index and header walk."""
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+from common.errors import ErrorCode, ProtocolError
+from common.invariants import check
+from storage.log.log_context import LogContext
+from storage.log.log_ends import LogEnds
+from storage.log.log_files import LogFiles
+from storage.log.retention import SEGMENTS_AT_ONCE_MAX, SegmentView
+from storage.log.tail import Tail
+from storage.segments.batch_walk import walk
+from storage.segments.region import Region
+from storage.segments.segment import Segment
+from storage.segments.timestamp_hit import TimestampHit
+
+
+class Cut(NamedTuple):
+    """A truncation: segment `number` is the last that stays, `position` bytes of it; the log ends at `end_offset`."""
+
+    number: int
+    position: int
+    end_offset: int
+
+
+class SegmentList:
+    """One per log. `active` is the last one, which appends go to; `tail` says where its newest batches lie."""
+
+    __slots__ = ("_bound", "_context", "_ends", "_files", "active", "all", "cold", "tail")
+
+    def __init__(self, context: LogContext, files: LogFiles, ends: LogEnds, segments: list[Segment]) -> None:
+        self._context = context
+        self.cold = context.open_files.cold
+        self._files = files
+        self._ends = ends
+        self.all = segments
+        self.active = segments[-1]
+        self.tail: Tail | None = None  # begins with the first append
+        self._bound: tuple[int, Segment, int] | None = None  # a reader's last bound behind the tail, and its position
+
+    def check(self) -> None:
+        """Assert what must always hold, in the simulator and in debug runs."""
+        bases = [segment.base_offset for segment in self.all]
+        check(all(low < high for low, high in pairwise(bases)), "base offsets grow")
+        check(self.all[-1] is self.active, "the active segment is the last one")
+        check(self.active.base_offset <= self._ends.log_end, "the log ends in its active segment")
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(segment.size for segment in self.all)
+
+    def index_of(self, offset: int) -> int:
+        """The number of the segment that holds `offset`, the first for any offset before it."""
+        return max(bisect_right(self.all, offset, key=_base_offset) - 1, 0)
+
+    def end_of(self, number: int) -> int:
+        """The offset behind segment `number`: where the next one begins, or the log's end."""
+        return self.all[number + 1].base_offset if number + 1 < len(self.all) else self._ends.log_end
+
+    # Changes
+
+    def begin(self, base_offset: int, now_ms: int) -> None:
+        """Have a new active segment, in memory."""
+        segment = Segment.fresh(self._context.open_files, self._files.directory, base_offset, now_ms)
+        self.all.append(segment)
+        self.active = segment
+        self.tail = None
+
+    def begin_tail(self) -> Tail:
+        """Note from now on where batches are appended."""
+        tail = self.tail = Tail(self.active.base_offset)
+        return tail
+
+    def remove(self, doomed: Sequence[Segment]) -> None:
+        """Take segments out and rename their files; the audit has told of it. OSError.
+
+        From the log's front they go oldest first, else newest first: a crash in between must not leave a hole, behind
+        which recovery would cut off all that follows.
+        """
+        gone = {segment.base_offset for segment in doomed}
+        self.all = [segment for segment in self.all if segment.base_offset not in gone]
+        self._bound = None
+        self._files.names_changed()
+        from_front = bool(self.all) and doomed[0].base_offset < self.all[0].base_offset
+        for segment in doomed if from_front else reversed(doomed):
+            self._files.discard_segment(segment)
+
+    def find_run(self, closed: Sequence[Segment]) -> int | None:
+        """The number of the first of these closed segments; None where the list no longer has exactly this run."""
+        first = self.index_of(closed[0].base_offset)
+        last = first + len(closed)
+        return first if self.all[first:last] == list(closed) and last < len(self.all) else None
+
+    def replace(self, first: int, replaced: Sequence[Segment], size: int, transaction_bytes: int) -> None:
+        """One segment is in the place of the closed ones from number `first` on, with the first one's base offset."""
+        oldest, newest = replaced[0], replaced[-1]
+        swapped = Segment(
+            self._context.open_files,
+            oldest.stem,
+            oldest.base_offset,
+            size=size,
+            created_ms=newest.created_ms,
+            transaction_bytes=transaction_bytes,
+        )
+        self.all[first : first + len(replaced)] = [swapped]
+        self._bound = None
+        self._files.names_changed()
+
+    def plan_cut(self, offset: int, *, only_in_memory: bool) -> Cut:
+        """How to cut everything from the batch that holds `offset` on, an offset of the log. OSError; PagesMissing
+        with `only_in_memory`, where the device would have to be waited for to cut it."""
+        number = self.index_of(offset)
+        segment = self.all[number]
+        if only_in_memory:
+            with self.cold.only_in_memory():
+                segment.look_at_cut(offset)
+        position, end_offset = segment.find(offset), offset
+        if position < segment.written:
+            _, header = next(walk(segment.log.use(), position, segment.written))
+            end_offset = min(header.base_offset, offset)
+        return Cut(number, position, end_offset)
+
+    def cut(self, plan: Cut) -> None:
+        """Files go newest first, so that a crash in between leaves a shorter log and no hole. OSError."""
+        if plan.number + 1 < len(self.all):
+            self.remove(self.all[plan.number + 1 :])
+        self.active = self.all[plan.number]
+        self.active.truncate(plan.position, plan.end_offset)
+        self.tail = self._bound = None
+
+    # Reads that the tail does not answer
+
+    def read(
+        self, offset: int, bytes_max: int, until_offset: int, at_least_one: bool, only_in_memory: bool
+    ) -> Region | None:
+        """As `PartitionLog.read` for an offset in [log start, until), `until_offset` not past the readable end."""
+        if offset < self.all[0].base_offset:
+            message = f"offset {offset} is in the tier, below {self.all[0].base_offset}"
+            raise ProtocolError(ErrorCode.OFFSET_MOVED_TO_TIERED_STORAGE, message)
+        try:
+            with self.cold.only_in_memory(is_strict=only_in_memory):
+                for number in range(self.index_of(offset), len(self.all)):
+                    segment = self.all[number]
+                    if segment.base_offset >= until_offset:
+                        return None
+                    if not segment.written:
+                        continue
+                    start = segment.find(offset)
+                    if start < segment.written:
+                        end = self._limit(number, until_offset)
+                        if end - start > bytes_max:
+                            end = min(end, _boundary(segment, start, bytes_max, at_least_one))
+                        return self._open(segment, start, end) if end > start else None
+        except OSError as error:
+            raise self._failed(error) from error
+        except ProtocolError as error:
+            self._context.health.damaged(self._files.directory, error.message)
+            raise
+        return None
+
+    def _limit(self, number: int, until_offset: int) -> int:
+        """Where reads of a segment end that may not see `until_offset`."""
+        segment, tail = self.all[number], self.tail
+        if number + 1 < len(self.all) and self.all[number + 1].base_offset <= until_offset:
+            return segment.written
+        if until_offset >= self._ends.readable:
+            return segment.written
+        if segment is self.active and tail is not None and until_offset - tail.base >= tail.starts[0]:
+            return tail.positions[bisect_right(tail.starts, until_offset - tail.base) - 1]
+        bound = self._bound
+        if bound is None or bound[0] != until_offset or bound[1] is not segment:
+            bound = self._bound = (until_offset, segment, segment.find(until_offset))
+        return bound[2]
+
+    def read_tail(self, start: int, end: int, *, only_in_memory: bool) -> Region:
+        """These bytes of the active segment, whose file was closed meanwhile. PagesMissing with `only_in_memory`."""
+        try:
+            with self.cold.only_in_memory(is_strict=only_in_memory):
+                return self._open(self.active, start, end)
+        except OSError as error:
+            raise self._failed(error) from error
+
+    def _open(self, segment: Segment, start: int, end: int) -> Region:
+        """A region with its pin. PagesMissing while reads are strict and its file is not open."""
+        handle = segment.log
+        file = handle.use_if_open()
+        handle.pin()
+        tail = self.tail if segment is self.active else None
+        is_fresh = tail is not None and tail.is_fresh(start, self.cold.age)
+        return Region(file, start, end - start, handle, is_fresh)
+
+    def _failed(self, error: OSError) -> ProtocolError:
+        return self._context.health.refused(f"read {self._files.directory}", error)
+
+    def locate_timestamp(self, timestamp: int, log_start_offset: int) -> TimestampHit | None:
+        """The first batch with a record at or after `timestamp`."""
+        try:
+            for segment in self.all[self.index_of(log_start_offset) :]:
+                if segment.written and segment.largest_timestamp().timestamp >= timestamp:
+                    found = segment.find_timestamp(timestamp, log_start_offset)
+                    if found is not None:
+                        position, header = found
+                        region = self._open(segment, position, segment.written)
+                        return TimestampHit(header, region, timestamp, log_start_offset)
+        except OSError as error:
+            raise self._failed(error) from error
+        return None
+
+    def largest_timestamp(self, log_start_offset: int) -> int:
+        """Of all segments from that offset on; -1 when no record has a timestamp."""
+        try:
+            live = self.all[self.index_of(log_start_offset) :]
+            return max((segment.largest_timestamp().timestamp for segment in live if segment.written), default=-1)
+        except OSError as error:
+            raise self._failed(error) from error
+
+    def aborted_transactions(
+        self, start_offset: int, end_offset: int, *, only_in_memory: bool
+    ) -> list[tuple[int, int]]:
+        """(producer id, first offset) of every aborted transaction that touches [start, end).
+
+        With `only_in_memory` PagesMissing where the device would have to be waited for.
+        """
+        found: list[tuple[int, int]] = []
+        try:
+            with self.cold.only_in_memory(is_strict=only_in_memory):
+                for number in range(self.index_of(start_offset), len(self.all)):
+                    segment = self.all[number]
+                    if segment.transaction_bytes:
+                        entries, complete = segment.aborted_until(start_offset, end_offset)
+                        found += [(entry.producer_id, entry.first_offset) for entry in entries]
+                        if complete:
+                            break
+        except OSError as error:
+            raise self._failed(error) from error
+        except ValueError as error:
+            self._context.health.damaged(self._files.directory, str(error))
+            raise ProtocolError(ErrorCode.KAFKA_STORAGE_ERROR, "a damaged transaction index") from error
+        return found
+
+    def offset_behind(self, offset: int, region: Region, until_offset: int) -> int:
+        """No offset of `region`, which was read from `offset` on, lies at or behind this; at most `until_offset`.
+
+        By the indexes of its segment, as Apache Kafka has it. PagesMissing where they are not in memory.
+        """
+        number = self.index_of(offset)
+        segment, tail, end = self.all[number], self.tail, region.position + region.length
+        if segment is self.active and tail is not None and end >= tail.positions[0]:
+            at = bisect_left(tail.positions, end)
+            return min(tail.base + tail.starts[at] if at < len(tail.starts) else until_offset, until_offset)
+        following = self.all[number + 1].base_offset if number + 1 < len(self.all) else until_offset
+        try:
+            with self.cold.only_in_memory():
+                return min(segment.offset_behind(end, following), until_offset)
+        except OSError as error:
+            raise self._failed(error) from error
+
+    def oldest_views(self, retention_ms: int, now_ms: int, from_offset: int = -1) -> tuple[list[SegmentView], int]:
+        """The oldest segments, somewhat more than may go at once, and the bytes of the others; only what lies at
+        `from_offset` or behind it.
+
+        Timestamps are read from the time indexes only where retention by time asks for them: of the segments that it
+        takes, and of the first that it leaves. PagesMissing while reads are strict.
+        """
+        first = self.index_of(from_offset)
+        behind = min(first + SEGMENTS_AT_ONCE_MAX + 2, len(self.all))
+        views: list[SegmentView] = []
+        is_old = retention_ms >= 0
+        try:
+            for number in range(first, behind):
+                segment, end, timestamp = self.all[number], self.end_of(number), now_ms
+                if is_old:
+                    largest = segment.largest_timestamp().timestamp
+                    timestamp = largest if largest >= 0 else segment.created_ms
+                is_old = is_old and now_ms - timestamp > retention_ms and len(views) < SEGMENTS_AT_ONCE_MAX
+                size = segment.size
+                if segment.base_offset < from_offset:
+                    size -= segment.find(from_offset) if from_offset < end else size
+                views.append(SegmentView(max(segment.base_offset, from_offset), end, size, timestamp))
+        except OSError as error:
+            raise self._failed(error) from error
+        return views, sum(segment.size for segment in self.all[behind:])
+
+
+def _base_offset(segment: Segment) -> int:
+    return segment.base_offset
+
+
+def _boundary(segment: Segment, start: int, bytes_max: int, at_least_one: bool) -> int:
+    """The last batch boundary within `bytes_max`; where the first batch is longer, its end or `start`."""
+    end = segment.boundary_at_or_before(start + bytes_max, start)
+    if end <= start and at_least_one:
+        position, header = next(walk(segment.log, start, segment.written))
+        return position + header.size
+    return end

@@ -1,0 +1,134 @@
+"""A replica that begins where the tier ends: what lies before is in the object store, and what must be known of it
+(leader epochs, producers) is put in place as if it had been read."""
+
+import asyncio
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
+
+from common.errors import ProtocolError
+from common.outlasting import outlast
+from common.whole_files import join
+from storage.audit.audit_trail import AuditPending
+from storage.disk.checkpoint_files import LEADER_EPOCHS
+from storage.disk.own_files import replace_own_file
+from storage.log.log_context import LogContext
+from storage.segments.segment import LOG_SUFFIX, SNAPSHOT_SUFFIX
+
+UNFINISHED = "where it begins is not durable yet"
+ROOM_PAUSE_S = 0.5  # between two attempts while the device is full
+_MARK = ".beginning"
+
+
+class Beginning(NamedTuple):
+    """What is to be made durable where a log begins."""
+
+    stem: str  # of its first segment's files
+    has_file: bool  # or the first segment's is to be made
+    producer_snapshot: bytes
+    epochs: bytes
+
+
+class BeginningLog(Protocol):
+    """A log that begins where the tier ends."""
+
+    context: LogContext
+
+    @property
+    def closed(self) -> bool: ...
+
+    @property
+    def directory(self) -> str: ...
+
+    @property
+    def pending_writes(self) -> int: ...
+
+    def bar(self, reason: str) -> None: ...
+
+    def unbar(self) -> None: ...
+
+    def plan_beginning(self) -> Beginning: ...
+
+
+async def begin(log: BeginningLog, start: Callable[[], None]) -> None:
+    """Do `start`, which calls `log.start_at`, and make durable where the log begins; it takes nothing before.
+
+    An earlier beginning in its directory, of this log or of another one of its name, ends first, for a thread of it may
+    still write there. A caller that is cancelled waits for the thread's end as well; what found no room is tried again
+    without it. Raises what `start` does, and ProtocolError.
+    """
+    beginnings, directory = log.context.beginnings, log.directory
+    while True:
+        await settled(log)
+        try:
+            start()
+            break
+        except AuditPending as pending:
+            await pending.wait()
+    log.bar(UNFINISHED)
+    at_rest = asyncio.Event()
+    task = beginnings[directory] = asyncio.create_task(_finish(log, at_rest), name="begin-from-tier")
+
+    def ended(task: asyncio.Task[None]) -> None:
+        del beginnings[directory]
+        at_rest.set()
+        if not task.cancelled():
+            task.exception()  # the directory's health has it too, where nobody waits any more
+
+    task.add_done_callback(ended)
+    try:
+        await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await outlast(asyncio.ensure_future(at_rest.wait()))
+        raise
+
+
+async def settled(log: BeginningLog) -> None:
+    """Return when nothing is being written any more of where it begins, or a log of its name before it."""
+    beginnings = log.context.beginnings
+    while (task := beginnings.get(log.directory)) is not None:
+        await asyncio.wait([task])
+
+
+async def _finish(log: BeginningLog, at_rest: asyncio.Event) -> None:
+    while True:
+        try:
+            await make_durable(log)
+        except ProtocolError:
+            if log.context.health.offline is not None:
+                raise
+        else:
+            log.unbar()
+            return
+        at_rest.set()
+        await asyncio.sleep(ROOM_PAUSE_S)
+        at_rest.clear()
+
+
+async def make_durable(log: BeginningLog) -> None:
+    """The epochs, the snapshot and the names of the files, on the device, unless the log is closed meanwhile. Nothing
+    may be appended before. Raises ProtocolError."""
+    context, disk = log.context, log.context.disk
+    stem, has_file, snapshot, epochs = log.plan_beginning()
+    while log.pending_writes and not log.closed:  # the names of the files are among what waits for a slow disk
+        if context.health.offline is not None:
+            raise context.health.error()
+        await context.writer.drained()
+    await context.flusher.turn_over()  # it may be about to replace the epochs' file by that from before
+
+    def put(path: str, data: bytes) -> None:
+        if not log.closed:
+            replace_own_file(disk, path, data, log, _MARK)
+
+    def write() -> None:
+        put(stem + SNAPSHOT_SUFFIX, snapshot)  # no flush does it: they look above the recovery point
+        if not has_file:
+            put(stem + LOG_SUFFIX, b"")  # there was no room for it before
+        put(join(log.directory, LEADER_EPOCHS), epochs)
+        if not log.closed:
+            disk.sync_directory(log.directory)
+
+    try:
+        await asyncio.to_thread(write)
+    except OSError as error:
+        if not log.closed:  # its directory has another name
+            raise context.health.refused(f"start {log.directory} from the tier", error) from error

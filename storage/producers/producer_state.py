@@ -1,0 +1,396 @@
+"""What one partition remembers of its idempotent and transactional producers.
+
+A producer's batches carry consecutive sequence numbers per epoch. The last five batches are kept, because a client
+has at most five in flight: a repeated one is answered like the first, a gap is refused, an old epoch is fenced.
+All of it follows from batch headers and transaction markers, so a follower, a recovery scan and the leader agree.
+
+Source: KIP-98, KIP-360, KIP-447 and the behaviour of Apache Kafka 4.1's ProducerAppendInfo and ProducerStateEntry.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import groupby, islice
+from operator import itemgetter
+from typing import NamedTuple
+
+from common.errors import ErrorCode, ProtocolError
+from common.pacing import Work, at_once
+from records.batch import BatchHeader
+from records.control import EndMarker, MarkerKind
+from storage.producers.frozen_producers import FrozenProducers, LastRecord
+from storage.producers.known_producer import (
+    BATCH_LENGTH,
+    COORDINATOR_EPOCH,
+    EPOCH,
+    FULL_LENGTH,
+    HEAD_LENGTH,
+    LAST_TIMESTAMP,
+    TRANSACTION_START,
+    KnownProducer,
+    due_sequence,
+    last_sequence_of,
+    repeated_batch,
+    told_by,
+    with_batches,
+)
+from storage.producers.producer_bound import ProducerBound
+from storage.producers.producer_snapshot import NO_OFFSET, decode_snapshot, join_parts
+
+NO_EPOCH = -1
+EXPIRE_STEP = 512
+QUEUE_COST = 5
+BUSY_SCAN_MAX = 64  # producers with open transactions that are looked past for one that may be forgotten
+IDLE_PART = 64  # one scan finds so great a part of all producers, the idlest: what has gone lies before them as gaps
+
+
+class Duplicate(NamedTuple):
+    """A batch that is in the log already, as it was appended then."""
+
+    base_offset: int
+    next_offset: int
+    timestamp: int
+
+
+class CompletedTransaction(NamedTuple):
+    """A transaction whose marker was appended at `last_offset`.
+
+    An aborted one goes into the transaction index with `last_stable_offset`, the LSO at the marker.
+    """
+
+    producer_id: int
+    first_offset: int
+    last_offset: int
+    aborted: bool
+    last_stable_offset: int
+
+
+class ProducerView(NamedTuple):
+    """One row of DescribeProducers."""
+
+    producer_id: int
+    producer_epoch: int
+    last_sequence: int
+    last_timestamp: int
+    coordinator_epoch: int
+    transaction_start_offset: int
+
+
+class ProducerStates:
+    """The producers of one partition, bounded by `producers_max`: the one idle for longest is forgotten first.
+
+    Only producers with an open transaction outlive that bound. Idleness is counted in appends, so that every replica
+    forgets the same ones. `end_offset` says how far a log has been taken in while it is read; appends do not move it.
+    """
+
+    __slots__ = (
+        "_bound",
+        "_idle",
+        "_ongoing",
+        "_producers",
+        "_unreplicated",
+        "end_offset",
+        "expiration_ms",
+        "producers_max",
+    )
+
+    def __init__(self, expiration_ms: int, producers_max: int) -> None:
+        self.expiration_ms = expiration_ms
+        self.producers_max = producers_max
+        self.end_offset = 0
+        self._bound: ProducerBound | None = None
+        self._producers: dict[int, KnownProducer] = {}  # least recently appended first
+        self._idle: list[tuple[int, KnownProducer]] = []  # the first of them as they were a while ago, the last first
+        self._ongoing: dict[int, int] = {}  # first offset of each open transaction -> producer id; grows in order
+        self._unreplicated: dict[int, int] = {}  # first offset of each ended one above the HW -> its marker's offset
+
+    def set_limits(self, expiration_ms: int, producers_max: int) -> None:
+        self.expiration_ms = expiration_ms
+        self.producers_max = producers_max
+
+    def adopt(self, read: ProducerStates) -> None:
+        """Know what `read` knows, which is used no more; limits and the broker's bound stay."""
+        bound = self._bound
+        self.leave()
+        self._producers, self._idle = read._producers, read._idle
+        self._ongoing, self._unreplicated = read._ongoing, read._unreplicated
+        self.end_offset = read.end_offset
+        if bound is not None:
+            self.join(bound)
+
+    def join(self, bound: ProducerBound) -> None:
+        """Count for the broker's bound from now on."""
+        self._bound = bound
+        bound.join(self)
+
+    def leave(self) -> None:
+        """Count for no bound any more."""
+        if self._bound is not None:
+            self._bound.leave(self)
+            self._bound = None
+
+    def __len__(self) -> int:
+        return len(self._producers)
+
+    # Appends
+
+    def check(self, header: BatchHeader) -> Duplicate | None:
+        """Whether a leader may append a client's batch with a producer id: None, or what it repeats.
+
+        Raises ProtocolError: INVALID_PRODUCER_EPOCH (an older epoch), OUT_OF_ORDER_SEQUENCE_NUMBER (a gap, or a
+        new epoch that does not begin at 0), INVALID_TXN_STATE (a plain batch within a transaction),
+        UNKNOWN_PRODUCER_ID (not known, perhaps forgotten, and does not begin at 0: the caller may allow it). Changes
+        nothing; `update` follows the append.
+        """
+        producer = self._producers.get(header.producer_id)
+        if producer is None:
+            if header.base_sequence > 0:
+                raise ProtocolError(ErrorCode.UNKNOWN_PRODUCER_ID, f"producer {header.producer_id} is not known")
+            return None
+        epoch, first, known_epoch = header.producer_epoch, header.base_sequence, producer[EPOCH]
+        if epoch == known_epoch:
+            if (repeated := repeated_batch(producer, header)) is not None:
+                _, last_offset, offset_delta, timestamp = repeated
+                return Duplicate(last_offset - offset_delta, last_offset + 1, timestamp)
+            due = due_sequence(producer)
+            if first != due:
+                raise _out_of_order(header, f"sequence {first} where {due} is due")
+        elif epoch < known_epoch:
+            message = f"epoch {epoch} of producer {header.producer_id} is older than {known_epoch}"
+            raise ProtocolError(ErrorCode.INVALID_PRODUCER_EPOCH, message)
+        elif first != 0 and known_epoch != NO_EPOCH:
+            raise _out_of_order(header, f"sequence {first} at the start of epoch {epoch}")
+        if producer[TRANSACTION_START] != NO_OFFSET and not header.is_transactional:
+            message = f"producer {header.producer_id} has an open transaction"
+            raise ProtocolError(ErrorCode.INVALID_TXN_STATE, message)
+        return None
+
+    def check_marker(self, header: BatchHeader, marker: EndMarker) -> None:
+        """Whether a leader may append a marker that a transaction coordinator sent.
+
+        Raises ProtocolError: INVALID_PRODUCER_EPOCH, TRANSACTION_COORDINATOR_FENCED (an older coordinator epoch).
+        """
+        producer = self._producers.get(header.producer_id)
+        if producer is None:
+            return
+        epoch, coordinator_epoch = producer[EPOCH], producer[COORDINATOR_EPOCH]
+        if header.producer_epoch < epoch:
+            message = f"epoch {header.producer_epoch} of producer {header.producer_id} is older than {epoch}"
+            raise ProtocolError(ErrorCode.INVALID_PRODUCER_EPOCH, message)
+        if marker.coordinator_epoch < coordinator_epoch:
+            message = f"coordinator epoch {marker.coordinator_epoch} is older than {coordinator_epoch}"
+            raise ProtocolError(ErrorCode.TRANSACTION_COORDINATOR_FENCED, message)
+
+    def update(self, header: BatchHeader, marker: EndMarker | None = None) -> CompletedTransaction | None:
+        """Take in an appended batch, checked or from a leader, with its final offsets.
+
+        `marker` is `read_marker` of a control batch. Batches without a producer id only move `end_offset`.
+        """
+        self.end_offset = header.next_offset
+        if header.producer_id < 0:
+            return None
+        if header.is_control:
+            return self._end_transaction(header, marker) if marker is not None else None
+        producer_id, epoch, timestamp = header.producer_id, header.producer_epoch, header.max_timestamp
+        delta = header.last_offset_delta
+        producers, bound = self._producers, self._bound
+        known = producers.pop(producer_id, None)
+        coordinator_epoch, start = -1, NO_OFFSET
+        batches: KnownProducer = ()
+        if known is not None:
+            coordinator_epoch, start = known[COORDINATOR_EPOCH], known[TRANSACTION_START]
+            if known[EPOCH] == epoch:
+                batches = known[HEAD_LENGTH + BATCH_LENGTH if len(known) == FULL_LENGTH else HEAD_LENGTH :]
+        if header.is_transactional and start == NO_OFFSET:
+            start = header.base_offset
+            self._ongoing[start] = producer_id
+        producers[producer_id] = (
+            epoch, coordinator_epoch, start, timestamp, bound.turn if bound is not None else 0,
+            *batches,
+            header.last_sequence, header.base_offset + delta, delta, timestamp,
+        )  # fmt: skip
+        if known is None:
+            self._added()
+        return None
+
+    def _end_transaction(self, header: BatchHeader, marker: EndMarker) -> CompletedTransaction | None:
+        producers, bound = self._producers, self._bound
+        known = producers.pop(header.producer_id, None)
+        first = NO_OFFSET
+        batches: KnownProducer = ()
+        if known is not None:
+            first = known[TRANSACTION_START]
+            batches = known[HEAD_LENGTH:] if known[EPOCH] == header.producer_epoch else ()
+        head = (header.producer_epoch, marker.coordinator_epoch, NO_OFFSET, marker.timestamp)
+        producers[header.producer_id] = (*head, bound.turn if bound is not None else 0, *batches)
+        if known is None:
+            self._added()
+        if first == NO_OFFSET:
+            return None
+        self._ongoing.pop(first, None)
+        self._unreplicated[first] = header.last_offset
+        stable = next(iter(self._ongoing), header.last_offset + 1)
+        aborted = marker.kind is MarkerKind.ABORT
+        return CompletedTransaction(header.producer_id, first, header.last_offset, aborted, stable)
+
+    # Forgetting
+
+    def _added(self) -> None:
+        """There is a producer more."""
+        if len(self._producers) > self.producers_max:
+            self.forget_idlest()
+        if self._bound is not None:
+            self._bound.added(self)
+
+    def _removed(self, count: int = 1) -> None:
+        if self._bound is not None:
+            self._bound.removed(count)
+
+    def idlest(self) -> KnownProducer | None:
+        """The producer idle for longest without an open transaction; None: there is none."""
+        return self._idle[-1][1] if self._find_idle() else None
+
+    def forget_idlest(self) -> bool:
+        """Forget that one; whether there was one."""
+        if not self._find_idle():
+            return False
+        del self._producers[self._idle.pop()[0]]
+        self._removed()
+        return True
+
+    def _find_idle(self) -> bool:
+        """Whether there is one; it is the last of `_idle` then."""
+        idle, producers = self._idle, self._producers
+        while idle:
+            producer_id, producer = idle[-1]
+            if producers.get(producer_id) is producer:
+                return True
+            idle.pop()
+        part = 1 + len(producers) // IDLE_PART
+        rows = islice(producers.items(), BUSY_SCAN_MAX + part)
+        self._idle = list(islice((row for row in rows if row[1][TRANSACTION_START] == NO_OFFSET), part))
+        self._idle.reverse()
+        return bool(self._idle)
+
+    # Stability
+
+    @property
+    def first_unstable_offset(self) -> int | None:
+        """The first offset of a transaction that is open, or ended by a marker that is not below the HW yet."""
+        undecided = next(iter(self._ongoing), None)
+        unreplicated = min(self._unreplicated, default=None)
+        if undecided is None or unreplicated is None:
+            return unreplicated if undecided is None else undecided
+        return min(undecided, unreplicated)
+
+    @property
+    def first_undecided_offset(self) -> int | None:
+        """As `first_unstable_offset`, but for open transactions alone."""
+        return next(iter(self._ongoing), None)
+
+    def on_high_watermark(self, high_watermark: int) -> None:
+        """Markers below `high_watermark` are final: their transactions are stable from now on."""
+        if self._unreplicated:
+            self._unreplicated = {f: last for f, last in self._unreplicated.items() if last >= high_watermark}
+
+    # Upkeep
+
+    def expire(self, now_ms: int) -> Work[int]:
+        """Forget producers without a batch for `expiration_ms`, by record time; how many. Open transactions stay."""
+        gone = 0
+        known = iter(list(self._producers))
+        while some := list(islice(known, EXPIRE_STEP)):
+            for producer_id in some:
+                producer = self._producers.get(producer_id)
+                if producer is not None and self._is_expired(
+                    producer[LAST_TIMESTAMP], producer[TRANSACTION_START], now_ms
+                ):
+                    del self._producers[producer_id]
+                    self._removed()
+                    gone += 1
+            yield len(some)
+        if self._bound is not None:
+            self._bound.queue(self)
+            yield QUEUE_COST
+        return gone
+
+    def _is_expired(self, last_timestamp: int, transaction_start: int, now_ms: int) -> bool:
+        return transaction_start == NO_OFFSET and now_ms - last_timestamp >= self.expiration_ms
+
+    def took_in(self, end_offset: int) -> None:
+        """All of the log up to `end_offset` is taken in, though the last batches may have been without a producer."""
+        self.end_offset = max(self.end_offset, end_offset)
+
+    def advance_log_start(self, log_start_offset: int) -> None:
+        """The log begins later now. Producers stay known until they expire, as in Apache Kafka."""
+        self.on_high_watermark(log_start_offset)
+        self.took_in(log_start_offset)
+
+    def reset(self, end_offset: int) -> None:
+        """Forget everything: before a snapshot is loaded, or because the log begins anew at `end_offset`."""
+        self._removed(len(self._producers))
+        self._producers.clear()
+        self._idle.clear()
+        self._ongoing.clear()
+        self._unreplicated.clear()
+        self.end_offset = end_offset
+
+    def freeze(self) -> FrozenProducers:
+        """All producers as they are now."""
+        return FrozenProducers(self._producers.copy())
+
+    def snapshot(self) -> bytes:
+        """The bytes of `<end offset>.snapshot`."""
+        return join_parts(at_once(FrozenProducers(self._producers).encode()))
+
+    def load_snapshot(self, data: bytes, end_offset: int, now_ms: int) -> None:
+        """Begin again with a snapshot that was taken at `end_offset`; the caller then replays the log from there.
+
+        ValueError when the file is damaged; the state is unchanged then.
+        """
+        snapshot = decode_snapshot(data)
+        bound = self._bound
+        self.leave()
+        self.reset(end_offset)
+        open_transactions = []
+        producers = self._producers
+        for entry in snapshot.entries:
+            if self._is_expired(entry.last_timestamp, entry.transaction_start, now_ms):
+                continue
+            producers[entry.producer_id] = told_by(entry)
+            if entry.transaction_start != NO_OFFSET:
+                open_transactions.append((entry.transaction_start, entry.producer_id))
+        self._ongoing = dict(sorted(open_transactions))
+        for producer_id, rows in groupby(snapshot.batches, itemgetter(0)):
+            known = producers.get(producer_id)
+            if known is not None:
+                producers[producer_id] = with_batches(known, list(rows))
+        while len(producers) > self.producers_max and self.forget_idlest():
+            pass
+        if bound is not None:
+            self.join(bound)
+
+    # Views
+
+    def last_records(self) -> dict[int, LastRecord]:
+        """See `FrozenProducers.last_records`."""
+        return FrozenProducers(self._producers).last_records()
+
+    def views(self) -> Iterator[ProducerView]:
+        """Of the producers that are there at the first step; those that have gone meanwhile are left out."""
+        for producer_id in list(self._producers):
+            producer = self._producers.get(producer_id)
+            if producer is None:
+                continue
+            yield ProducerView(
+                producer_id,
+                producer[EPOCH],
+                last_sequence_of(producer),
+                producer[LAST_TIMESTAMP],
+                producer[COORDINATOR_EPOCH],
+                producer[TRANSACTION_START],
+            )
+
+
+def _out_of_order(header: BatchHeader, what: str) -> ProtocolError:
+    return ProtocolError(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, f"producer {header.producer_id}: {what}")

@@ -1,0 +1,1 @@
+"""Opening what an earlier process left."""

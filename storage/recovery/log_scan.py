@@ -1,0 +1,248 @@
+"""The scan after an unclean stop: believes batches, not lengths, and builds anew all that follows from them."""
+
+import contextlib
+
+from common.errors import ProtocolError
+from common.ports import Disk, File
+from common.whole_files import read_whole, write_fully
+from records.audit_event import AuditKind
+from records.batch import CONTROL, HEADER_BYTES, MAGIC, BatchHeader, read_header
+from storage.audit.audit_trail import Act, AuditPermits, require_agreed
+from storage.disk.open_files import OpenFiles
+from storage.indexes.index_builder import IndexBuilder
+from storage.indexes.transaction_index import ENTRY_BYTES, AbortedTransaction, decode, encode
+from storage.log.loaded_log import LoadedLog
+from storage.producers.producer_replay import load_newest, marker_of, replay_segments
+from storage.segments.segment import (
+    LOG_SUFFIX,
+    SEGMENT_SUFFIXES,
+    SNAPSHOT_SUFFIX,
+    TRANSACTION_INDEX_SUFFIX,
+    Segment,
+    SegmentIndexes,
+    file_stem,
+)
+from storage.segments.segment_scan import (
+    BATCH_BYTES_MAX,
+    IndexedPart,
+    SoundBatch,
+    nothing_indexed,
+    settle_index_file,
+    sound_batches,
+    trusted_part,
+)
+
+
+class LogScan:
+    """One log's segments on their way from trusted lengths to checked contents. In a thread.
+
+    `epochs`, `producers`, `segments` and `snapshots` become what the sound batches say, and the log ends at
+    `log_end_offset`.
+    """
+
+    def __init__(
+        self,
+        disk: Disk,
+        open_files: OpenFiles,
+        audit: AuditPermits,
+        now_ms: int,
+        log: LoadedLog,
+        gaps_below: int,
+    ) -> None:
+        self._disk = disk
+        self._open_files = open_files
+        self._audit = audit
+        self._now_ms = now_ms
+        self._log = log
+        self._gaps_below = gaps_below
+        self._aborted: list[AbortedTransaction] = []  # of the segment under the scan
+        self.directory = log.directory
+        self.epochs = log.epochs
+        self.producers = log.producers
+        self.segments = list(log.segments)
+        self.snapshots = list(log.snapshots)
+        self.log_end_offset = log.log_end_offset
+        self.lost_records = False
+        self.cut_segment: int | None = None  # base offset of the one whose end was cut: not on the device yet
+
+    def run(self, first: int, recovery_point: int) -> None:
+        """Scan from segment number `first` on; in it, from `recovery_point` on where its indexes lead there."""
+        part = self._trusted_part(self.segments[first], recovery_point)
+        self._prepare(first, part)
+        for number in range(first, len(self.segments)):
+            segment = self.segments[number]
+            if number > first:
+                if segment.base_offset != self.log_end_offset and self._is_hole(segment, self.log_end_offset):
+                    self._cut(number)
+                    break
+                part = nothing_indexed(segment.base_offset)
+                self._write_snapshot(segment.base_offset)
+            is_last = number + 1 == len(self.segments)
+            self.log_end_offset, size = self._scan_segment(segment, part, is_last)
+            if size < segment.size:
+                self._truncate(segment, size)
+                if not is_last:
+                    self._cut(number + 1)
+                break
+        self.producers.took_in(self.log_end_offset)
+
+    def _trusted_part(self, segment: Segment, recovery_point: int) -> IndexedPart:
+        if recovery_point <= segment.base_offset:
+            return nothing_indexed(segment.base_offset)
+        try:
+            return trusted_part(self._disk, segment, recovery_point)
+        except (ValueError, ProtocolError):  # the log is shorter than it was, or its indexes are gone
+            return nothing_indexed(segment.base_offset)
+
+    def _prepare(self, first: int, part: IndexedPart) -> None:
+        """Epochs and producers as they stood where the scan begins; later snapshots are written anew."""
+        start_offset = self.log_end_offset = part.end_offset
+        self.epochs.truncate_from_end(start_offset)
+        for offset in [offset for offset in self.snapshots if offset > start_offset]:
+            self._disk.remove(file_stem(self.directory, offset) + SNAPSHOT_SUFFIX)
+            self.snapshots.remove(offset)
+        load_newest(self._disk, self, start_offset, self._now_ms)
+        replay_segments(self._disk, self, self.segments[: first + 1], part.size)
+        self._aborted = [
+            entry for entry in self._read_aborted(self.segments[first]) if entry.last_offset < start_offset
+        ]
+
+    def _is_hole(self, segment: Segment, end_offset: int) -> bool:
+        """A segment that does not begin where the one before ends: bytes are lost, unless compaction left the gap.
+
+        A loss of power can take the end of one segment and leave the next one, cleanly at a batch. No roll leaves a
+        gap, and what is compacted was noted to be on the device before: so above that a gap is a loss.
+        """
+        left_by_compaction = self._log.config.is_compacted and segment.base_offset <= self._gaps_below
+        return segment.base_offset < end_offset or not left_by_compaction
+
+    def _scan_segment(self, segment: Segment, part: IndexedPart, is_last: bool) -> tuple[int, int]:
+        """Where its sound batches end, as offset and as position; its indexes are on disk then."""
+        indexes = SegmentIndexes(self._open_files, segment.stem, part.offsets, part.times)
+        builder = IndexBuilder(indexes, part.largest, self._log.config.index_interval_bytes)
+        end_offset, size = part.end_offset, part.size
+        file = self._disk.open(segment.stem + LOG_SUFFIX)
+        try:
+            for batch in sound_batches(file, part.size, segment.size, part.end_offset):
+                if self._came_back(batch.header, end_offset):
+                    break
+                self._take_in(batch)
+                builder.add(batch.position, batch.header)
+                end_offset = batch.header.next_offset
+                size = batch.position + batch.header.size
+        finally:
+            file.close()
+        if not is_last and size == segment.size:
+            builder.finish()
+        for index in (indexes.offset_file, indexes.time_file):
+            settle_index_file(self._disk, index)
+        segment.adopt_indexes(indexes, builder.largest)
+        segment.recovered(builder.bytes_since_index, self._write_aborted(segment))
+        return end_offset, size
+
+    def _came_back(self, header: BatchHeader, end_offset: int) -> bool:
+        """Whether a batch was cut off this log once, and what was written in its place did not reach the device.
+
+        Its leader epoch tells: what differs from what was written anew is of another one. Epochs never fall along a
+        log, and only compaction leaves gaps.
+        """
+        latest = self.epochs.latest_epoch
+        if header.leader_epoch < 0 or latest < 0 or header.leader_epoch == latest:
+            return False
+        is_gap = header.base_offset > end_offset and not self._log.config.is_compacted
+        return header.leader_epoch < latest or is_gap
+
+    def _take_in(self, batch: SoundBatch) -> None:
+        header = batch.header
+        if header.leader_epoch >= 0 and header.leader_epoch != self.epochs.latest_epoch:
+            self.epochs.assign(header.leader_epoch, header.base_offset)
+        marker = marker_of(batch.view, batch.at, header) if header.attributes & CONTROL else None
+        ended = self.producers.update(header, marker)
+        if ended is not None and ended.aborted:
+            self._aborted.append(
+                AbortedTransaction(ended.producer_id, ended.first_offset, ended.last_offset, ended.last_stable_offset)
+            )
+
+    # Aborted transactions and snapshots
+
+    def _read_aborted(self, segment: Segment) -> list[AbortedTransaction]:
+        if not segment.transaction_bytes:
+            return []
+        data = read_whole(self._disk, segment.stem + TRANSACTION_INDEX_SUFFIX) or b""
+        try:
+            return decode(data[: len(data) - len(data) % ENTRY_BYTES])
+        except ValueError:
+            return []
+
+    def _write_aborted(self, segment: Segment) -> int:
+        """The length of the file then."""
+        data = b"".join(encode(entry) for entry in self._aborted)
+        self._aborted = []
+        if data or segment.transaction_bytes:
+            self._replace_bytes(segment.stem + TRANSACTION_INDEX_SUFFIX, data)
+        return len(data)
+
+    def _write_snapshot(self, offset: int) -> None:
+        self._replace_bytes(file_stem(self.directory, offset) + SNAPSHOT_SUFFIX, self.producers.snapshot())
+        self.snapshots.append(offset)
+
+    def _replace_bytes(self, path: str, data: bytes) -> None:
+        file = self._disk.open(path, create=True)
+        try:
+            file.truncate(0)
+            if data:
+                write_fully(file, data, 0)
+        finally:
+            file.close()
+
+    # Cutting
+
+    def _require(self, cause: str, bytes_cut: int) -> None:
+        """Where the log ended before is not known any more: these bytes hold no sound batch, or follow a hole."""
+        log = self._log
+        act = Act(
+            AuditKind.LOG_TRUNCATED,
+            log.topic,
+            log.topic_id,
+            log.partition,
+            cause,
+            before={"bytes_cut": bytes_cut},
+            after={"log_start_offset": log.log_start_offset, "log_end_offset": self.log_end_offset},
+        )
+        require_agreed(self._audit, act)
+
+    def _truncate(self, segment: Segment, size: int) -> None:
+        self._require("torn tail", segment.size - size)
+        file = self._disk.open(segment.stem + LOG_SUFFIX)
+        try:
+            self.lost_records |= not _is_broken_off(file, size, segment.size)
+            file.truncate(size)
+        finally:
+            file.close()
+        segment.appended(size)
+        self.cut_segment = segment.base_offset
+
+    def _cut(self, number: int) -> None:
+        """Segments from `number` on follow no sound end: they go, newest first."""
+        gone = self.segments[number:]
+        self._require("segments behind damage", sum(segment.size for segment in gone))
+        self.lost_records |= any(segment.size for segment in gone)
+        for segment in reversed(gone):
+            remove_segment_files(self._disk, segment)
+        del self.segments[number:]
+
+
+def _is_broken_off(file: File, position: int, size: int) -> bool:
+    """Whether the bytes from `position` on are the beginning of a batch: all that a killed process leaves unsound."""
+    left = size - position
+    if left < HEADER_BYTES:
+        return True
+    header = read_header(file.pread(HEADER_BYTES, position), 0)
+    return header.magic == MAGIC and left < header.size <= BATCH_BYTES_MAX
+
+
+def remove_segment_files(disk: Disk, segment: Segment) -> None:
+    """The `.log` last: a segment without it is no segment."""
+    for suffix in reversed(SEGMENT_SUFFIXES):
+        with contextlib.suppress(FileNotFoundError):
+            disk.remove(segment.stem + suffix)

@@ -1,0 +1,1 @@
+"""One segment: its file, its batches, where one lies in it."""

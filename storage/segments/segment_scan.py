@@ -1,0 +1,150 @@
+"""A segment's batches, each checked, in order: what recovery believes instead of a file's length.
+
+Runs in a thread with files of its own.
+"""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from common.errors import ProtocolError
+from common.ports import Disk, File
+from common.whole_files import read_whole, write_fully
+from records.batch import HEADER_BYTES, BatchHeader, iterate_batches, read_header
+from storage.indexes import offset_index, time_index
+from storage.indexes.index_file import IndexFile, used_bytes
+from storage.indexes.offset_index import OffsetIndex
+from storage.indexes.time_index import LargestTimestamp, TimeIndex
+from storage.segments.batch_walk import walk
+from storage.segments.segment import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, Segment
+
+READ_BYTES = 1 << 20
+BATCH_BYTES_MAX = 256 << 20  # a length above it is damage, whatever the file's size
+
+
+class SoundBatch(NamedTuple):
+    """A batch with a right CRC: its place in the file, its header, and its bytes as `view[at:]`."""
+
+    position: int
+    header: BatchHeader
+    view: memoryview
+    at: int
+
+
+def sound_batches(file: File, position: int, size: int, least_offset: int) -> Iterator[SoundBatch]:
+    """From `position` on until the bytes are no whole batch, have a wrong CRC, or their offsets do not grow."""
+    read_bytes = READ_BYTES
+    while size - position >= HEADER_BYTES:
+        data = file.pread(min(read_bytes, size - position), position)
+        view = memoryview(data)
+        taken = 0
+        try:
+            for at, header in iterate_batches(view, 0, len(data), verify_crc=True):
+                if header.base_offset < least_offset:
+                    return
+                yield SoundBatch(position + at, header, view, at)
+                least_offset = header.next_offset
+                taken = at + header.size
+        except ProtocolError:
+            return
+        if taken:
+            position += taken
+            read_bytes = READ_BYTES
+            continue
+        if len(data) < HEADER_BYTES:
+            return
+        whole = read_header(view, 0).size
+        if whole <= len(data) or whole > min(size - position, BATCH_BYTES_MAX):
+            return
+        read_bytes = whole  # one batch longer than what is read at once
+
+
+class IndexedPart(NamedTuple):
+    """The beginning of a segment whose batches are trusted, up to a batch boundary, and its indexes."""
+
+    size: int
+    end_offset: int
+    offsets: OffsetIndex
+    times: TimeIndex
+    largest: LargestTimestamp
+
+
+def nothing_indexed(base_offset: int) -> IndexedPart:
+    return IndexedPart(
+        0, base_offset, OffsetIndex(base_offset), TimeIndex(base_offset), LargestTimestamp(-1, base_offset)
+    )
+
+
+def trusted_part(disk: Disk, segment: Segment, end_offset: int | None) -> IndexedPart:
+    """A segment up to the batch boundary `end_offset` (None: its end), by its index files and a walk behind them.
+
+    ValueError or ProtocolError when indexes or headers do not lead there.
+    """
+    offset_bytes = _read_index(disk, segment.stem + INDEX_SUFFIX, offset_index.ENTRY_BYTES)
+    time_bytes = _read_index(disk, segment.stem + TIME_INDEX_SUFFIX, time_index.ENTRY_BYTES)
+
+    def pread_offsets(size: int, position: int) -> bytes:
+        return offset_bytes[position : position + size]
+
+    def pread_times(size: int, position: int) -> bytes:
+        return time_bytes[position : position + size]
+
+    base_offset = segment.base_offset
+    offsets = OffsetIndex.load(base_offset, pread_offsets, len(offset_bytes))
+    times = TimeIndex.load(base_offset, pread_times, len(time_bytes))
+    if end_offset is not None:
+        offsets.truncate_to(pread_offsets, end_offset)
+        times.truncate_to(pread_times, end_offset)
+    part = IndexedPart(0, base_offset, offsets, times, LargestTimestamp(times.last_timestamp, times.last_offset))
+    if segment.size and end_offset != base_offset:
+        file = disk.open(segment.stem + LOG_SUFFIX)
+        try:
+            part = _walk_to(file, segment.size, end_offset, part)
+        finally:
+            file.close()
+    return part
+
+
+def _walk_to(file: File, size: int, end_offset: int | None, part: IndexedPart) -> IndexedPart:
+    largest = part.largest
+    last_end = part.end_offset
+    for position, header in walk(file, part.offsets.last_position, size):
+        if header.max_timestamp > largest.timestamp:
+            largest = LargestTimestamp(header.max_timestamp, header.last_offset)
+        last_end = header.next_offset
+        if end_offset is not None and last_end >= end_offset:
+            size = position + header.size
+            break
+    if end_offset is not None and last_end != end_offset:
+        raise ValueError(f"no batch boundary at offset {end_offset}")
+    return part._replace(size=size, end_offset=last_end, largest=largest)
+
+
+def _read_index(disk: Disk, path: str, entry_bytes: int) -> bytes:
+    """The entries of an index file, none when it does not exist; a preallocated file's empty ones are left out."""
+    try:
+        file = disk.open(path)
+    except FileNotFoundError:
+        return b""
+    try:
+        used = used_bytes(file, file.size(), entry_bytes)
+        return file.pread(used, 0) if used else b""
+    finally:
+        file.close()
+
+
+def settle_index_file(disk: Disk, index: IndexFile) -> None:
+    """Make the file what the scan says: what was kept, then what was built. Untouched when it is that already."""
+    path = index.handle.path
+    kept, (position, built) = index.flushed, index.take_pending()
+    present = read_whole(disk, path)
+    if present is None and not built:
+        return
+    if present is not None and len(present) == kept + len(built) and present[kept:] == built:
+        return
+    file = disk.open(path, create=True)
+    try:
+        file.truncate(kept)
+        if built:
+            write_fully(file, built, position)
+    finally:
+        file.close()
