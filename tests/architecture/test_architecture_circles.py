@@ -1,0 +1,73 @@
+"""No circle of imports: not between modules, and not between the folders that hold them.
+
+Imports within functions and for type checkers count as well: import-linter's contracts name the order of folders, and
+this finds what lies within one layer, or was hidden from Python by importing later.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from functools import cache
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+ROOMS = ["tidelog", "broker", "proxy", "spark_offload", "kraft", "tiering", "storage", "object_store", "wire",
+         "records", "common"]  # fmt: skip
+PACKAGES = ["", *sorted({path.parent.relative_to(ROOT).as_posix() for r in ROOMS for path in (ROOT / r).rglob("*.py")})]
+"""Folders of code; the first is the one that the rooms lie in."""
+
+Graph = dict[str, set[str]]
+
+
+@cache
+def imports() -> Graph:
+    """Every module with those that it imports, by their dotted names."""
+    paths = {path.relative_to(ROOT).with_suffix(""): path for room in ROOMS for path in (ROOT / room).rglob("*.py")}
+    modules = {".".join(name.parts): path for name, path in paths.items()}
+    return {name: {one for one in imported(path) if one in modules and one != name} for name, path in modules.items()}
+
+
+def imported(path: Path) -> Iterator[str]:
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield node.module
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def children(graph: Graph, package: str) -> Graph:
+    """What lies directly in `package`, files and folders, each with what it imports of the others."""
+    prefix = package.replace("/", ".") + "." if package else ""
+    found: Graph = {}
+    for name, others in graph.items():
+        if name.startswith(prefix):
+            inside = {one.removeprefix(prefix).split(".")[0] for one in others if one.startswith(prefix)}
+            child = name.removeprefix(prefix).split(".")[0]
+            found.setdefault(child, set()).update(inside - {child})
+    return found
+
+
+def circle(graph: Graph) -> list[str]:
+    """One circle, or nothing."""
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        return list(error.args[1])
+    return []
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_no_circle_of_imports(package: str) -> None:
+    assert circle(children(imports(), package)) == []
+
+
+def test_a_circle_is_found_between_folders_whose_modules_have_none() -> None:
+    graph = {"room.a.one": {"room.b.two"}, "room.b.two": set(), "room.b.three": {"room.a.four"}, "room.a.four": set()}
+    assert circle(graph) == []
+    assert set(circle(children(graph, "room"))) == {"a", "b"}
+    assert circle(children(graph, "room/b")) == []
