@@ -208,7 +208,8 @@ class ReplicaSet:
     @property
     def is_starved(self) -> bool:
         """Whether the committed ISR is too small to commit anything."""
-        return len(self.isr) < self.effective_min_insync
+        size = len(self.isr)
+        return size < self.min_insync and size < self.settled
 
     def configure(self, min_insync: int) -> None:
         self.min_insync = min_insync

@@ -86,7 +86,8 @@ class LogTail:
         self._full_timestamp = FOREVER_MS
         if active.size:
             self._full_timestamp = _NOT_READ  # the next append looks at the first batch
-            self._note_index_size(active)
+            if active.indexes.may_overflow(config.segment_index_bytes):
+                self._full_size = 0
 
     def _start_roll_clock(self, first_timestamp: int) -> None:
         """The next batch that is this much younger begins a new segment; without timestamps none does."""
@@ -96,10 +97,6 @@ class LogTail:
     def _roll_jitter_ms(self) -> int:
         spread = min(self._files.config.segment_jitter_ms, self._files.config.roll_ms)
         return self._context.rng.randrange(spread) if spread > 0 else 0
-
-    def _note_index_size(self, segment: Segment) -> None:
-        if segment.indexes.may_overflow(self._files.config.segment_index_bytes):
-            self._full_size = 0
 
     # Admission
 
@@ -256,10 +253,12 @@ class LogTail:
                 epochs.assign(header.leader_epoch, header.base_offset)
             if header.producer_id >= 0:
                 self._update_producer(header, markers.get(number) if markers is not None else None)
-            if active.take_in(header, next_offset - 1, position, config.index_interval_bytes):
-                if active.indexes.is_lump_due:
+            indexes = active.take_in(header, next_offset - 1, position, config.index_interval_bytes)
+            if indexes is not None:
+                if indexes.is_lump_due:
                     self._files.write_index_lumps(active)
-                self._note_index_size(active)
+                if indexes.may_overflow(config.segment_index_bytes):
+                    self._full_size = 0
             position += header.batch_length + PREFIX_BYTES
         try:
             is_written = self._writer.write(active.log, data, start, self, (active, position, next_offset))

@@ -84,8 +84,8 @@ class SegmentIndexes:
     def may_overflow(self, bytes_max: int) -> bool:
         """Whether one of the files may exceed `bytes_max` with the next batch."""
         return (
-            self.offsets.size + offset_index.ENTRY_BYTES > bytes_max
-            or self.times.size + 2 * time_index.ENTRY_BYTES > bytes_max
+            (self.offsets.count + 1) * offset_index.ENTRY_BYTES > bytes_max
+            or (self.times.count + 2) * time_index.ENTRY_BYTES > bytes_max
         )
 
     def position_at_or_before(self, position: int) -> int:
@@ -194,18 +194,20 @@ class Segment:
         """There was no room for its files: they come with the first batch."""
         self.exists = False
 
-    def take_in(self, header: BatchHeader, last_offset: int, position: int, index_interval_bytes: int) -> bool:
-        """Note a batch that is being appended at `position`. Returns whether it got an index entry."""
+    def take_in(
+        self, header: BatchHeader, last_offset: int, position: int, index_interval_bytes: int
+    ) -> SegmentIndexes | None:
+        """Note a batch that is being appended at `position`. Returns the indexes if it got an entry in them."""
         if header.max_timestamp > self.max_timestamp:
             self.max_timestamp = header.max_timestamp
             self.max_timestamp_offset = last_offset
-        is_indexed = self.bytes_since_index > index_interval_bytes
-        if is_indexed:
+        indexes = None
+        if self.bytes_since_index > index_interval_bytes:
             self.bytes_since_index = 0
-            largest = LargestTimestamp(self.max_timestamp, self.max_timestamp_offset)
-            self.indexes.append(last_offset, position, largest)
+            indexes = self.indexes
+            indexes.append(last_offset, position, LargestTimestamp(self.max_timestamp, self.max_timestamp_offset))
         self.bytes_since_index += header.batch_length + PREFIX_BYTES
-        return is_indexed
+        return indexes
 
     def appended(self, size: int) -> None:
         """It is `size` bytes long, all of them in the page cache."""
