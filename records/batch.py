@@ -9,7 +9,6 @@ Source: Apache Kafka 4.1 documentation, section "Message Format"; KIP-98 (produc
 
 from collections.abc import Iterator
 from struct import Struct
-from typing import NamedTuple
 
 import msgspec
 from msgspec.structs import astuple
@@ -125,7 +124,7 @@ class BatchHeader(msgspec.Struct, frozen=True, gc=False):
         return (self.base_sequence + self.last_offset_delta) & SEQUENCE_MASK
 
 
-class ProduceLimits(NamedTuple):
+class ProduceLimits(msgspec.Struct, frozen=True, gc=False):
     """A topic's limits for produced batches."""
 
     batch_bytes_max: int = 1_048_588  # max.message.bytes

@@ -23,7 +23,7 @@ from broker.deadlines import Deadlines
 from broker.partitions.hosted import HostedPartitions
 from broker.partitions.leader_hints import LeaderHints
 from broker.partitions.partition import Partition
-from broker.partitions.replica import Role
+from broker.partitions.replica import OFFLINE
 from broker.partitions.throttles import ReplicationQuota
 from broker.replication.fetch_reading import FetchReader, Read
 from broker.replication.fetch_sessions import NO_SESSION, FetchSession, FetchSessionCache, Position
@@ -279,7 +279,7 @@ class PendingFetch:
             if left <= 0 and not self._full:
                 break
             partition = position.partition
-            if session is not None and (partition is None or partition.role is Role.OFFLINE):
+            if session is not None and (partition is None or partition.role is OFFLINE):
                 self._watch((position,))  # hosted here since it was named: from now on it must be heard
             if files is not None and unsent >= FAIR_UNSENT_FILES and files.is_at_pin_limit:
                 read = reader.read(position, call, version, 0, False, self._client)  # its records come another time

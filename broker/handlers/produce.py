@@ -53,6 +53,7 @@ from wire.hot_codec import (
 from wire.outgoing import Reply
 
 ALL, LEADER, NONE = -1, 1, 0
+NO_ERROR = int(ErrorCode.NONE)
 BY_ID_FROM = 13
 TIMEOUT_MS_MAX = 2**31 - 1
 BYTES_AT_ONCE = 4 << 20  # of a request of several batches that is served in one go: a few milliseconds
@@ -306,7 +307,7 @@ class ProduceHandler:
         row = ProducedRow(
             part.topic,
             part.partition,
-            ErrorCode.NONE,
+            NO_ERROR,
             appended.base_offset,
             appended.max_timestamp,
             partition.log.log_start_offset,

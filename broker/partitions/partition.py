@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from broker.partitions.replica import NO_LEADER, Replica, Role
+from broker.partitions.replica import LEADER, NO_LEADER, Replica, Role
 from broker.partitions.replica_set import FetchingSession, Follower, IsrProposal, Outlook, ReplicaSet
 from broker.partitions.waiters import CommitCallback, CommitQueue, CommitWaiter
 from common.errors import ErrorCode, ProtocolError
@@ -68,6 +68,7 @@ class Partition(Replica):
         "_waiting",
         "epoch_start_offset",
         "image",
+        "inspects_records",
         "node_id",
         "replica_set",
         "shares_reads",
@@ -99,20 +100,14 @@ class Partition(Replica):
         self._lag_max_s = lag_max_s
         self._refused_at = float("-inf")  # when a batch may last have been refused for a reason that passes
         self._produce_limits: ProduceLimits = log.config.produce_limits()
+        self.inspects_records = log.config.inspects_records
         log.ends.notify(self._written)
 
     # roles -------------------------------------------------------------------------------------------------
 
     @property
-    def inspects_records(self) -> bool:
-        """Whether a produced batch must be decompressed: to find null keys, to compress it with the topic's codec, or
-        because the topic has every record checked."""
-        config = self.log.config
-        return config.is_compacted or config.compression_type != "producer" or config.checks_all_records
-
-    @property
     def is_leader(self) -> bool:
-        return self.role is Role.LEADER
+        return self.role is LEADER
 
     def become_leader(self, image: PartitionImage) -> bool:
         """Lead in `image.leader_epoch`, or take over what changed in it; whether a new epoch of this leader begins.
@@ -185,6 +180,7 @@ class Partition(Replica):
         """The topic's settings changed."""
         super().configure(config)
         self._produce_limits = config.produce_limits()
+        self.inspects_records = config.inspects_records
         if self.replica_set is not None:
             self.replica_set.configure(config.min_insync_replicas)
             self._isr_changed()

@@ -27,6 +27,10 @@ class Role(IntEnum):
     LEADER = 2
 
 
+OFFLINE, FOLLOWER, LEADER = Role.OFFLINE, Role.FOLLOWER, Role.LEADER
+"""For what is on the way of every record: a member is slow to look up in its class."""
+
+
 class Watcher(Protocol):
     """A fetch, or a fetch session, that wants to know when there may be something new to read."""
 
@@ -96,7 +100,7 @@ class Replica:
 
         Raises ProtocolError (CORRUPT_MESSAGE, OFFSET_OUT_OF_RANGE, KAFKA_STORAGE_ERROR); nothing is appended then.
         """
-        check(self.role is Role.FOLLOWER, "only a follower appends what was fetched")
+        check(self.role is FOLLOWER, "only a follower appends what was fetched")
         return self.log.append_as_follower(view, at, end) is not None
 
     @property

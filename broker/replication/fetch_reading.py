@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from broker.partitions.hosted import HostedPartitions
 from broker.partitions.leader_hints import LeaderHints
 from broker.partitions.partition import Partition
-from broker.partitions.replica import Role
+from broker.partitions.replica import OFFLINE
 from broker.replication.cold_reading import ColdReading
 from broker.replication.fetch_sessions import BY_ID_FROM, FetchSession, Position
 from broker.replication.preferred_replica import Doubts, ReadableReplica, Redirections, preferred_replica
@@ -34,6 +34,7 @@ READ_COMMITTED = 1
 READ_FROM_FOLLOWERS_FROM = 11
 NO_REPLICA = -1
 CONSUMER = -1
+NO_ERROR = int(ErrorCode.NONE)
 _READ, _TOPIC = int(AclOperation.READ), int(AclResource.TOPIC)
 _NEEDS_HINT = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)
 
@@ -71,12 +72,12 @@ class FetchReader:
     def find(self, position: Position, version: int, client: ClientSession) -> Partition | None:
         """The partition that the position is in, looked up (again) unless it is hosted here. A client's own alone."""
         partition = position.partition
-        if partition is None or partition.role is Role.OFFLINE:
+        if partition is None or partition.role is OFFLINE:
             topics = self._hosted.by_id if version >= BY_ID_FROM else self._hosted.by_name
             hosted = topics.get(position.topic)
             partition = hosted.get(position.index) if hosted is not None else None
             if partition is not None and (
-                partition.role is Role.OFFLINE or not partition.name.startswith(client.topic_prefix)
+                partition.role is OFFLINE or not partition.name.startswith(client.topic_prefix)
             ):
                 partition = None
         return partition
@@ -179,7 +180,7 @@ class FetchReader:
         row = FetchedRow(
             position.topic,
             position.index,
-            ErrorCode.NONE,
+            NO_ERROR,
             partition.high_watermark,
             -1,
             ends.log_start,

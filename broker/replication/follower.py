@@ -18,7 +18,7 @@ import msgspec
 
 from broker.deadlines import DueHeap
 from broker.partitions.partition import Partition
-from broker.partitions.replica import Role
+from broker.partitions.replica import FOLLOWER
 from broker.partitions.throttles import ReplicationQuota
 from common.backoff import Backoff
 from common.errors import ErrorCode
@@ -26,7 +26,6 @@ from storage.log.leader_epochs import EpochEnd
 from wire.hot_codec import ReplicaPart, ReplicatedRow
 
 Key = tuple[bytes, int]
-_FOLLOWER = Role.FOLLOWER  # a member is slow to look up, and `judge` does it for each row
 NEVER_SENT = -1
 BACKOFF_MIN_S = 0.02
 RETRIES_PER_S = 1_000  # of partitions that rest, where they are many ...
@@ -260,7 +259,7 @@ class FollowedPartitions:
             followed.sent_in != self._session
             or followed.sent_epoch != partition.leader_epoch
             or followed.sent_offset != log_end
-            or partition.role is not _FOLLOWER
+            or partition.role is not FOLLOWER
         ):
             return followed, IGNORE
         if not row.error:

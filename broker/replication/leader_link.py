@@ -273,15 +273,9 @@ class LeaderLink:
         self._in_flight -= 1
         self.received_bytes += end - at
         self._answered_at = self._loop.time()
-        if answer.error in _SESSION_ERRORS:
-            if self._in_flight == 0:
-                self._new_session()
-                self._fetch()
-            else:  # the answers still to come belong to the lost session as well
-                self._session_id = 0
+        if answer.error:
+            self._refused(answer.error)
             return
-        if answer.error != ErrorCode.NONE:
-            raise MalformedFrame(f"a fetch was refused with error {answer.error}")
         self._served = True
         self._doubted_until = 0.0
         if self._session_epoch > 0 and self._session_id == 0:
@@ -298,6 +292,16 @@ class LeaderLink:
         elif self.followed.has_moved:
             self._nudge()  # what was appended is not acknowledged by the fetch that waits already
         self._arm_rest()
+
+    def _refused(self, error: int) -> None:
+        """The leader has lost the session. Raises MalformedFrame where it is another error of the whole fetch."""
+        if error not in _SESSION_ERRORS:
+            raise MalformedFrame(f"a fetch was refused with error {error}")
+        if self._in_flight == 0:
+            self._new_session()
+            self._fetch()
+        else:  # the answers still to come belong to the lost session as well
+            self._session_id = 0
 
     def _row(self, row: ReplicatedRow, view: memoryview) -> None:
         followed, verdict = self.followed.judge(row)

@@ -42,6 +42,12 @@ class LogConfig(TopicSettings):
         return self.tidelog_records_check == "all"
 
     @property
+    def inspects_records(self) -> bool:
+        """Whether a produced batch must be decompressed: to find null keys, to compress it with the topic's codec, or
+        because each record is looked at."""
+        return self.is_compacted or self.compression_type != "producer" or self.checks_all_records
+
+    @property
     def deletes(self) -> bool:
         """Whether retention by time and size applies."""
         return "delete" in self.cleanup_policy

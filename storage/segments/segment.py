@@ -83,10 +83,9 @@ class SegmentIndexes:
 
     def may_overflow(self, bytes_max: int) -> bool:
         """Whether one of the files may exceed `bytes_max` with the next batch."""
-        return (
-            (self.offsets.count + 1) * offset_index.ENTRY_BYTES > bytes_max
-            or (self.times.count + 2) * time_index.ENTRY_BYTES > bytes_max
-        )
+        return (self.offsets.count + 1) * offset_index.ENTRY_BYTES > bytes_max or (
+            self.times.count + 2
+        ) * time_index.ENTRY_BYTES > bytes_max
 
     def position_at_or_before(self, position: int) -> int:
         """The last indexed batch boundary up to `position`, 0 when there is none."""

@@ -114,7 +114,7 @@ def test_timestamps_are_held_against_both_bounds() -> None:
     for timestamp, fits in at:
         batch = build_batch([Record(0, timestamp, b"k", b"v")])
         assert (check(batch, limits) is ErrorCode.NONE) is fits, timestamp
-        assert check(batch, limits._replace(log_append_time=True)) is ErrorCode.NONE
+        assert check(batch, replace(limits, log_append_time=True)) is ErrorCode.NONE
     late = build_batch([Record(0, NOW, b"k", b"v"), Record(0, NOW + 11, b"k", b"v")])
     assert check(late, limits) is ErrorCode.INVALID_TIMESTAMP
 
