@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -109,6 +109,10 @@ class InternalTopics:
 
     def __contains__(self, name: str) -> bool:
         return name in self._topics
+
+    def names(self) -> Iterable[str]:
+        """Of all that a broker creates when they are first needed."""
+        return self._topics
 
     async def ensure(self, name: str) -> None:
         """Return when `name` exists in the local image. Raises COORDINATOR_NOT_AVAILABLE while it does not."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
+from itertools import islice
 from uuid import UUID
 
 from broker.coordination.internal_topics import InternalTopics
@@ -35,8 +36,9 @@ BY_ID_FROM = 12
 CREATE_TOPICS_VERSION = 7
 CREATE_TIMEOUT_MS = 5_000
 CREATING_MAX = 1_000
-CREATED_PER_REQUEST = 100
+CREATED_PER_REQUEST = 25  # as many as a portion of CreateTopics has
 JOIN_COST, ONCE_PER_STEP = 1, 200
+MISSING_COST = 4  # of a name without a topic, beside JOIN_COST, when it is checked and when it is answered
 DESCRIBE, CREATE, TOPIC = int(AclOperation.DESCRIBE), int(AclOperation.CREATE), int(AclResource.TOPIC)
 
 _Topic = MetadataResponse.MetadataResponseTopic
@@ -173,6 +175,7 @@ class MetadataHandler:
                     row = yield from table.make(view, found, _shown_name(found.name, tenant))
                 join.add(self._told(table, row, access) if tells else row.data, row.nodes)
             else:
+                yield MISSING_COST
                 if tells and found.name and access is not None:
                     operations = access.operations(TOPIC_OPERATIONS, TOPIC, found.name)
                     found = changed(found, authorized_operations=operations)
@@ -211,18 +214,23 @@ class MetadataHandler:
         if not self._creates(context, request):
             return {}
         missing = await context.paced(self._missing_names(asked, access))
-        failed: dict[str, ErrorCode] = {}
-        for name in [name for name in missing if name in self._internal_topics]:
-            failed.update(await self._create_internal(name))
-        wanted: list[str] = []  # in one turn of the loop, until they are noted: no other request wants them, too
-        for name in [name for name in missing if name not in self._internal_topics]:
-            if name in self._creating or len(wanted) >= min(CREATED_PER_REQUEST, CREATING_MAX - len(self._creating)):
-                failed[name] = ErrorCode.LEADER_NOT_AVAILABLE
-            else:
-                wanted.append(name)
+        failed = dict.fromkeys(missing, ErrorCode.LEADER_NOT_AVAILABLE)
+        for name in self._internal_topics.names():
+            if name in failed:
+                del failed[name]
+                failed.update(await self._create_internal(name))
+        wanted = self._created_now(missing)
         if wanted:
+            for name in wanted:
+                failed.pop(name, None)
             failed.update(await self._create(context, wanted))
         return failed
+
+    def _created_now(self, missing: list[str]) -> list[str]:
+        """Those that this request creates. They are noted in the same turn of the loop, so no other creates them."""
+        room = min(CREATED_PER_REQUEST, CREATING_MAX - len(self._creating))
+        ours = (name for name in missing if name not in self._creating and name not in self._internal_topics)
+        return list(islice(ours, room))
 
     def _missing_names(self, asked: list[_Asked], access: Access | None) -> Work[list[str]]:
         """Names without a topic that the reader may create."""
@@ -232,6 +240,7 @@ class MetadataHandler:
             name = one.name
             if not name or (one.topic_id is not None and one.topic_id.int) or name in self._forwarder.image.topics:
                 continue
+            yield MISSING_COST
             if _missing(name) is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                 continue
             if access is None or (access.may(DESCRIBE, TOPIC, name) and _may_create(access, name)):

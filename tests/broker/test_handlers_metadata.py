@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import uuid
+from collections.abc import Coroutine, Generator
 from typing import Any
 
 import pytest
 
 from broker.handlers.cluster import ClusterHandlers
-from broker.handlers.metadata import CREATED_PER_REQUEST, MetadataConfig, MetadataHandler
+from broker.handlers.metadata import CREATED_PER_REQUEST, MISSING_COST, MetadataConfig, MetadataHandler
 from broker.handlers.topics import TopicHandlers
 from common.errors import ErrorCode
+from common.pacing import CLIENTS_SHARE, SLICE_COST, Pacer
 from kraft.controller.policy import ControllerPolicy
 from kraft.observers.controller_channel import ControllerUnavailable
 from kraft.records import PartitionChangeRecord
 from kraft.topic_names import GROUP_TOPIC
 from tests.broker.broker_world import BrokerWorld, context, over_the_wire, reply_over_the_wire, versions_of
+from tests.common.call_count import counted_calls
 from wire.apis import APIS
 from wire.messages import (
     ApiVersionsRequest,
@@ -179,6 +182,41 @@ async def test_a_request_for_very_many_unknown_topics_creates_them_over_several_
         codes = [topic.error_code for topic in response.topics]
         assert codes.count(ErrorCode.NONE) == min(made * CREATED_PER_REQUEST, len(names))
         assert set(codes) <= {ErrorCode.NONE, ErrorCode.LEADER_NOT_AVAILABLE}
+
+
+class Steps:
+    """Awaits a coroutine and counts what each of its steps calls, beside the paced work that it waits for."""
+
+    def __init__(self, work: Coroutine[Any, Any, Any]) -> None:
+        self.calls: list[int] = []
+        self._work = work
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        while True:
+            with counted_calls() as count:
+                try:
+                    waits_for = self._work.send(None)
+                except StopIteration as end:
+                    return end.value
+                finally:
+                    self.calls.append(count.calls)
+            yield waits_for
+
+
+async def test_thousands_of_unknown_topics_are_gone_through_in_slices() -> None:
+    async def asked_for(count: int) -> tuple[int, int]:
+        """Calls of the longest step beside slices, and slices."""
+        world, ctx = BrokerWorld(), context("Metadata", 12)
+        ctx.pacer = pacer = Pacer(inline_cost=0)
+        asked = [_Asked(name=f"new-{number:04}") for number in range(count)]
+        steps = Steps(handler(world).metadata(ctx, MetadataRequest(topics=asked)))
+        await steps
+        return max(steps.calls), pacer.slices
+
+    (calls, slices), (more_calls, more_slices) = await asked_for(1_000), await asked_for(4_000)
+    assert more_calls < calls + 1_000  # of them, nearly all are of the creation, which is of as many topics
+    checked_and_answered = 2 * MISSING_COST * 3_000
+    assert (more_slices - slices) * SLICE_COST / CLIENTS_SHARE > checked_and_answered
 
 
 async def test_a_topic_that_two_requests_want_is_created_by_one_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
