@@ -170,7 +170,7 @@ class Dispatcher:
     async def _serve_long(self, serial: int, long: LongRequest, serving: LongServing) -> None:
         connection: Connection = long.session.connection
         try:
-            await serving(long)
+            await self._pacer.metered(serving(long))
             long.go_on()
         except InvariantViolation as error:
             self._fatal(f"an invariant broke: {error}")
@@ -237,7 +237,7 @@ class Dispatcher:
     ) -> None:  # fmt: skip
         connection: Connection = context.connection
         try:
-            reply.send(list[Part](await outcome))
+            reply.send(list[Part](await self._pacer.metered(outcome)))
             if context.throttle_ms:
                 connection.mute_for(context.throttle_ms / 1000)
             connection.unmute()

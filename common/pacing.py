@@ -6,7 +6,8 @@ serves its sockets. Works of one lane run one after another, and lanes take turn
 alternate with all clients' lanes, so that many clients cannot starve an election.
 
 When other processes want the processor too, clients' work pauses after each slice (`Strain`). Otherwise a record that
-passes three brokers on one machine would wait for a slice in each.
+passes three brokers on one machine would wait for a slice in each. The node learns that they want it by offering it to
+them after a slice, because the kernel alone may let them wait for several milliseconds.
 
 Costs are counted instead of measured, in units of about a microsecond of CPU on a slow core. So the simulator slices
 as production does, and a test can bound a slice without a clock.
@@ -26,9 +27,12 @@ Work = Generator[int, None, T]
 SLICE_COST = 1_000  # units; a work should yield several times per slice
 INLINE_COST = 4_000  # what works may use without waiting in one turn of the loop
 CLIENTS_SHARE = 3  # clients' slices are shorter by this factor, because other clients wait for each of them
-STRAINED_S = 0.1  # how long after a preemption the processor counts as wanted by others
-REST_SHARE = 4  # a rest is longer than the slice before it by this factor, within the bounds below
+STRAINED_S = 0.01  # how long after a preemption the processor counts as wanted by others
+OFFERED_MAX_S = 0.0015  # others that keep an offered processor for longer want it for KEPT_S ...
+KEPT_S = 0.1  # ... without a further offer, because this node serves nothing during an offer
+REST_SHARE = 4  # rests are longer than the work before them by this factor, within the bounds below
 REST_MIN_S, REST_MAX_S = 0.001, 0.01
+REST_FROM_S = REST_MIN_S / 2  # shorter rests are owed until they add up
 UNCOUNTED_COST = 20  # of a work that ends before its first yield
 
 
@@ -52,29 +56,48 @@ def at_once(work: Work[T]) -> T:
 class Strain:
     """Whether other processes want the processor, and how long clients' work rests for them.
 
-    `displaced` counts how often the kernel preempted this thread.
+    `displaced` offers the processor to others, and returns how often the kernel preempted this thread. While others
+    want it, clients' work has about a fifth of the time, and never less than a tenth.
     """
 
-    __slots__ = ("_began", "_clock", "_displaced", "_seen", "_until")
+    __slots__ = ("_began", "_clock", "_displaced", "_looked", "_owed_s", "_seen", "_until")
 
     def __init__(self, clock: Callable[[], float], displaced: Callable[[], int]) -> None:
         self._clock = clock
         self._displaced = displaced
         self._seen = displaced()
+        self._looked = clock()
         self._began = 0.0
         self._until = float("-inf")
+        self._owed_s = 0.0
 
     def begin(self) -> None:
-        self._began = self._clock()
+        """Note that clients' work begins or goes on."""
+        self._began = now = self._clock()
+        if now >= max(self._looked + STRAINED_S, self._until):  # earlier preemptions say nothing about now
+            self._seen, self._looked = self._displaced(), now
+
+    def end(self) -> None:
+        """Note that clients' work pauses or has ended."""
+        now = self._clock()
+        if now >= self._until:  # before, others run during the rests
+            self._look(now)
+        is_wanted = now < self._until
+        self._owed_s = min(self._owed_s + REST_SHARE * (now - self._began), REST_MAX_S) if is_wanted else 0.0
+
+    def _look(self, now: float) -> None:
+        seen, self._looked = self._displaced(), self._clock()
+        if seen != self._seen:
+            kept = self._looked - now > OFFERED_MAX_S
+            self._seen, self._until = seen, self._looked + (KEPT_S if kept else STRAINED_S)
 
     def rest_s(self) -> float:
-        """Seconds to rest after a slice; 0 when no other process wants the processor."""
-        now, seen = self._clock(), self._displaced()
-        if seen != self._seen:
-            self._seen, self._until = seen, now + STRAINED_S
-        if now >= self._until:
+        """Seconds that clients' work rests now; 0 when no other process wants the processor, or little is owed."""
+        owed_s = self._owed_s
+        if owed_s < REST_FROM_S:
             return 0.0
-        return min(max(REST_SHARE * (now - self._began), REST_MIN_S), REST_MAX_S)
+        self._owed_s = 0.0
+        return max(owed_s, REST_MIN_S)
 
 
 class _Job(Generic[T]):
@@ -140,6 +163,10 @@ class Pacer:
             return result
         return outcome  # type: ignore[return-value]  # an awaitable that is no future is the work's own result
 
+    async def metered(self, work: Awaitable[T]) -> T:
+        """Return the result of `work`. Its steps between slices count as clients' work too, so rests follow them."""
+        return await work if self._strain is None else await _Metered(work, self._strain, self._rest)
+
     async def rest(self, lane: Hashable = None, *, own: bool = True) -> None:
         """Wait for the lane's turn, in a coroutine that does a slice of work between two rests."""
         await self.run(_nothing(), lane, own=own)
@@ -194,12 +221,19 @@ class Pacer:
         if strain is not None:
             strain.begin()
         self._serve(self._clients, next(iter(self._clients)))
-        if strain is not None and (rest_s := strain.rest_s()):
+        if strain is not None:
+            strain.end()
+            self._rest()
+
+    def _rest(self) -> None:
+        """Have clients' work rest for as long as it owes."""
+        if not self._resting and self._strain is not None and (rest_s := self._strain.rest_s()):
             self._resting = True
             self._loop.call_later(rest_s, self._rested)
 
     def _rested(self) -> None:
         self._resting = False
+        self._rest()  # for steps that were taken meanwhile
         self._schedule()
 
     def _serve(self, lanes: _Lanes, group: Hashable) -> None:
@@ -227,6 +261,35 @@ class Pacer:
             members[member] = jobs
         if members:
             lanes[group] = members
+
+
+class _Metered(Generic[T]):
+    """Awaits `work`, reports each of its steps to `strain` as clients' work, and then calls `ended`."""
+
+    __slots__ = ("_ended", "_strain", "_work")
+
+    def __init__(self, work: Awaitable[T], strain: Strain, ended: Callable[[], None]) -> None:
+        self._work = work
+        self._strain = strain
+        self._ended = ended
+
+    def __await__(self) -> Generator[Any, Any, T]:
+        steps: Any = self._work.__await__()
+        step, value = steps.send, None
+        while True:
+            self._strain.begin()
+            try:
+                waits_for = step(value)
+            except StopIteration as end:
+                result: T = end.value
+                return result
+            finally:
+                self._strain.end()
+                self._ended()
+            try:
+                step, value = steps.send, (yield waits_for)
+            except BaseException as error:  # such as a cancellation, which the work handles
+                step, value = steps.throw, error
 
 
 def _nothing() -> Work[None]:

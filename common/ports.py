@@ -246,4 +246,4 @@ class Ports:
     cpu_s: Callable[[], float] = _uncounted
     """Seconds of CPU time that this process has used; constant where it is not counted."""
     displaced: Callable[[], int] = _never
-    """How often the kernel has preempted this thread."""
+    """Offers the processor to other processes that wait for it. Returns how often the kernel preempted this thread."""

@@ -187,6 +187,9 @@ class ControllerRequests:
         return self._fetch.fetch_snapshot(request)
 
     async def envelope(self, _header: RequestHeader, request: EnvelopeRequest, _connection: int) -> EnvelopeResponse:
+        return await self._pacer.metered(self._forwarded(request))
+
+    async def _forwarded(self, request: EnvelopeRequest) -> EnvelopeResponse:
         """A client's request that a broker passes on, whose principal it has authenticated and authorized."""
         lane = bytes(request.request_principal or b"")
         try:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import pkgutil
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import pytest_asyncio
 
 from bench.hostile.requests import Hostile, Names, hostile_requests
 from broker.apis import ROWS
-from common.pacing import SLICE_COST
+from common.pacing import SLICE_COST, Strain
 from tests.broker.tenant_lab import ALPHA, OPERATOR, TenantLab
 from wire.apis import ApiKey
 from wire.codec import encode_request
@@ -72,6 +74,51 @@ async def test_no_slice_of_a_hostile_request_is_long(lab: TenantLab, who: str) -
             assert pacer.slices > before + 3, hostile.label
     assert not refused
     assert not lab.fatal
+
+
+class Meter(Strain):
+    """Adds up what counts as clients' work, by a clock that the test moves."""
+
+    def __init__(self) -> None:
+        self.now = self.worked_s = 0.0
+        super().__init__(lambda: self.now, lambda: 0)
+
+    def end(self) -> None:
+        self.worked_s += self.now - self._began
+        super().end()
+
+
+@pytest.mark.asyncio(loop_scope="module")
+@pytest.mark.parametrize(
+    ("node", "what", "request_of"),
+    [
+        ("broker", "broker.handlers.cluster.keeping_partition", "FindCoordinator"),
+        ("controller", "kraft.controller.requests.actor_of", "AlterPartitionReassignments"),
+    ],
+)
+async def test_what_is_done_between_slices_counts_as_clients_work(
+    lab: TenantLab, monkeypatch: pytest.MonkeyPatch, node: str, what: str, request_of: str
+) -> None:
+    """A handler looks up the keys of a portion in a step of its task: others wait for it as for a slice."""
+    meter, known, calls = Meter(), pkgutil.resolve_name(what), [0]
+
+    def slow(*arguments: Any) -> Any:
+        calls[0] += 1
+        meter.now += 0.001
+        return known(*arguments)
+
+    hostile = next(
+        one
+        for one in hostile_requests(Names("victim", "victims"), ELEMENTS, every_version=False)
+        if (one.api.name, one.shape) == (request_of, "distinct")
+    )
+    monkeypatch.setattr(what, slow)
+    monkeypatch.setattr(getattr(lab, node).pacer, "_strain", meter)
+    wire = await lab.connect(OPERATOR)
+    assert await wire.send(encode_request(hostile.message, hostile.version, 1, "hostile"))
+    wire.close()
+    assert calls[0] >= ELEMENTS / 50
+    assert meter.worked_s == pytest.approx(calls[0] * 0.001)
 
 
 def _is_cut(hostile: Hostile) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given
@@ -10,6 +11,9 @@ from hypothesis import strategies as st
 
 from common.pacing import (
     INLINE_COST,
+    KEPT_S,
+    OFFERED_MAX_S,
+    REST_FROM_S,
     REST_MAX_S,
     REST_MIN_S,
     REST_SHARE,
@@ -165,31 +169,87 @@ class World:
 
     def __init__(self) -> None:
         self.now = 0.0
-        self.displaced = 0
+        self.displaced = self.offers = 0
+        self.kept_s = 0.0  # how long others keep the processor when it is offered to them
 
     def strain(self) -> Strain:
-        return Strain(lambda: self.now, lambda: self.displaced)
+        return Strain(lambda: self.now, self.offer)
+
+    def offer(self) -> int:
+        self.offers += 1
+        if self.kept_s:
+            self.displaced += 1
+            self.now += self.kept_s
+        return self.displaced
+
+    def worked(self, strain: Strain, work_s: float, *, displaced: bool) -> float:
+        """Work of a client, and the rest after it."""
+        strain.begin()
+        self.now += work_s
+        self.displaced += displaced
+        strain.end()
+        return strain.rest_s()
 
 
 def test_nobody_rests_while_nobody_else_wants_the_processor() -> None:
     world = World()
-    strain = world.strain()
-    strain.begin()
-    world.now += 0.005
-    assert strain.rest_s() == 0
+    assert world.worked(world.strain(), 0.005, displaced=False) == 0
 
 
-@given(st.floats(0, 1))
+@given(st.floats(REST_FROM_S, 1))
 def test_a_rest_outlasts_the_slice_within_bounds_until_the_strain_is_over(slice_s: float) -> None:
     world = World()
     strain = world.strain()
-    strain.begin()
-    world.displaced += 1
-    world.now += slice_s
-    assert strain.rest_s() == min(max(REST_SHARE * slice_s, REST_MIN_S), REST_MAX_S)
+    rest_s = world.worked(strain, slice_s, displaced=True)
+    assert rest_s == pytest.approx(min(max(REST_SHARE * slice_s, REST_MIN_S), REST_MAX_S))
     world.now += STRAINED_S
-    strain.begin()
-    assert strain.rest_s() == 0
+    assert world.worked(strain, slice_s, displaced=False) == 0
+
+
+@given(st.lists(st.floats(0.000_001, 0.002), min_size=1, max_size=50))
+def test_strained_work_keeps_between_a_tenth_and_a_quarter_of_the_time(slices_s: list[float]) -> None:
+    """However short its slices are: what is owed adds up, and no rest of a millisecond is taken for nothing."""
+    world = World()
+    strain, worked_s, rested_s = world.strain(), 0.0, 0.0
+    while worked_s < 0.5:
+        for slice_s in slices_s:
+            rest_s = world.worked(strain, slice_s, displaced=True)
+            world.now += rest_s
+            worked_s, rested_s = worked_s + slice_s, rested_s + rest_s
+    assert 0.1 <= worked_s / (worked_s + rested_s) <= 0.25
+
+
+def test_what_displaced_a_thread_before_its_work_began_says_nothing() -> None:
+    world = World()
+    strain = world.strain()
+    world.now += 60.0
+    world.displaced += 1_000
+    assert world.worked(strain, 0.005, displaced=False) == 0
+
+
+def test_the_processor_is_offered_no_more_while_it_is_known_to_be_wanted() -> None:
+    world = World()
+    strain = world.strain()
+    world.worked(strain, 0.001, displaced=True)
+    offers = world.offers
+    for _ in range(8):
+        world.worked(strain, STRAINED_S / 10, displaced=True)
+    assert world.offers == offers
+    world.now += STRAINED_S
+    world.worked(strain, 0.001, displaced=True)
+    assert world.offers > offers
+
+
+def test_others_that_keep_the_processor_are_offered_it_seldom() -> None:
+    """A process that only computes keeps it for a tick of the kernel, in which this one serves nobody."""
+    world = World()
+    strain = world.strain()
+    world.kept_s = 2 * OFFERED_MAX_S
+    world.worked(strain, 0.0003, displaced=False)
+    began, offers = world.now, world.offers
+    while world.now < began + 0.9 * KEPT_S:
+        world.now += world.worked(strain, 0.0003, displaced=False)
+    assert world.offers == offers
 
 
 async def test_only_clients_work_rests() -> None:
@@ -209,3 +269,61 @@ async def test_only_clients_work_rests() -> None:
     assert trace.count("client") <= 2  # two hundred turns take less than one rest
     await client
     assert trace.count("client") == 5
+
+
+class Rests:
+    """The loop's timers, which fire at once; `taken` has their delays."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.taken: list[float] = []
+        loop = asyncio.get_running_loop()
+
+        def call_later(delay_s: float, callback: Callable[[], None]) -> object:
+            self.taken.append(delay_s)
+            return loop.call_soon(callback)
+
+        patch.setattr(loop, "call_later", call_later)
+
+
+async def test_what_a_request_does_between_slices_is_followed_by_rests(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A handler that looks up fifty names does so in one step of its task, which no slice is part of."""
+    world, rests = World(), Rests(monkeypatch)
+    pacer = Pacer(strain=world.strain())
+
+    async def handling() -> str:
+        for _ in range(5):
+            world.displaced += 1
+            world.now += 0.0015
+            await asyncio.sleep(0)
+        return "answer"
+
+    assert await pacer.metered(handling()) == "answer"
+    assert rests.taken
+    assert sum(rests.taken) >= REST_SHARE * 4 * 0.0015  # all but the last step rest before the next
+
+
+async def test_metered_work_ends_as_it_would_alone() -> None:
+    pacer, ended = Pacer(strain=World().strain()), list[str]()
+
+    async def failing() -> None:
+        await asyncio.sleep(0)
+        raise ValueError("bad")
+
+    async def endless() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.sleep(0)
+            ended.append("cancelled")
+
+    with pytest.raises(ValueError, match="bad"):
+        await pacer.metered(failing())
+    task = asyncio.ensure_future(pacer.metered(endless()))
+    await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert ended == ["cancelled"]
+    later = asyncio.get_running_loop().create_future()
+    asyncio.get_running_loop().call_soon(later.set_result, 7)
+    assert await pacer.metered(later) == 7
