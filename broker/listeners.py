@@ -15,8 +15,8 @@ from wire.tls import SecuredNetwork, TlsConfig, TlsContexts
 
 @dataclass(slots=True, frozen=True)
 class Listen:
-    """One listener. `kind` is "operator", "tenant" or "internal"; `advertised` is what clients are told. `tls` belongs
-    to protocols with TLS; what follows it is `wire.listeners.ListenerConfig`'s."""
+    """One listener. `kind` is "operator", "tenant" or "internal"; `advertised` is the address for clients. `tls` is for
+    protocols with TLS; the fields after it are those of `wire.listeners.ListenerConfig`."""
 
     name: str
     address: Address

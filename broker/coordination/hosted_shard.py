@@ -39,7 +39,7 @@ BATCH_OVERHEAD_BYTES = 61
 BATCH_BYTES_MAX = 1_048_588  # of the batches of internal topics, whatever `message.max.bytes` says
 
 Waiter = tuple["asyncio.Future[Any]", object]
-"""Who waits, and what it is told: a value, or the exception to raise."""
+"""A waiting caller's future and its outcome: a value, or the exception to raise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +148,7 @@ class HostedShard(Generic[ShardType]):
     # decisions ---------------------------------------------------------------------------------------------
 
     def submit(self, decide: Decide[ShardType, Any], *, soft: bool) -> asyncio.Future[Any]:
-        """Decide now; the future has the reply once it may be told. `soft`: the decision never yields records.
+        """Decide now; the future has the reply once it may be sent. `soft`: the decision never yields records.
 
         Raises ProtocolError(COORDINATOR_NOT_AVAILABLE) when nothing can be appended or too much waits already: what the
         log will not take is refused before it is decided. UNKNOWN_SERVER_ERROR: the decision has a record that is too

@@ -277,7 +277,7 @@ class ConfigHandlers:
 
 
 def _of_listeners_and_unknown(given: Iterable[str]) -> list[Setting]:
-    """Of these names the settings that NODE_SETTINGS does not list: listeners' own, and what nobody knows, whose values
+    """Of these names the settings that NODE_SETTINGS does not list: listeners' own, and unknown ones, whose values
     are not shown, as in Apache Kafka."""
     listed = {setting.name for setting in NODE_SETTINGS}
     return [

@@ -145,7 +145,7 @@ class GroupOffsetHandlers:
         return await context.paced(self._all_rows(committed))
 
     def _all_rows(self, committed: Mapping[str, TopicOffsets]) -> Work[list[_Topics]]:
-        """What is committed may change meanwhile: each topic's partitions are told as they are at its turn."""
+        """Offsets may change meanwhile: each topic's partitions are read at the topic's turn."""
         topics = []
         for name in list(committed):
             topic_id, rows = self._topic_id(name), list[_Topics.OffsetFetchResponsePartitions]()

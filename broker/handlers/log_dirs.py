@@ -67,7 +67,7 @@ class DescribeLogDirs:
 
 
 def _rows(partitions: list[Partition]) -> Work[dict[str, list[_Partition]]]:
-    """By topic. What has gone meanwhile is told as it was."""
+    """Rows by topic. A partition that was removed meanwhile is reported as it was."""
     topics: dict[str, list[_Partition]] = {}
     for partition in partitions:
         topics.setdefault(partition.topic, []).append(_row(partition))

@@ -182,7 +182,7 @@ class FullFetch(PendingFetch):
         await self._end()
         return True
 
-    # told by others ----------------------------------------------------------------------------------------
+    # called by partitions and timers -----------------------------------------------------------------------
 
     def poke(self, partition: Partition | None, *, committed: bool) -> None:
         if committed or self.call.replica >= 0:

@@ -154,7 +154,7 @@ class MetadataHandler:
         failed: dict[str, ErrorCode],
         access: Access | None,
     ) -> Work[tuple[Rows, list[_Topic]]]:
-        """Rows of the topics that were asked for, and those that say why there is none, which nobody shares."""
+        """Rows of the requested topics, and error rows of missing ones, which are never shared."""
         version, tenant = context.api_version, context.tenant
         tells = bool(request.include_topic_authorized_operations) and version >= OPERATIONS_FROM
         table = self._rows.table(view, version, tenant is not None)

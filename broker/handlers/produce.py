@@ -402,11 +402,11 @@ class ProduceHandler:
 def _told(row: ProducedRow, prefix: str) -> ProducedRow:
     """The row with its error messages as a tenant may read them: without the prefix of its names."""
 
-    def told(text: bytes | None) -> bytes | None:
+    def without_prefix(text: bytes | None) -> bytes | None:
         return None if text is None else tenant_text(text.decode(errors="replace"), prefix, row.error).encode()
 
-    record_errors = [RecordError(one.batch_index, told(one.message)) for one in row.record_errors]
-    return replace(row, record_errors=record_errors, error_message=told(row.error_message))
+    record_errors = [RecordError(one.batch_index, without_prefix(one.message)) for one in row.record_errors]
+    return replace(row, record_errors=record_errors, error_message=without_prefix(row.error_message))
 
 
 def refusal_of(call: ProduceCall) -> ErrorCode | None:

@@ -54,7 +54,7 @@ SWEEP_LEFT_MAX = 100
 
 
 class Plane(Protocol):
-    """What is told of; `broker.tier.plane.TierPlane`."""
+    """The described tier: `broker.tier.plane.TierPlane`."""
 
     uri: str
     delete_delay_ms: int

@@ -2,7 +2,7 @@
 
 Each broker has a rate for what it sends as a leader and one for what it fetches as a follower; each topic names the
 replicas that keep to them. All bytes of these replicas are counted, but only those that are not in sync are held back:
-an in-sync replica never waits, so that nobody leaves the ISR because of a throttle.
+an in-sync replica never waits, so that no replica leaves the ISR because of a throttle.
 
 The rate holds over a second: a bucket that holds what one second gives. A fetch that took more leaves a debt, which is
 forgiven beyond what the rate gives in `DEBT_S`, as Kafka forgets what is older than its window: so even the smallest
@@ -119,7 +119,7 @@ class ReplicationThrottles:
         self._set_rates(EMPTY_IMAGE)
 
     def close(self) -> None:
-        """Tell nobody any more."""
+        """Stop all notifications."""
         self.leader.close()
         self.follower.close()
 

@@ -127,7 +127,7 @@ class TierPlane:
         )
 
     async def start(self) -> None:
-        """A store that cannot be opened is told, and tried again when it is needed."""
+        """Open the store. A failure is logged, and opening is retried when the store is needed."""
         try:
             await self.store.opened()
         except StoreError as error:

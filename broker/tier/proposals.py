@@ -169,7 +169,7 @@ class Proposals:
             return _Received(None, None)
         received = await asyncio.to_thread(_read, uuid, body)
         if received.partition is None:
-            logger.warning("what is proposed concerns nobody", extra={"key": info.key, "cause": received.problem})
+            logger.warning("proposal ignored", extra={"key": info.key, "cause": received.problem})
         return received
 
     async def _request(self, uuid: str, info: ObjectInfo) -> EraseRequest | None:

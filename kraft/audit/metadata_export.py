@@ -98,7 +98,7 @@ def _producer_ids(record: ProducerIdsRecord) -> Event:
 
 
 def _scram(record: ScramCredentialRecord) -> Event:
-    """That there was one: a verifier would let whoever reads the bucket try passwords without end."""
+    """Only the credential's existence: with a verifier, readers of the bucket could try passwords offline."""
     return {"name": record.name, "mechanism": record.mechanism.name, "withheld": True}
 
 

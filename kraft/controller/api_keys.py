@@ -1,6 +1,6 @@
 """API keys: made with verifiers and the ACLs of their roles, given new verifiers, revoked. Pure.
 
-The secret is made and shown by whoever asks for the key, and never comes here.
+The client that requests a key makes and shows its secret, which never reaches the controller.
 
 Roles, as ACLs of the key's principal: `admin` may do everything with what the tenant has; `read:PREFIX` reads topics,
 and commits in groups, whose names begin so; `write:PREFIX` writes to such topics, also in transactions whose ids

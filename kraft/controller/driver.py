@@ -383,4 +383,4 @@ def _answer(group: _Group) -> None:
 def _fail(done: asyncio.Future[Any], error: Exception) -> None:
     if not done.done():
         done.set_exception(error)
-        done.exception()  # the waiter may have gone: nobody is to be told then
+        done.exception()  # marks it as retrieved, because the waiter may have been cancelled

@@ -1,4 +1,4 @@
-"""What a controller is told by its settings, and how a topic's own settings go before them."""
+"""A controller's settings, and how a topic's own settings take precedence over them."""
 
 from __future__ import annotations
 

@@ -126,7 +126,7 @@ def start_reassignment(
     done = _completion(settled, moving, isr, min_isr)
     if done is not None:
         target = completed(target, done)
-    elif not adding and not settled.isr:  # only removals, and nobody leads: nothing has to catch up
+    elif not adding and not settled.isr:  # only removals, and no leader: no replica has to catch up
         isr = _isr_within(settled, wanted, 0)
         if not _loses_holders(_holders(settled, isr, min_isr), wanted, min(min_isr, len(wanted))):
             target = completed(target, Completion(wanted, isr))

@@ -48,7 +48,7 @@ class BrokerSessions:
         self._sessions: dict[int, Session] = {}
 
     def restart(self, unfenced: Iterable[tuple[int, int]], now: float) -> None:
-        """Give every unfenced broker, as (id, epoch), a whole timeout; nobody counts as heard yet."""
+        """Give every unfenced broker, as (id, epoch), a whole timeout; none counts as heard yet."""
         self._sessions = {
             broker_id: Session(broker_epoch, now + self._timeout_s) for broker_id, broker_epoch in unfenced
         }

@@ -116,7 +116,7 @@ def _ending(image: MetadataImage, policy: ControllerPolicy, tenant: TenantImage)
         yield TOPIC_COST
         if len(records) >= RECORDS_PER_STEP_MAX:
             return MoveStep(records)
-    if not any(lifted(image, name) for name in KEYED_TOPICS):  # else whoever lifts that lifts the rate as well
+    if not any(lifted(image, name) for name in KEYED_TOPICS):  # otherwise the lifting of that lifts the rate as well
         records += rate_lifted(image, policy, tenant.id)
     records.append(
         msgspec.structs.replace(

@@ -1,6 +1,6 @@
 """Topics of tenants: whose a name is, where its replicas may be, and how many partitions there may be. Pure.
 
-Sentences here may reach a tenant: they name nobody else, and no number that others have a part in.
+Messages here may reach a tenant: they name no other tenant, and no number that depends on others.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Settings of tiered topics that would surprise whoever made them are refused. Pure."""
+"""Rejects settings of tiered topics that would not have the intended effect. Pure."""
 
 from __future__ import annotations
 

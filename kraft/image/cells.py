@@ -22,7 +22,7 @@ CELL_LIMITS = (REPLICAS_PER_BROKER_MAX, TENANTS_MAX, BANDWIDTH_PER_BROKER)
 
 @dataclass(frozen=True, slots=True)
 class CellImage:
-    """What an operator said of a cell. A cell of which nobody said anything is open, with the default limits."""
+    """An operator's settings of a cell. A cell without any is open, with the default limits."""
 
     name: str
     is_open: bool = True

@@ -93,7 +93,7 @@ class Candidacy:
     # -- the leader
 
     def heard_leader(self, now: float) -> None:
-        """There is a leader of the present term: nobody needs to stand."""
+        """Note a leader of the current term, so that no election is needed."""
         self._heard_at = now
         self._rounds_unled = 0
         self._defers_until = None
@@ -117,7 +117,7 @@ class Candidacy:
         self.close()
 
     def voted(self, candidate: int, now: float) -> None:
-        """This voter, or itself, has its vote: whoever else asks has to wait for the outcome."""
+        """Note that this voter has voted, so that other candidates have to wait for the outcome."""
         self._engage(candidate, now + ELECTION_PATIENCE * self._loyalty_s)
 
     def _engage(self, peer: int, until: float) -> None:

@@ -30,7 +30,7 @@ class NodeConfig:
 
 
 def library_config(journal: WriteAheadLog, config: NodeConfig) -> SyncObjConf:
-    """What PySyncObj is told of it."""
+    """The configuration in PySyncObj's form."""
     return SyncObjConf(
         autoTick=False,
         appendEntriesUseBatch=True,  # nothing wakes a poller: `step` sends

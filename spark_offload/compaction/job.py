@@ -96,7 +96,7 @@ class Plan(NamedTuple):
 
 
 def make_plan(options: CompactionOptions) -> Plan:
-    """Needs no session, so that what cannot be meant is told before there is one. Raises OptionError, StoreError."""
+    """Needs no session, so that invalid options are reported before there is one. Raises OptionError, StoreError."""
     with BlockingStore(options.tier) as store:
         return store.wait(lambda: plan(store.store, options))
 
@@ -171,9 +171,9 @@ class Proposing:
             return row_of(outcome, FAILED), [outcome.problem]
         if not outcome.rewrites:
             return row_of(outcome, UNCHANGED), []
-        told = await asyncio.gather(*(self._propose(outcome, one) for one in outcome.rewrites))
+        outcomes = await asyncio.gather(*(self._propose(outcome, one) for one in outcome.rewrites))
         self._stage.advance()
-        problems = [problem for problem in told if problem is not None]
+        problems = [problem for problem in outcomes if problem is not None]
         state = problems[0].what if problems else SWAPPED
         return row_of(outcome, {NO_VERDICT: UNDECIDED, STORE: FAILED}.get(state, state)), problems
 

@@ -19,7 +19,7 @@ from spark_offload.segments.varints import Integers
 KEY_MEMORY_BYTES = 256 << 20
 BYTES_PER_KEY = 48  # beside the key itself: its place, its entry in Arrow's table while keys are brought together
 FOLD_KEYS_MIN = 1 << 19
-BITS_MAX = 16  # keys that are not told apart by so many bits of a hash are not going to be
+BITS_MAX = 16  # keys that this many bits of a hash do not separate have equal hashes
 _MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
 _MIX = np.uint64(0xD6E8FEB86659FD93)
 

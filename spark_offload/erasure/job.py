@@ -190,7 +190,7 @@ class Erasure:
         cluster_id = self._leaders.root.cluster_id
         chosen = [(work, one) for work in works for one in work.to_rewrite()]
         pieces = [SegmentPiece(self._options.tier, cluster_id, work.path, one.segment) for work, one in chosen]
-        stage = self._progress.stage("writing segments anew", len(pieces), "segments")
+        stage = self._progress.stage("rewriting segments", len(pieces), "segments")
         written: list[Thinned] = run_tasks(self._spark, ThinSegment(digests, self._options.seed), pieces, stage)
         for (work, one), thinned in zip(chosen, written, strict=True):
             work.rewritten(one, thinned)

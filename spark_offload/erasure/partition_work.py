@@ -108,7 +108,7 @@ class PartitionWork:
     # what is to be done --------------------------------------------------------------------------------------
 
     def to_rewrite(self) -> list[Seen]:
-        """Segments with one of the keys; or a small one without, when replicas have to be told what to drop.
+        """Segments with one of the keys; or a small one without, when replicas have to drop local records.
 
         A segment that was rewritten before may lack records which the brokers' own disks still hold.
         """

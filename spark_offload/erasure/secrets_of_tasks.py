@@ -25,7 +25,7 @@ def secret_for_tasks(context: SparkContext, secret: bytes) -> Iterator[None]:
     """Tasks of jobs that are started in the block can read it. OptionError when an event log would keep it."""
     conf = context.getConf()
     if conf.get(_EVENT_LOG, "false") == "true" and not conf.contains(PROPERTY):
-        raise OptionError(f"Spark's event log would keep what nobody may: start the session with some {PROPERTY}")
+        raise OptionError(f"Spark's event log would keep secrets: start the session with some {PROPERTY}")
     context.setLocalProperty(PROPERTY, secret.hex())
     try:
         yield

@@ -106,7 +106,7 @@ class IcebergTable:
         properties = {**table.metadata.properties, RETRIES: "0"}
         table.metadata = table.metadata.model_copy(update={"properties": properties})
         exported = encode_exported(with_spans(state.exported, addition.spans))
-        told = {
+        properties = {
             EXPORTED: exported,
             RUN: addition.run,
             CLUSTER: addition.cluster_id,
@@ -116,7 +116,7 @@ class IcebergTable:
             with table.transaction() as transaction:
                 transaction.set_properties({EXPORTED: exported})
                 paths = [file.path for file in addition.files]
-                transaction.add_files(paths, snapshot_properties=told, check_duplicate_files=False)
+                transaction.add_files(paths, snapshot_properties=properties, check_duplicate_files=False)
         except CommitFailedException as error:
             raise CommitConflict(f"{self.name}: {error}") from error
         return _version(table)

@@ -155,9 +155,9 @@ class Export:
             path = plan.contents.path
             tasks = of_partition.get((path.topic, path.partition), [])
             pairs = [pair for splits, result in tasks for pair in zip(splits, result.splits, strict=True)]
-            told = {problem.key for problem in plan.problems}
+            known = {problem.key for problem in plan.problems}
             found = [one.problem for _, one in pairs if one.problem is not None]
-            self._report.problems += [problem for problem in found if problem.key not in told]
+            self._report.problems += [problem for problem in found if problem.key not in known]
             exported = covered(without(plan.wanted, plan.held), pairs)
             if exported:
                 spans[plan.place] = exported

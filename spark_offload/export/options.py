@@ -1,4 +1,4 @@
-"""What an export is told, and what of it cannot be meant."""
+"""The options of an export and their validation."""
 
 from __future__ import annotations
 

@@ -62,23 +62,23 @@ class ExportReport(Report):
         if not self.partitions and not self.problems:
             return [f"{self.table}: nothing new to export", *swept]
         most = max((max(one.log_bytes, one.file_bytes) for one in self.partitions), default=0)
-        told = []
+        lines = []
         for one in self.partitions:
-            told.append(f"{one.topic}-{one.partition}: offsets {_spans(one.exported)}, {one.rows:,} rows")
-            told.append(f"  log   {_bar(one.log_bytes, most)} {size_text(one.log_bytes)}")
-            told.append(f"  table {_bar(one.file_bytes, most)} {size_text(one.file_bytes)} in {one.files} files")
-            told += [f"  {one.undecoded:,} values could not be decoded: undecoded_value"] * bool(one.undecoded)
-            told += [f"  gone before they were exported: offsets {_spans(one.gone)}"] * bool(one.gone)
-            told += [f"  could not be read: offsets {_spans(one.missed)}"] * bool(one.missed)
+            lines.append(f"{one.topic}-{one.partition}: offsets {_spans(one.exported)}, {one.rows:,} rows")
+            lines.append(f"  log   {_bar(one.log_bytes, most)} {size_text(one.log_bytes)}")
+            lines.append(f"  table {_bar(one.file_bytes, most)} {size_text(one.file_bytes)} in {one.files} files")
+            lines += [f"  {one.undecoded:,} values could not be decoded: undecoded_value"] * bool(one.undecoded)
+            lines += [f"  gone before they were exported: offsets {_spans(one.gone)}"] * bool(one.gone)
+            lines += [f"  could not be read: offsets {_spans(one.missed)}"] * bool(one.missed)
         if self.version:
-            told.append(
+            lines.append(
                 f"{self.table}: version {self.version}, {self.rows:,} rows, {size_text(self.log_bytes)} of log as "
                 f"{size_text(self.file_bytes)} in {self.seconds:.1f} s "
                 f"({self.records_per_second:,} records/s, {size_text(self.log_bytes_per_second)}/s)"
             )
         elif self.partitions:
-            told.append(f"{self.table}: nothing was committed")
-        return told + swept + Report.lines(self)
+            lines.append(f"{self.table}: nothing was committed")
+        return lines + swept + Report.lines(self)
 
 
 def _spans(spans: list[tuple[int, int]]) -> str:

@@ -69,9 +69,9 @@ class StreamTask:
         for batch in batches:
             for part, rows in _by_part(batch.select(columns.source.names).cast(columns.source)):
                 bounds = pc.min_max(rows.column(OFFSET))
-                told = seen.setdefault(part, [bounds["min"].as_py(), -1, 0])
-                told[0] = min(told[0], bounds["min"].as_py())
-                told[1] = max(told[1], bounds["max"].as_py())
+                span = seen.setdefault(part, [bounds["min"].as_py(), -1, 0])
+                span[0] = min(span[0], bounds["min"].as_py())
+                span[1] = max(span[1], bounds["max"].as_py())
                 fresh = _without(rows, self.exported.get(part, ()))
                 if not fresh.num_rows:
                     continue
@@ -79,7 +79,7 @@ class StreamTask:
                     files[part] = DayFiles(columns.schema, self.target, *part, suffix, self.file_bytes)
                 table, undecoded = columns.rows(fresh)
                 files[part].add(table)
-                told[2] += undecoded
+                span[2] += undecoded
         done = [
             PartDone(part, first, last, undecoded, files[part].close() if part in files else [])
             for part, (first, last, undecoded) in seen.items()

@@ -1,4 +1,4 @@
-"""What all jobs over the tier share: what they are told, how they tell how far they are, and what they hand back.
+"""The common parts of all jobs over the tier: options, progress and reports.
 
 A job is one function `run(spark, options, progress) -> report`: `options` is a `JobOptions` with the job's own fields
 added, `report` a `Report` with its own. Whatever is wrong with the data belongs in the report's problems, and the job
@@ -83,7 +83,7 @@ class Report:
         return {"failed": self.failed} | asdict(self)
 
     def lines(self) -> list[str]:
-        """What a person is told in the end."""
+        """The report's lines for the user."""
         return [problem.line() for problem in self.problems]
 
 

@@ -43,13 +43,13 @@ def run_tasks(spark: SparkSession, work: Callable[[T], R], pieces: Sequence[T], 
 def _followed(context: SparkContext, group: str, weight: float, stage: Stage) -> Iterator[Callable[[int], None]]:
     """Advance `stage` while tasks end. A job that is broken off by an exception (Ctrl-C) is cancelled."""
     ended: Future[None] = Future()
-    told = 0
+    shown = 0
 
     def tell(done: int) -> None:
-        nonlocal told
-        if done > told:
-            stage.advance(done - told)
-            told = done
+        nonlocal shown
+        if done > shown:
+            stage.advance(done - shown)
+            shown = done
 
     def follow() -> None:
         tracker = context.statusTracker()

@@ -35,7 +35,7 @@ def check_trail(trail: ExportedAudit, findings: Findings) -> None:
 def explained_by(trail: ExportedAudit, partition: PartitionFound) -> set[SegmentId]:
     """Objects that may be there although no manifest names them: they are being copied, or wait to be deleted."""
     history = history_of(trail.of_partition(partition.path.topic_id, partition.path.partition))
-    return {identity for identity, told in history.segments.items() if told.state != FORGOTTEN}
+    return {identity for identity, known in history.segments.items() if known.state != FORGOTTEN}
 
 
 def check_against_audit(
@@ -72,10 +72,10 @@ def _check_state(shown: TierHistory, newest: TierHistory, manifest: Manifest, pl
     head = manifest.head
     named = {segment.id: segment for segment in manifest.segments}
     is_known = newest.known_to >= head.tier_state_offset  # else what the manifest shows is not exported yet
-    for identity, told in sorted(shown.segments.items()) if is_known else ():
-        is_due = told.state == SegmentState.COPY_FINISHED and told.end_offset > head.log_start_offset
+    for identity, known in sorted(shown.segments.items()) if is_known else ():
+        is_due = known.state == SegmentState.COPY_FINISHED and known.end_offset > head.log_start_offset
         if is_due and identity not in named and identity in newest.segments and not head.dropped_ms:
-            text = f"the manifest does not name segment [{identity.base_offset}, {told.end_offset}) {identity.uuid}"
+            text = f"the manifest does not name segment [{identity.base_offset}, {known.end_offset}) {identity.uuid}"
             problem = place.problem(
                 Check.TIER_STATE, f"{text}, which the tier's state has", offset=identity.base_offset
             )
@@ -90,15 +90,15 @@ def _check_state(shown: TierHistory, newest: TierHistory, manifest: Manifest, pl
 
 
 def _segment_complaint(shown: TierHistory, identity: SegmentId, segment: TieredSegment, *, is_whole: bool) -> str:
-    told = shown.segments.get(identity)
-    if told is None:
+    known = shown.segments.get(identity)
+    if known is None:
         return "the tier's state never had it" if is_whole else ""
-    if told.state in _NOT_READABLE:
-        return f"the tier's state has it as {told.state}"
+    if known.state in _NOT_READABLE:
+        return f"the tier's state has it as {known.state}"
     for name, said, kept in (
-        ("end", segment.end_offset, told.end_offset),
-        ("size", segment.object_bytes, told.object_bytes),
-        ("CRC-32C", segment.log_crc32c, told.log_crc32c),
+        ("end", segment.end_offset, known.end_offset),
+        ("size", segment.object_bytes, known.object_bytes),
+        ("CRC-32C", segment.log_crc32c, known.log_crc32c),
     ):
         if kept > 0 and said != kept:
             return f"the manifest gives the {name} {said}, the tier's state {kept}"
@@ -112,9 +112,9 @@ def _check_stale(settled: TierHistory, manifest: Manifest, place: Place, finding
     findings.checks(Check.MANIFEST_STALE)
     late = [
         identity
-        for identity, told in settled.segments.items()
-        if told.sequence > head.tier_state_offset
-        and told.state == SegmentState.COPY_FINISHED
+        for identity, known in settled.segments.items()
+        if known.sequence > head.tier_state_offset
+        and known.state == SegmentState.COPY_FINISHED
         and identity not in named
         and not head.dropped_ms
     ]
@@ -136,7 +136,7 @@ def _check_log_start(
         findings.fail(Check.LOG_START, place.problem(Check.LOG_START, text, offset=start))
     elif shown.log_start < 0:
         why = "the audit does not reach back to it" if trail.events else "there is no audit"
-        text = f"whether the log start may be {start} cannot be told: {why}"
+        text = f"whether the log start may be {start} cannot be known: {why}"
         findings.notices.append(place.problem(Check.LOG_START, text))
 
 

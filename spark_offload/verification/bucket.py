@@ -33,10 +33,10 @@ PROPOSALS_MAX = 10_000
 
 
 class Position(NamedTuple):
-    """A partition as its leader told it at `told_ms`; the end is None where it was not known, and is that of
+    """A partition as its leader reported it at `seen_ms`; the end is None where it was not known, and is that of
     `tier_generation`, as in the manifest."""
 
-    told_ms: int
+    seen_ms: int
     log_start_offset: int
     tier_end_offset: int | None
     tier_generation: int = 0
@@ -178,9 +178,9 @@ async def _told(store: ObjectStore, found: BucketFound) -> dict[tuple[bytes, int
         for event in export.events:
             position = _position(event, export.header.created_ms)
             if position is not None:
-                place, told = position
-                if place not in positions or positions[place].told_ms < told.told_ms:
-                    positions[place] = told
+                place, seen = position
+                if place not in positions or positions[place].seen_ms < seen.seen_ms:
+                    positions[place] = seen
     found.proposals = await _proposals(store, found)
     found.audit = await read_audit(store, root)
     return positions
@@ -196,7 +196,7 @@ def _setting(found: BucketFound, event: Event) -> None:
         found.cluster_settings[name] = value
 
 
-def _position(event: Event, told_ms: int) -> tuple[tuple[bytes, int], Position] | None:
+def _position(event: Event, seen_ms: int) -> tuple[tuple[bytes, int], Position] | None:
     """None for another event, or one that cannot be read."""
     try:
         if event["event"] != "position":
@@ -204,7 +204,7 @@ def _position(event: Event, told_ms: int) -> tuple[tuple[bytes, int], Position] 
         place = (bytes.fromhex(event["topic_id"]), int(event["partition"]))
         end = event.get("tier_end_offset")
         generation = int(event.get("tier_generation") or 0)
-        return place, Position(told_ms, int(event["log_start_offset"]), None if end is None else int(end), generation)
+        return place, Position(seen_ms, int(event["log_start_offset"]), None if end is None else int(end), generation)
     except (KeyError, TypeError, ValueError):
         return None
 

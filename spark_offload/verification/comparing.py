@@ -233,12 +233,12 @@ def sort_writes(
     report: PartitionReport,
     pieces: Sequence[Piece],
     results: Mapping[int, Sequence[PieceResult]],
-    told: LedgerReport,
+    ledger: LedgerReport,
 ) -> WrittenFound:
-    """Counts what is clear into `told`; the rest is returned."""
-    told.writes += len(writes.offset)
-    told.below_log_start += int((writes.offset < report.log_start).sum())
-    told.not_tiered += int((writes.offset >= max(report.end, report.log_start)).sum())
+    """Counts what is clear into `ledger`; the rest is returned."""
+    ledger.writes += len(writes.offset)
+    ledger.below_log_start += int((writes.offset < report.log_start).sum())
+    ledger.not_tiered += int((writes.offset >= max(report.end, report.log_start)).sum())
     due = (writes.offset >= report.log_start) & (writes.offset < report.end)
     present = np.zeros(len(writes.offset), np.bool_)
     sparse = np.zeros(len(writes.offset), np.bool_)
@@ -248,7 +248,7 @@ def sort_writes(
         if flags:
             present[low:high] |= reduce(np.logical_or, flags)
         sparse[low:high] |= piece.gaps
-    told.present += int((due & present).sum())
+    ledger.present += int((due & present).sum())
     missing = due & ~present
     return WrittenFound(writes.at(missing & sparse), writes.at(missing & ~sparse))
 
@@ -257,7 +257,7 @@ def judge_writes(
     found: WrittenFound,
     writes: Writes,
     keys: KeyTable | None,
-    told: LedgerReport,
+    ledger: LedgerReport,
     place: Place,
     findings: Findings,
     *,
@@ -271,10 +271,10 @@ def judge_writes(
     deleted = writes.key_hash[writes.is_tombstone]
     explained = explained | (missing.key_hash == NO_KEY) | missing.is_tombstone
     explained = explained | np.isin(missing.key_hash, deleted) | is_erased
-    told.explained += int(explained.sum())
+    ledger.explained += int(explained.sum())
     for lost in (missing.at(~explained), found.lost):
         count = len(lost.offset)
-        told.lost += count
+        ledger.lost += count
         if count:
             more = f"; so are {count - 1} more" if count > 1 else ""
             problem = place.problem(

@@ -71,7 +71,7 @@ class VerifyOptions(JobOptions):
 
 @dataclass(frozen=True, slots=True)
 class TaskOptions:
-    """What every task is told."""
+    """The input of every task."""
 
     tier: str
     deep: bool
@@ -106,7 +106,7 @@ def run(
 
 
 def look_at_bucket(options: VerifyOptions) -> BucketFound:
-    """Needs no session, so that what cannot be meant is told before there is one. Raises OptionError, StoreError."""
+    """Needs no session, so that invalid options are reported before there is one. Raises OptionError, StoreError."""
     reading = options.reading()
     now_ms = MachineClock().wall_ms()
     with BlockingStore(options.tier) as store:
@@ -145,7 +145,7 @@ def verify(
 
 
 class _Bytes:
-    """Tasks that ended, told as bytes."""
+    """Progress by completed tasks, in bytes."""
 
     def __init__(self, stage: Stage, total: int, tasks: int) -> None:
         self._stage, self._total, self._tasks = stage, total, tasks
@@ -249,10 +249,10 @@ class Verification:
         ledger = self._options.ledger
         if ledger is None:
             return
-        told = self.report.ledger = self.report.ledger or LedgerReport()
+        counts = self.report.ledger = self.report.ledger or LedgerReport()
         writes = ledger.of(report.topic, report.partition)
         self.findings.checks(Check.LEDGER, len(writes.offset))
-        self._writes[report.name] = sort_writes(writes, report, pieces, results, told)
+        self._writes[report.name] = sort_writes(writes, report, pieces, results, counts)
 
     # across segments -----------------------------------------------------------------------------------------
 
@@ -294,10 +294,10 @@ class Verification:
             if known is not None and table is not None and name in known:
                 is_erased = name in erased
                 compare_keys(known[name], table, report.log_start, place, self.findings, is_erased=is_erased)
-            found, ledger, told = self._writes.get(report.name), self._options.ledger, self.report.ledger
-            if found is not None and ledger is not None and told is not None:
+            found, ledger, counts = self._writes.get(report.name), self._options.ledger, self.report.ledger
+            if found is not None and ledger is not None and counts is not None:
                 writes = ledger.of(report.topic, report.partition)
-                judge_writes(found, writes, table, told, place, self.findings, is_erased=name in erased)
+                judge_writes(found, writes, table, counts, place, self.findings, is_erased=name in erased)
 
     def forget_what_went(self, store: BlockingStore) -> None:
         """Objects that retention or a job removed while the run was reading are no damage."""

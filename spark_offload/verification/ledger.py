@@ -1,6 +1,6 @@
 """A ledger of acknowledged writes, and whether they are there.
 
-A client that was told "written" notes topic, partition, offset and a hash of the key. The hash is the first 16 hex
+A client notes topic, partition, offset and a hash of the key of each acknowledged write. The hash is the first 16 hex
 digits of the SHA-256 of the key's bytes, and empty for a record without key: every language has it. A column
 `tombstone` (true or false) may tell which writes deleted their key.
 """

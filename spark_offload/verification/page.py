@@ -63,11 +63,11 @@ def _checks(report: VerifyReport) -> str:
 
 
 def _ledger(report: VerifyReport) -> str:
-    told = report.ledger
-    if told is None:
+    ledger = report.ledger
+    if ledger is None:
         return ""
     names = ["writes", "there", "below the log start", "not tiered yet", "compacted or erased", "lost"]
-    values = [told.writes, told.present, told.below_log_start, told.not_tiered, told.explained, told.lost]
+    values = [ledger.writes, ledger.present, ledger.below_log_start, ledger.not_tiered, ledger.explained, ledger.lost]
     return "<h2>Acknowledged writes</h2>" + _table(names, [_row([f"{value:,}" for value in values])])
 
 

@@ -115,13 +115,13 @@ def check_chain(segment: TieredSegment, chain: Sequence[tuple[int, int]], place:
 
 def _check_stale(partition: PartitionFound, manifest: Manifest, now_ms: int, place: Place, findings: Findings) -> None:
     findings.checks(Check.MANIFEST_STALE)
-    told, head = partition.position, manifest.head
-    if told is None or head.dropped_ms or told.told_ms > now_ms - STALE_AFTER_MS:
+    position, head = partition.position, manifest.head
+    if position is None or head.dropped_ms or position.seen_ms > now_ms - STALE_AFTER_MS:
         return
-    if told.tier_generation != head.generation:  # the tier was emptied in between: its end begins anew
+    if position.tier_generation != head.generation:  # the tier was emptied in between, and its end started over
         return
-    if told.tier_end_offset is not None and told.tier_end_offset > head.end_offset:
-        text = f"the manifest ends at {head.end_offset}; a broker's export said {told.tier_end_offset} before"
+    if position.tier_end_offset is not None and position.tier_end_offset > head.end_offset:
+        text = f"the manifest ends at {head.end_offset}; a broker's export said {position.tier_end_offset} before"
         findings.fail(Check.MANIFEST_STALE, place.problem(Check.MANIFEST_STALE, text))
 
 

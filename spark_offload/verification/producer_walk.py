@@ -159,9 +159,9 @@ class ProducerWalk:
     ) -> None:
         """The snapshot of the end of what was walked through so far; it was written before `written_ms`."""
         findings.checks(Check.PRODUCER_SNAPSHOT, 1)
-        told = {entry.producer_id: entry for entry in entries}
+        expected = {entry.producer_id: entry for entry in entries}
         for producer_id, known in list(self._known.items()):
-            entry = told.pop(producer_id, None)
+            entry = expected.pop(producer_id, None)
             if entry is None:
                 del self._known[producer_id]  # whatever it writes next is a beginning
                 if known.last_offset < self.log_start or len(entries) >= REMEMBERED_MIN:
@@ -175,7 +175,7 @@ class ProducerWalk:
             if reason:
                 text = f"producer {producer_id}: {reason}"
                 findings.fail(Check.PRODUCER_SNAPSHOT, place.problem(Check.PRODUCER_SNAPSHOT, text))
-        for entry in told.values():
+        for entry in expected.values():
             if entry.last_offset >= self._from and not is_sparse:
                 text = f"producer {entry.producer_id}: its last batch, to offset {entry.last_offset}, is not in the log"
                 findings.fail(Check.PRODUCER_SNAPSHOT, place.problem(Check.PRODUCER_SNAPSHOT, text))

@@ -91,7 +91,7 @@ class RecordReader:
         return [AbortedTransaction(one.producer_id, one.first_offset, one.last_offset) for one in found]
 
     def aborted_in_index(self, key: str, segment: TieredSegment) -> list[AbortedTransaction]:
-        """None that can be told from a damaged one, which is reported elsewhere."""
+        """None that can be distinguished from a damaged one, which is reported elsewhere."""
         section = segment.sections.get(TRANSACTION_INDEX)
         if section is None or not section.length:
             return []

@@ -119,10 +119,10 @@ class VerifyReport(Report):
             f"{self.seconds:.1f} s: {kind} was looked at"
         )
         if self.ledger is not None:
-            told = self.ledger
+            one = self.ledger
             found.append(
-                f"{told.writes:,} acknowledged writes: {told.present:,} there, {told.below_log_start:,} below the log "
-                f"start, {told.not_tiered:,} not tiered yet, {told.explained:,} compacted or erased, {told.lost:,} lost"
+                f"{one.writes:,} acknowledged writes: {one.present:,} there, {one.below_log_start:,} below the log "
+                f"start, {one.not_tiered:,} not tiered yet, {one.explained:,} compacted or erased, {one.lost:,} lost"
             )
         found.append(f"DAMAGED: {self.failures} things are not as they should be" if self.failed else "no damage")
         return found

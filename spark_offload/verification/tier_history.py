@@ -27,7 +27,7 @@ class SegmentTold(NamedTuple):
 
 
 class LogStartMove(NamedTuple):
-    """`before` is -1 for the first that is told."""
+    """`before` is -1 for the first known one."""
 
     before: int
     after: int
@@ -39,7 +39,7 @@ class LogStartMove(NamedTuple):
 
 @dataclass(slots=True)
 class TierHistory:
-    """`seen`: every segment that was ever named. `known_to` is the last offset of `__tier_state` that is told."""
+    """`seen`: every segment that was ever named. `known_to` is the last known offset of `__tier_state`."""
 
     segments: dict[SegmentId, SegmentTold] = field(default_factory=dict)
     moves: list[LogStartMove] = field(default_factory=list)
@@ -72,9 +72,9 @@ def _replay(history: TierHistory, event: AuditEvent) -> None:
     after = event.after
     if event.event == AuditKind.TIER_SEGMENTS_SWAPPED:
         for identity in _identities(event.before):
-            told = history.segments.get(identity)
+            known = history.segments.get(identity)
             history.seen.add(identity)
-            end = told.end_offset if told is not None else -1
+            end = known.end_offset if known is not None else -1
             history.segments[identity] = SegmentTold(
                 SegmentState.DELETE_STARTED, end, -1, -1, event.sequence, event.wall_ms
             )

@@ -20,7 +20,7 @@ from storage.audit.journal_writer import Announced, JournalWriter
 from storage.disk.directory_health import OUT_OF_FILES_PAUSE_S
 
 JOURNAL_DIRECTORY = "audit-journal"
-OUTSTANDING_MAX = 100_000  # acts that were asked for and not done yet; the oldest are asked for anew beyond
+OUTSTANDING_MAX = 100_000  # requested acts that are not done yet; beyond it the oldest have to be requested again
 
 _log = logging.getLogger("audit")
 
@@ -193,7 +193,7 @@ def _place(act: Act) -> Place:
 
 
 async def _uncancelled(work: Awaitable[T]) -> T:
-    """A thread cannot be cancelled: whoever waits for it is, once it has ended."""
+    """A thread cannot be cancelled, so its waiter is cancelled once the thread has ended."""
     task = asyncio.ensure_future(work)
     try:
         return await asyncio.shield(task)

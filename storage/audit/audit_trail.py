@@ -80,7 +80,7 @@ def require(trail: AuditTrail, act: Act) -> None:
 
 
 async def audited(act: Callable[[], T]) -> T:
-    """Do `act`, again as soon as its event is durable. It decides anew each time, so it may do another thing then."""
+    """Call `act`, and again as soon as its event is durable. It decides afresh each time."""
     while True:
         try:
             return act()

@@ -65,7 +65,7 @@ class _Chosen(NamedTuple):
 
 
 class _PassAborted(Exception):
-    """The log changed under the pass: its segments are looked at anew in the next round."""
+    """The log changed during the pass, so the next round starts over with its segments."""
 
 
 class _State(NamedTuple):
@@ -182,7 +182,7 @@ class LogCleaner:
         except PagesMissing:
             return None  # a thread brings them in until the next round
         except (OSError, ProtocolError):
-            return None  # whoever reads the log next finds out, and says so
+            return None  # the next read of the log reports it
         high_watermark = self._high_watermark(log)
         stable = min(log.last_stable_offset(high_watermark), log.recovery_point, log.copying_offset)
         plan = plan_cleaning(views, start, log.log_start_offset, stable, log.config, self._context.clock.wall_ms())
@@ -321,7 +321,7 @@ class LogCleaner:
             return {}
 
     async def _write_checkpoints(self) -> None:
-        """Of logs that are there: a topic made anew under an old name begins dirty."""
+        """Only of existing logs: a topic created again under an old name begins dirty."""
         present: dict[TopicPartition, bytes] = {}
         logs = iter(list(self._logs()))
         while some := list(islice(logs, LOGS_PER_REST)):

@@ -118,7 +118,7 @@ def group_segments(
 class OffsetMap:
     """The latest offset of each key seen in [start, latest_offset], within a budget of memory.
 
-    Long keys are held as a digest, which nobody can make collide. `latest_offset` is the last offset that has been
+    Long keys are held as a collision-resistant digest. `latest_offset` is the last offset that has been
     taken in completely: whatever lies behind it is not the map's to judge.
     """
 

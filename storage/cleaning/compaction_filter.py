@@ -26,7 +26,7 @@ Report = Callable[[int, str], None]
 
 
 class TransactionTracker:
-    """Tells, batch by batch in offset order, which records were aborted and which markers nobody needs any more."""
+    """Finds, batch by batch in offset order, aborted records and markers that are no longer needed."""
 
     def __init__(self, aborted: Sequence[AbortedTransaction]) -> None:
         """`aborted`: those of the transaction indexes that touch the range to come."""

@@ -226,7 +226,7 @@ class LogDirectory:
         self._logs[log.who] = log
         await self._trim_producers()
         if loaded.topic_id == ZERO_UUID and loaded.log_end_offset > 0:
-            await audited(lambda: self.set_stray(log))  # nobody can tell which topic these records belong to
+            await audited(lambda: self.set_stray(log))  # the topic of these records is not known
 
     def _opened(self) -> DirectoryState:
         if self._state is None:

@@ -42,7 +42,7 @@ class PreparedLogs:
     async def make(self, wanted: Mapping[TopicPartition, bytes]) -> None:
         """The directories of logs with these topic ids, none of which may be created before this returns.
 
-        What the disk refuses is left out: whoever creates the log meets its error.
+        Logs that the disk refuses are left out; creating them will raise the error.
         """
         if self._health.offline is not None:
             return

@@ -201,7 +201,7 @@ class ColdReads:
                 try:
                     await asyncio.to_thread(wait.work.run)
                 except (OSError, ValueError):
-                    pass  # whoever asks again meets it
+                    pass  # a retry meets it
                 finally:
                     self._settle(wait)
         finally:

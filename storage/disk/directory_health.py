@@ -52,7 +52,7 @@ class DirectoryHealth:
         self.free_space = FreeSpace.PLENTY
         self.refuses_appends = False
         self.refusals = 0  # how often room ran out: a look that began before does not tell of it
-        self.is_closing = False  # then nobody waits for room any more
+        self.is_closing = False  # if so, no one waits for room
         self._on_failed: Callable[[str], None] | None = None
         self._announced = False
         self._complained_s = float("-inf")
@@ -88,7 +88,7 @@ class DirectoryHealth:
         return True
 
     def out_of_files(self, what: str) -> None:
-        """Say so in the log, now and then: whoever asked is refused, or tries again."""
+        """Log it now and then. The caller rejects the request or retries."""
         self._complain("no more files can be opened", what)
 
     def damaged(self, directory: str, what: str) -> None:

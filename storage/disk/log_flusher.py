@@ -155,10 +155,10 @@ class LogFlusher:
         """
         if self._health.offline is not None:
             raise self._health.error()
-        told: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-        self._waiting.setdefault(log, []).append(told)
+        flushed: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(log, []).append(flushed)
         self.request(log, depth)
-        return await told
+        return await flushed
 
     async def _run(self) -> None:
         try:
@@ -185,12 +185,12 @@ class LogFlusher:
                     if not log.closed:
                         log.flush_finished(job)
             flushed = {log for log, _ in jobs}
-            for log, told in waiting.items():
-                _tell(told, log in flushed)
+            for log, waiters in waiting.items():
+                _settle(waiters, log in flushed)
         except OSError as error:
             refusal = self._health.refused("flush", error)
-            for told in waiting.values():
-                _refuse(told, refusal)
+            for waiters in waiting.values():
+                _refuse(waiters, refusal)
             if self._health.offline is not None:
                 return
             for log, job in jobs:
@@ -200,8 +200,8 @@ class LogFlusher:
             await asyncio.sleep(OUT_OF_FILES_PAUSE_S)
         finally:
             self._turn = None
-            for told in waiting.values():
-                _refuse(told, ProtocolError(ErrorCode.KAFKA_STORAGE_ERROR, "the flush was broken off"))
+            for waiters in waiting.values():
+                _refuse(waiters, ProtocolError(ErrorCode.KAFKA_STORAGE_ERROR, "the flush was broken off"))
 
     def _run_jobs(self, jobs: list[tuple[Flushable, FlushJob]]) -> None:
         synced: set[str] = set()
@@ -252,17 +252,17 @@ class LogFlusher:
             await asyncio.wait((self._turn,))
 
     async def idle(self) -> None:
-        """Return when nobody waits for a flush any more."""
+        """Return when no flush is wanted."""
         await self._work.idle()
 
 
-def _tell(told: list[asyncio.Future[bool]], is_flushed: bool) -> None:
-    for future in told:
+def _settle(waiters: list[asyncio.Future[bool]], is_flushed: bool) -> None:
+    for future in waiters:
         if not future.done():
             future.set_result(is_flushed)
 
 
-def _refuse(told: list[asyncio.Future[bool]], error: ProtocolError) -> None:
-    for future in told:
+def _refuse(waiters: list[asyncio.Future[bool]], error: ProtocolError) -> None:
+    for future in waiters:
         if not future.done():
             future.set_exception(error)

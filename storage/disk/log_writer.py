@@ -137,7 +137,7 @@ class LogWriter:
                     await asyncio.sleep(OUT_OF_FILES_PAUSE_S)
                     continue
                 self._health.fail(f"write: {error}")
-        if self._health.offline is not None:  # nobody will write what waits
+        if self._health.offline is not None:  # waiting bytes will never be written
             while queue:
                 queue.popleft().handle.unpin()
             self.unwritten_bytes = 0

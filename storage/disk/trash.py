@@ -1,6 +1,6 @@
 """Files and directories that were renamed away and go for good after a delay, in a thread.
 
-Whoever reads a deleted segment keeps its open file; the delay is for readers that look it up again (Kafka's
+A reader of a deleted segment keeps its open file; the delay is for readers that look it up again (Kafka's
 file.delete.delay.ms). What a crash leaves behind is removed at the next start, by its name.
 """
 

@@ -1,7 +1,7 @@
 """Closed segments on their way out of this disk: what one holds, read and checked batch by batch.
 
 The loop says which bytes they are; a thread reads them through a file handle of its own, in short steps, so that
-neither the open files of the log nor the event loop notice. Indexes are built anew from the batches: a copy may begin
+neither the open files of the log nor the event loop notice. Indexes are rebuilt from the batches: a copy may begin
 inside a segment, where the log of another leader was cut elsewhere.
 """
 

@@ -26,7 +26,7 @@ UNDEFINED = EpochEnd(UNDEFINED_EPOCH, UNDEFINED_OFFSET)
 class LeaderEpochCache:
     """Epochs with their start offsets, both strictly growing. It knows whether its checkpoint file says the same.
 
-    Epochs from below the log's start may stay in the file, because whoever reads it drops them.
+    Epochs from below the log's start may stay in the file, because reading drops them.
     """
 
     __slots__ = ("_epochs", "_is_saved", "_starts", "latest_epoch")
@@ -148,7 +148,7 @@ class LeaderEpochCache:
         self._is_saved = True
 
     def not_saved(self) -> None:
-        """The file was not written, or nobody knows what of it is on the device."""
+        """Note that the file was not written, or may not be on the device."""
         self._is_saved = False
 
     def encode(self) -> bytes:

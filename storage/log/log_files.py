@@ -141,7 +141,7 @@ class LogFiles:
     # What of it is not on the device
 
     def renew(self, topic_id: bytes) -> None:
-        """The directory was made anew, with its metadata."""
+        """Note that the directory was made again, with its metadata."""
         self.topic_id = topic_id
         self._is_new = True
 

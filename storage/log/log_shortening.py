@@ -6,8 +6,8 @@ the place of what was cut is scanned after a loss of power. Then the log changes
 once, on the event loop: a rename changes two names and no data. So many at a time are bounded; what is left goes with
 the next call of `delete_old_segments`.
 
-Producers are cut with the log: they are read anew from the newest snapshot or mark at or below the cut and the headers
-behind it.
+Producers are truncated with the log: they are read again from the newest snapshot or mark at or below the cut and the
+headers behind it.
 """
 
 from dataclasses import dataclass
@@ -49,7 +49,7 @@ UNREAD = "its producers have not been read since it was cut"
 
 @dataclass(slots=True, eq=False)
 class LogShortening:
-    """Carries out what a `Cut` or a `RetentionPlan` says of one log. A `Reloadable` while producers are read anew."""
+    """Carries out a `Cut` or a `RetentionPlan` of one log. A `Reloadable` while producers are read again."""
 
     _context: LogContext
     _files: LogFiles
@@ -72,7 +72,7 @@ class LogShortening:
             self._epochs.truncate_from_end(self._ends.log_end)
             return self._ends.log_end
         if offset < self._segments.all[0].base_offset or offset <= self._ends.log_start:
-            offset = min(offset, self._ends.log_start)  # the tiered part of the log diverged, too: it is read anew
+            offset = min(offset, self._ends.log_start)  # the tiered part of the log diverged too: it is read again
             self.truncate_fully_and_start_at(offset, reason)
             return offset
         try:
@@ -177,7 +177,7 @@ class LogShortening:
         return self._segments.all
 
     def plan_replay(self) -> Replay:
-        """How its producers become known anew."""
+        """How its producers are restored."""
         config, history, end_offset = self._files.config, self._history, self._ends.log_end
         mark = history.newest_mark(self._segments.all, end_offset)
         return Replay(
@@ -191,7 +191,7 @@ class LogShortening:
         )
 
     def producers_read(self, producers: ProducerStates) -> None:
-        """They are known anew, as they were when the replay was planned: the log's start may have moved since."""
+        """Take the restored producers. The log's start may have moved since the replay was planned."""
         self._producers.adopt(producers)
         self._producers.advance_log_start(self._ends.log_start)
         self._files.unbar()

@@ -77,7 +77,7 @@ class LogTail:
         self.set_roll_bounds()
 
     def set_roll_bounds(self) -> None:
-        """Look anew at what the active segment may grow to: another one is active, or it was cut."""
+        """Update the size limit after a roll or a truncation of the active segment."""
         active, config = self._segments.active, self._files.config
         if config.remote_storage_enable:
             self._context.rolled[self._files.who] = None

@@ -72,7 +72,7 @@ async def begin(log: BeginningLog, start: Callable[[], None]) -> None:
         del beginnings[directory]
         at_rest.set()
         if not task.cancelled():
-            task.exception()  # the directory's health has it too, where nobody waits any more
+            task.exception()  # the directory's health has it too
 
     task.add_done_callback(ended)
     try:

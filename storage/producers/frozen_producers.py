@@ -35,10 +35,10 @@ class FrozenProducers:
         rows = iter(self._producers.items())
         while some := list(islice(rows, FROZEN_STEP)):
             entries.append(encode_entries([entry_of(producer_id, producer) for producer_id, producer in some]))
-            told = [row for producer_id, producer in some for row in batches_behind_entry(producer_id, producer)]
-            if told:
-                batches.append(encode_batches(told, is_first=not batches))
-            yield len(some) * ENTRY_COST + len(told)
+            behind = [row for producer_id, producer in some for row in batches_behind_entry(producer_id, producer)]
+            if behind:
+                batches.append(encode_batches(behind, is_first=not batches))
+            yield len(some) * ENTRY_COST + len(behind)
         return SnapshotParts(len(self._producers), entries + batches)
 
     def last_records(self) -> dict[int, LastRecord]:

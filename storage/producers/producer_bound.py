@@ -59,7 +59,7 @@ class ProducerBound:
         self.turn = max(self.turn, now_ms // TURN_MS)
 
     def queue(self, producers: Remembering) -> None:
-        """Look anew where a log belongs that may have producers."""
+        """Update the place of a log that may have producers."""
         turn = self._turn_of(producers.idlest())
         if turn == self._queued.get(producers):
             return

@@ -1,6 +1,6 @@
-"""After a cut, a log's producers are what the rest of the log says: read anew, in a thread where that is much.
+"""Restores a log's producers after a truncation from the rest of the log, in a thread where that is long.
 
-A log that waits for the thread is barred: it takes no batch, whose sequence nobody could check, and is not cut again.
+A log that waits for the thread takes no batch, because its sequence could not be checked, and is not truncated again.
 """
 
 import asyncio

@@ -41,7 +41,7 @@ class Remembering(Protocol):
 
 @dataclass(slots=True, frozen=True)
 class Replay:
-    """A log's producers read anew, while the log stands still; `producers` begin empty."""
+    """Reads a log's producers again while the log does not change; `producers` begin empty."""
 
     directory: str
     segments: list[Segment]

@@ -327,7 +327,7 @@ class ProducerStates:
         self.took_in(log_start_offset)
 
     def reset(self, end_offset: int) -> None:
-        """Forget everything: before a snapshot is loaded, or because the log begins anew at `end_offset`."""
+        """Forget everything, before a snapshot is loaded or because the log starts over at `end_offset`."""
         self._removed(len(self._producers))
         self._producers.clear()
         self._idle.clear()

@@ -1,4 +1,4 @@
-"""The scan after an unclean stop: believes batches, not lengths, and builds anew all that follows from them."""
+"""The scan after an unclean stop: trusts batches, not lengths, and rebuilds everything that is derived from them."""
 
 import contextlib
 
@@ -95,7 +95,7 @@ class LogScan:
             return nothing_indexed(segment.base_offset)
 
     def _prepare(self, first: int, part: IndexedPart) -> None:
-        """Epochs and producers as they stood where the scan begins; later snapshots are written anew."""
+        """Load epochs and producers as of the scan's start; later snapshots are written again."""
         start_offset = self.log_end_offset = part.end_offset
         self.epochs.truncate_from_end(start_offset)
         for offset in [offset for offset in self.snapshots if offset > start_offset]:

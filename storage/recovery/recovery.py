@@ -3,7 +3,7 @@
 Everything here runs in a thread and touches the disk and its arguments alone. After an unclean stop every segment from
 the recovery point on is scanned: sizes, magic, CRC, growing offsets. The log ends with the last sound batch; what
 comes after is cut, later segments go, and indexes, producer state, leader epochs and aborted transactions are built
-anew from the batches. Segments below the recovery point were fsynced with their indexes and are trusted.
+again from the batches. Segments below the recovery point were fsynced with their indexes and are trusted.
 """
 
 import contextlib
@@ -68,9 +68,9 @@ def first_to_scan(base_offsets: list[int], recovery_point: int) -> int:
 def load_log(disk: Disk, open_files: OpenFiles, audit: AuditPermits, given: RecoveryInput) -> LoadedLog:
     """The partition in `given.directory`. OSError when the disk fails.
 
-    The topic id is ZERO_UUID when the metadata file is missing or damaged: whoever opens the log decides about it.
+    The topic id is ZERO_UUID when the metadata file is missing or damaged; the caller decides about such a log.
     Where trusted bytes turn out to be damaged, everything is scanned. Raises NotAgreed before anything is cut that
-    `audit` does not permit yet: call it anew then.
+    `audit` does not permit yet: call it again then.
     """
     try:
         return _load(disk, open_files, audit, given)

@@ -22,7 +22,7 @@ class Pin(Protocol):
         ...
 
     def cut_short(self) -> str:
-        """Be told that bytes that were promised cannot be read; the file's name, for the log."""
+        """Note that promised bytes cannot be read; returns the file's name for the log."""
         ...
 
 

@@ -241,7 +241,7 @@ class Segment:
             self.max_timestamp, self.max_timestamp_offset = largest
 
     def recovered(self, bytes_since_index: int, transaction_bytes: int) -> None:
-        """The scan after an unclean stop has built its indexes anew."""
+        """Note that the scan after an unclean stop has rebuilt the indexes."""
         self.bytes_since_index = bytes_since_index
         self.transaction_bytes = transaction_bytes
 
@@ -259,7 +259,7 @@ class Segment:
         """Of all its records; read from the last entry of the time index where the segment is closed."""
         if self.max_timestamp == UNKNOWN:
             times = self.indexes.times
-            if self.max_timestamp == UNKNOWN:  # building the indexes anew tells it, too
+            if self.max_timestamp == UNKNOWN:  # rebuilding the indexes finds it too
                 self.max_timestamp, self.max_timestamp_offset = times.last_timestamp, times.last_offset
         return LargestTimestamp(self.max_timestamp, self.max_timestamp_offset)
 
@@ -399,7 +399,7 @@ class LoadIndexes:
             for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX):
                 self._files.append(disk.open(segment.stem + suffix))
             for file in self._files:
-                file.pread(INDEX_BYTES_MAX, 0)  # whoever searches them finds them in memory
+                file.pread(INDEX_BYTES_MAX, 0)  # so that searches find them in memory
             offset_file, time_file = self._files
             indexes.load(offset_file, time_file, segment.size)
         except (FileNotFoundError, ValueError):

@@ -69,13 +69,13 @@ AS_OF = "(as of 2023-11-14T22:13:20Z)"
 @pytest.mark.parametrize(
     ("objects", "position", "wanted"),
     [
-        (0, {}, [EMPTY, "no export tells whether it ever had records"]),
-        (2, {}, [f"{EMPTY}; 2 segment objects are there, and nobody can tell what they hold",
-                 "no export tells whether it ever had records"]),
+        (0, {}, [EMPTY, "no export shows whether it ever had records"]),
+        (2, {}, [f"{EMPTY}; 2 segment objects are there, whose content is not known",
+                 "no export shows whether it ever had records"]),
         (0, {"high_watermark": 0, "tier_end_offset": 0}, []),
         (0, {"high_watermark": 40}, [EMPTY, f"records 0 to 39 were on the brokers alone {AS_OF}"]),
         (1, {"high_watermark": 40, "tier_end_offset": 30},
-         [f"{EMPTY}; 1 segment objects are there, and nobody can tell what they hold",
+         [f"{EMPTY}; 1 segment objects are there, whose content is not known",
           f"records 0 to 29 were in the object store {AS_OF}, and its manifest is gone",
           f"records 30 to 39 were on the brokers alone {AS_OF}"]),
         (0, {"high_watermark": 30, "tier_end_offset": 30, "log_start_offset": 10},

@@ -34,8 +34,8 @@ def child(tmp_path: Path) -> tuple[Supervisor, Child, list[str]]:
 def lives(supervisor: Supervisor, child: Child, work: Callable[[int], int], monkeypatch: pytest.MonkeyPatch) -> None:
     """One life of the child: it does `work` with its pipe and ends with what that returns."""
 
-    def become(_: object, told_fd: int) -> None:
-        os._exit(work(told_fd))
+    def become(_: object, status_fd: int) -> None:
+        os._exit(work(status_fd))
 
     monkeypatch.setattr(supervisor, "_become", become)
     supervisor._start(child)

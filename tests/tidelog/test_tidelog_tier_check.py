@@ -21,7 +21,7 @@ from tidelog.tier import access as tier_access
 from tidelog.tier import check as tier_check
 from tidelog.tier.access import Answers, store_trouble
 from tidelog.tier.check import LOOKS, PATIENT_LOOKS, Patience, check_partition
-from tidelog.tier.waiting import FIRST_S, told
+from tidelog.tier.waiting import FIRST_S, reported_wait
 from tiering.shard.description import BrokerTier
 from tiering.upkeep.checking import Disagreement, State
 
@@ -149,12 +149,12 @@ def test_it_is_said_again_and_no_more_after_the_end() -> None:
         if len(said) == 2:
             twice.set()
 
-    with told(say, "somebody", 90.0, first_s=0.0, every_s=0.01):
+    with reported_wait(say, "somebody", 90.0, first_s=0.0, every_s=0.01):
         assert twice.wait(30)
     told_before = len(said)
-    assert "waiting-told" not in {thread.name for thread in threading.enumerate()}
+    assert "reported-wait" not in {thread.name for thread in threading.enumerate()}
     assert said[:2] == ["waiting for somebody, for up to 90 s", "waiting for somebody, for up to 90 s (0 s so far)"]
-    with told(say, "nobody"):
+    with reported_wait(say, "nobody"):
         pass
     assert len(said) == told_before, "what is quick is not told of"
 

@@ -84,7 +84,7 @@ async def test_an_object_that_nobody_names_is_harmless() -> None:
     objects[SegmentId(7, uuid_of(99))] = 5
     (found,) = compare(state, manifest, objects)
     assert found.is_harmless
-    assert "named by nobody" in found.text
+    assert "is unreferenced" in found.text
 
 
 async def test_a_manifest_that_is_behind_or_ahead_or_absent() -> None:

@@ -180,7 +180,7 @@ class Rounds:
         pause: Callable[[], None],
         progress: Callable[[int, int], None],
     ) -> None:
-        """`bytes_per_second` 0 is without a throttle; `progress` is told how many moves are left, and how many run."""
+        """`bytes_per_second` 0 is no throttle; `progress` is called with the numbers of remaining and running moves."""
         self._moves = moves
         self._at_once = at_once
         self._rate = bytes_per_second
@@ -190,15 +190,15 @@ class Rounds:
     def run(self, waiting: Sequence[PlacedPartition], mine: Callable[[Key, Moving], bool]) -> None:
         """Move all of `waiting`, and see every reassignment that is `mine` to its end. Raises Refused."""
         left = list(waiting)
-        told = (-1, -1)
+        reported = (-1, -1)
         while True:
             running = {key: moving for key, moving in self._moves.running().items() if mine(key, moving)}
             if left and len(running) <= self._at_once // 2:
                 some, left = left[: self._at_once - len(running)], left[self._at_once - len(running) :]
                 self._begin(some, running)
                 continue
-            if told != (told := (len(left) + len(running), len(running))):
-                self._progress(*told)
+            if reported != (reported := (len(left) + len(running), len(running))):
+                self._progress(*reported)
             if not running and not left:
                 return
             self._pause()

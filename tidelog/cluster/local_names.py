@@ -19,7 +19,7 @@ WAIT_S = 3.0  # a name service that is far away may take longer to say no
 
 
 def names_of(tenant_id: str, brokers: Iterable[int], domain: str) -> list[str]:
-    """Every host name that a tenant's clients are told."""
+    """Every host name that a tenant's clients may get."""
     return [bootstrap_host(tenant_id, domain), *(broker_host(broker, tenant_id, domain) for broker in brokers)]
 
 

@@ -30,7 +30,7 @@ class Child:
     answer_at: float | None = None
     last_exit: str = ""
     reason: str = ""  # why it ended by itself, in its own words
-    told_fd: int = -1
+    status_fd: int = -1
     waiting: list[Answer] = field(default_factory=list)
 
     @property

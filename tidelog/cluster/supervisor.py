@@ -40,7 +40,7 @@ ROLES = ("controller", "broker", "proxy")  # in the order of their start
 # A controller alone cannot be ready: the next `start` helps it.
 START_ANSWER_S = {"broker": 30.0, "proxy": 10.0, "controller": 5.0}
 CONTROL_CONNECTIONS_MAX = 64
-TOLD_BYTES_MAX = 4_096
+STATUS_BYTES_MAX = 4_096
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGCHLD)
 
 logger = logging.getLogger(__name__)
@@ -110,7 +110,7 @@ class Supervisor:
     def _start(self, child: Child) -> None:
         ready_read, ready_write = os.pipe()
         flush_streams()
-        # A node that is told to stop before it has run at all would take that as its parent's, and tell it to end.
+        # A node that gets a signal before its own handlers are set would run its parent's.
         signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
         try:
             pid = os.fork()
@@ -123,8 +123,8 @@ class Supervisor:
         child.pid, child.ready, child.stopping = pid, False, False
         child.started_at, child.restart_at, child.kill_at = time.monotonic(), None, None
         os.set_blocking(ready_read, False)
-        child.told_fd = ready_read
-        self._selector.register(ready_read, selectors.EVENT_READ, lambda fd: self._told(child))
+        child.status_fd = ready_read
+        self._selector.register(ready_read, selectors.EVENT_READ, lambda fd: self._read_status(child))
 
     def _become(self, node: NodeLayout, ready_fd: int) -> NoReturn:
         """In the forked process: be the node. Nothing of the supervisor may stay open here."""
@@ -149,26 +149,26 @@ class Supervisor:
             if node.role == "proxy":
                 from tidelog.nodes.proxy_process import run_proxy  # noqa: PLC0415  imported already
 
-                status = run_proxy(settings, told_fd=ready_fd, life_fd=self._life_read)
+                status = run_proxy(settings, status_fd=ready_fd, life_fd=self._life_read)
             else:
                 from tidelog.nodes.node_process import run_node  # noqa: PLC0415
 
-                status = run_node(node.role, settings, told_fd=ready_fd, life_fd=self._life_read)
+                status = run_node(node.role, settings, status_fd=ready_fd, life_fd=self._life_read)
         except BaseException:
             logging.getLogger(__name__).exception("node ended")
         finally:
             flush_streams()
             os._exit(status)
 
-    def _told(self, child: Child) -> None:
-        """A child says that it is ready, or why it ends; or its end of the pipe closed."""
-        if child.told_fd < 0:  # closed by an event of the same turn
+    def _read_status(self, child: Child) -> None:
+        """Read a child's status: it is ready, why it ends, or its end of the pipe has closed."""
+        if child.status_fd < 0:  # closed by an event of the same turn
             return
         try:
-            told = os.read(child.told_fd, TOLD_BYTES_MAX)
+            data = os.read(child.status_fd, STATUS_BYTES_MAX)
         except BlockingIOError:
             return
-        for line in told.decode(errors="replace").splitlines():
+        for line in data.decode(errors="replace").splitlines():
             word, _, rest = line.partition(" ")
             if word == "fatal":
                 child.reason = rest
@@ -177,7 +177,7 @@ class Supervisor:
                 self._answer_waiting(child)
                 if not self._announced and all(c.ready for c in self._children.values()):
                     self._complete()
-        if not told:
+        if not data:
             self._hear_no_more(child)
 
     def _complete(self) -> None:
@@ -185,8 +185,8 @@ class Supervisor:
         if not self._tenants:
             self._announced = True
             more = ready_lines(self._root, self._layout, detached=False)
-            for told in (f"ready bootstrap={self._layout.bootstrap}", *more):
-                self._say(told)
+            for text in (f"ready bootstrap={self._layout.bootstrap}", *more):
+                self._say(text)
         elif self._tenants_making is None:
             line = [sys.executable, "-m", "tidelog.admin.tenant_making", str(self._root), *self._tenants]
             self._tenants_making = subprocess.Popen(
@@ -210,10 +210,10 @@ class Supervisor:
                 self._say(line)
 
     def _hear_no_more(self, child: Child) -> None:
-        if child.told_fd >= 0:
-            self._selector.unregister(child.told_fd)
-            os.close(child.told_fd)
-            child.told_fd = -1
+        if child.status_fd >= 0:
+            self._selector.unregister(child.status_fd)
+            os.close(child.status_fd)
+            child.status_fd = -1
 
     def _signalled(self, fd: Any) -> None:
         numbers = os.read(fd, 4096)
@@ -234,8 +234,8 @@ class Supervisor:
     def _ended(self, child: Child, code: int) -> None:
         expected = child.stopping or not child.wanted
         child.last_exit = f"signal {-code}" if code < 0 else f"status {code}"
-        if child.told_fd >= 0:  # its last words may have come with the news of its end
-            self._told(child)
+        if child.status_fd >= 0:  # its last words may have come with the news of its end
+            self._read_status(child)
             self._hear_no_more(child)
         lived_s = time.monotonic() - child.started_at
         child.pid, child.ready, child.stopping, child.kill_at = 0, False, False, None

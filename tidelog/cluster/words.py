@@ -15,7 +15,7 @@ def ready_lines(root: Path, layout: ClusterLayout, *, detached: bool) -> list[st
     """For a cluster that serves: files, metrics, a first command, and how it is stopped."""
     command, where = command_name(), data_option(root)
     stop = f"{command} down{where}"
-    told = {
+    lines = {
         "data": f"{root}  (kept: the next `up` there goes on with it)",
         "logs": str(root / LOGS / "NODE.log"),
         "metrics": f"http://{HOST}:PORT/metrics with PORT {_metrics(layout)}",
@@ -23,7 +23,7 @@ def ready_lines(root: Path, layout: ClusterLayout, *, detached: bool) -> list[st
         "": f"{command} ps{where}",
         "stop": stop if detached else f"Ctrl-C, or {stop}",
     }
-    return [f"{name:8} {text}" for name, text in told.items()]
+    return [f"{name:8} {text}" for name, text in lines.items()]
 
 
 def stopping_line(layout: ClusterLayout) -> str:

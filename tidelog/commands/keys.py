@@ -85,7 +85,7 @@ def renew(
         try:
             _write(out, made)
         except OSError as error:
-            fail(f"{out}: {error.strerror}; the key has a new secret that nobody knows: renew it again")
+            fail(f"{out}: {error.strerror}; the key's new secret is lost: renew it again")
     _show(made, out, as_json)
 
 

@@ -93,7 +93,7 @@ def export(
             include_headers=headers,
             orphan_hours=orphan_hours,
         )
-        options.check()  # what cannot be meant, or is not there, is told before a session is made
+        options.check()  # reports invalid options and missing files before a session is made
         look(options, passes_over_damage=True)
         try:
             table_ = open_table(options)

@@ -70,7 +70,7 @@ def verify(
         options = VerifyOptions(
             **chosen, deep=deep, ledger=_ledger(ledger), keep_keys=keys is not None, known_keys=_known_keys(keys)
         )
-        options.reading()  # what cannot be meant is told before a session is made
+        options.reading()  # reports invalid options before a session is made
         if report is not None:
             _check_writable(f"--report {report}", report, make=True)
         if keys is not None:

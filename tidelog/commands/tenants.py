@@ -129,7 +129,7 @@ def move(
     data: Data = DEFAULT_DATA,
     as_json: Json = False,
 ) -> None:
-    """Move a live tenant to another cell, a few partitions at a time. The controllers do it, whoever waits."""
+    """Move a live tenant to another cell, a few partitions at a time. The controllers do it; waiting is optional."""
     with tenant_admin(bootstrap, data, command_config) as admin:
         (row,) = admin.tenants([name])
         target = admin.move_tenant(row["id"], cell)
@@ -155,15 +155,15 @@ def parse_limits(texts: list[str] | None) -> dict[str, int]:
 
 def _watch(admin: TenantAdmin, tenant_id: str, state: str) -> None:
     """Until the tenant is no longer in that state; tells how far it is on standard error."""
-    told: dict[str, Any] = {}
+    shown: dict[str, Any] = {}
     try:
         while True:
             rows = [row for row in admin.tenants() if row["id"] == tenant_id and row["state"] == state]
             if not rows:
                 return
             now = {key: rows[0][key] for key in ("topics", "partitions_to_move", "partitions_moving")}
-            if now != told:
-                told = now
+            if now != shown:
+                shown = now
                 left = f"{now['topics']} topics" if state == "deleting" else f"{now['partitions_to_move']} partitions"
                 print(f"tenant {rows[0]['tenant']}: {left} left", file=sys.stderr, flush=True)
             time.sleep(LOOK_S)

@@ -99,14 +99,14 @@ def commit_offsets(
         except DamagedEvents as error:
             fail(str(error))
     with admin_client(bootstrap, data, command_config) as client:
-        told = commit(client, offsets)
-    report = {"groups": len({event["group"] for event in offsets}), "offsets": len(offsets), "not_committed": told}
+        problems = commit(client, offsets)
+    report = {"groups": len({event["group"] for event in offsets}), "offsets": len(offsets), "not_committed": problems}
     if as_json:
         print(json.dumps(report))
     else:
         show([report], as_json=False, columns=["groups", "offsets"])
-        _tell(told)
-    if told:
+        _tell(problems)
+    if problems:
         raise typer.Exit(1)
 
 
@@ -120,23 +120,23 @@ def commit(client: AdminClient, offsets: Iterable[dict[str, Any]]) -> list[str]:
     for event in offsets:
         place = TopicPartition(event["topic"], event["partition"])
         by_group.setdefault(event["group"], {})[place] = OffsetAndMetadata(event["offset"], event["metadata"], -1)
-    told: list[str] = []
+    problems: list[str] = []
     for group, wanted in by_group.items():
         try:
             present = client.list_group_offsets({group: list(wanted)})[group]
             missing = {p: offset for p, offset in wanted.items() if p not in present or present[p].offset < 0}
             if len(missing) < len(wanted):
-                told.append(f"group {group} has committed {len(wanted) - len(missing)} of its partitions anew")
+                problems.append(f"group {group} has committed {len(wanted) - len(missing)} of its partitions itself")
             results = client.alter_group_offsets(group, missing) if missing else {}
         except KafkaError as error:
-            told.append(f"group {group}: its offsets are not committed: {error}")
+            problems.append(f"group {group}: its offsets are not committed: {error}")
             continue
-        told += [
+        problems += [
             f"group {group}: {place.topic}-{place.partition} is not committed: {_name_of(result)}"
             for place, result in results.items()
             if _name_of(result) != "NoError"
         ]
-    return told
+    return problems
 
 
 def _name_of(result: Any) -> str:

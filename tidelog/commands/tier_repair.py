@@ -206,11 +206,11 @@ def _check_newest(
     late, silent = late_partitions(client, store, root, found)
     for index, reason in silent.items():
         print(f"whether the manifest of partition {index} is the newest is not known: {reason}", file=sys.stderr)
-    told = [f"partition {index}: {text}" for index, text in late.items()]
-    if told and not allow_holes:
+    problems = [f"partition {index}: {text}" for index, text in late.items()]
+    if problems and not allow_holes:
         words = "try again when `tidelog tier check` agrees, or take what it shows with --allow-holes"
-        fail(f"{found.name} cannot be restored as {name}: {'; '.join(told)}; {words}")
-    return told
+        fail(f"{found.name} cannot be restored as {name}: {'; '.join(problems)}; {words}")
+    return problems
 
 
 def _check_whole(

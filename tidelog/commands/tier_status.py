@@ -1,4 +1,4 @@
-"""`tidelog tier status | ls`: how far the tier has come and what it holds, told by brokers; the store may be down."""
+"""`tidelog tier status | ls`: the tier's progress and content as reported by brokers; the store may be down."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ PORT_MAX = 65_535
 
 
 def parse_listeners(values: SettingValues) -> tuple[Listen, ...]:
-    """Every listener with what clients are told of it. SettingError names what is missing, wrong or not safe."""
+    """Every listener with its advertised address. SettingError names what is missing, wrong or not safe."""
     node, common = values.group(NodeSettings), values.group(TlsSettings)
     bound = _named_addresses(node.listeners, "listeners")
     advertised = _named_addresses(node.advertised_listeners, "advertised.listeners")

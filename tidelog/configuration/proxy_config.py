@@ -104,7 +104,7 @@ def _networks(texts: tuple[str, ...], name: str) -> Networks:
 
 
 def _check_certificates(config: ProxyConfig) -> None:
-    """Before anything runs, so that the operator is told and not a worker's log."""
+    """Check before anything runs, so that the operator sees the error instead of a worker's log."""
     try:
         if config.certificate is not None:
             server_context(config.certificate)

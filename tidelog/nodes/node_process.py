@@ -60,11 +60,11 @@ class Node(Protocol):
     def health_problem(self) -> str | None: ...
 
 
-def run_node(role: str, settings: Mapping[str, str], *, told_fd: int = -1, life_fd: int = -1) -> int:
-    """Run a node until it is told to stop; its exit status.
+def run_node(role: str, settings: Mapping[str, str], *, status_fd: int = -1, life_fd: int = -1) -> int:
+    """Run a node until a signal stops it; returns its exit status.
 
-    `told_fd` gets a line when the node serves, and one when it ends by itself that says why. `life_fd` is read: its end
-    means that the parent is gone.
+    The node writes a line to `status_fd` when it serves, and one with the cause when it ends by itself. The end of
+    `life_fd` means that the parent has ended.
     """
     values = NODE_SETTINGS.values(settings)
     own = values.group(NodeSettings)
@@ -74,7 +74,7 @@ def run_node(role: str, settings: Mapping[str, str], *, told_fd: int = -1, life_
     def fail(reason: str) -> None:
         logger.critical("node stops: %s", reason)
         fatal.append(reason)
-        _tell(told_fd, f"fatal {' '.join(reason.split())[:REASON_CHARACTERS_MAX]}")
+        _report(status_fd, f"fatal {' '.join(reason.split())[:REASON_CHARACTERS_MAX]}")
 
     gc.set_threshold(*GARBAGE_ROUNDS)
     try:
@@ -85,7 +85,7 @@ def run_node(role: str, settings: Mapping[str, str], *, told_fd: int = -1, life_
             StackSampling(watch, log_held(watch)),
             asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
         ):
-            runner.run(_run(role, settings, descriptors, watch, fail, told_fd, life_fd))
+            runner.run(_run(role, settings, descriptors, watch, fail, status_fd, life_fd))
     except (SettingError, DirectoryInUse) as error:
         fail(str(error))
     return EXIT_FATAL if fatal else 0
@@ -97,7 +97,7 @@ async def _run(
     descriptors: int,
     watch: LoopWatch,
     fatal: Callable[[str], None],
-    told_fd: int,
+    status_fd: int,
     life_fd: int,
 ) -> None:
     values = NODE_SETTINGS.values(settings)
@@ -144,7 +144,7 @@ async def _run(
     except OSError as error:
         fail(f"tidelog.metrics.listener: {page} cannot be bound: {os.strerror(error.errno or 0)}")
         return
-    starting = asyncio.create_task(_start(node, told_fd, fail))
+    starting = asyncio.create_task(_start(node, status_fd, fail))
     await ended.wait()
     if not starting.done():
         starting.cancel()
@@ -155,13 +155,13 @@ async def _run(
     await endpoint.stop()
 
 
-def _tell(told_fd: int, line: str) -> None:
-    if told_fd >= 0:
+def _report(status_fd: int, line: str) -> None:
+    if status_fd >= 0:
         with contextlib.suppress(OSError):
-            os.write(told_fd, line.encode() + b"\n")
+            os.write(status_fd, line.encode() + b"\n")
 
 
-async def _start(node: Node, told_fd: int, fail: Callable[[str], None]) -> None:
+async def _start(node: Node, status_fd: int, fail: Callable[[str], None]) -> None:
     try:
         await node.start()
         await node.wait_ready()
@@ -177,7 +177,7 @@ async def _start(node: Node, told_fd: int, fail: Callable[[str], None]) -> None:
     gc.collect()
     gc.freeze()  # modules, schemas and the first state never die: no collection looks at them again
     logger.info("node serves")
-    _tell(told_fd, "ready")
+    _report(status_fd, "ready")
 
 
 def _parent_gone(loop: asyncio.AbstractEventLoop, life_fd: int, ended: Callable[[], None]) -> None:

@@ -65,16 +65,16 @@ class Child:
     slot: int
     ready_fd: int
     born: float
-    told_to_stop: bool = False
+    is_stopping: bool = False
     kill_at: float = field(default=float("inf"))
 
 
 def run_proxy(
-    settings: Mapping[str, str], *, reread: Reread | None = None, told_fd: int = -1, life_fd: int = -1
+    settings: Mapping[str, str], *, reread: Reread | None = None, status_fd: int = -1, life_fd: int = -1
 ) -> int:
     """Run a proxy until it is told to stop; its exit status. `reread` gives the settings for a rolling restart.
 
-    `told_fd` gets a line when the proxy serves, and one when it ends by itself that says why. `life_fd` is read: its
+    `status_fd` gets a line when the proxy serves, and one when it ends by itself that says why. `life_fd` is read: its
     end means that the process which started this proxy is gone.
     """
     values = NODE_SETTINGS.values(settings)
@@ -83,10 +83,10 @@ def run_proxy(
     try:
         with held_directory(data_directory(values)):
             config = within_descriptors(proxy_config(settings), raise_limit())
-            return ProxyParent(settings, config, reread or (lambda: settings), told_fd, life_fd).run()
+            return ProxyParent(settings, config, reread or (lambda: settings), status_fd, life_fd).run()
     except (SettingError, DirectoryInUse) as error:
         logger.critical("node stops: %s", error)
-        _tell(told_fd, f"fatal {' '.join(str(error).split())}")
+        _report(status_fd, f"fatal {' '.join(str(error).split())}")
         return EXIT_FATAL
 
 
@@ -94,10 +94,10 @@ class ProxyParent:
     """Does nothing but start, watch and end processes; it has no event loop, so that forking is safe."""
 
     def __init__(
-        self, settings: Mapping[str, str], config: ProxyConfig, reread: Reread, told_fd: int, life_fd: int
+        self, settings: Mapping[str, str], config: ProxyConfig, reread: Reread, status_fd: int, life_fd: int
     ) -> None:
         self._settings, self._config, self._reread = settings, config, reread
-        self._told_fd, self._life_fd = told_fd, life_fd
+        self._told_fd, self._life_fd = status_fd, life_fd
         slots = WORKER_SLOTS + 2 * config.workers  # while workers are replaced there are two of each
         self._memory = mmap.mmap(-1, SharedState.bytes_for(slots))
         self._shared = SharedState(memoryview(self._memory), os.urandom(32))
@@ -110,7 +110,7 @@ class ProxyParent:
         self._wake_fds = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._life_fds = os.pipe2(os.O_CLOEXEC)  # its end tells children that their parent is gone
         self._stopping = self._hurry_wanted = self._replace_wanted = self._reload_wanted = False
-        self._told = False
+        self._announced = False
         self._turns: list[int] = []  # who is still to be replaced
 
     def run(self) -> int:
@@ -179,10 +179,10 @@ class ProxyParent:
         for other in self._children.values():
             if other.index == child.index and other is not child:
                 self._stop(other)
-        if not self._told and self._all_ready():
-            self._told = True
+        if not self._announced and self._all_ready():
+            self._announced = True
             logger.info("node serves", extra={"port": self._config.listen[1]})
-            _tell(self._told_fd, "ready")
+            _report(self._told_fd, "ready")
 
     def _all_ready(self) -> bool:
         serving = {child.index for child in self._children.values() if child.ready_fd < 0}
@@ -212,12 +212,12 @@ class ProxyParent:
             slot.release()
         if self._stopping:
             return
-        if child.told_to_stop:
+        if child.is_stopping:
             if child.index == STEWARD:
                 self._due[STEWARD] = time.monotonic()
             return
         logger.error("a process of the proxy died", extra={"part": _name(child.index), "status": status})
-        if any(other.index == child.index and not other.told_to_stop for other in self._children.values()):
+        if any(other.index == child.index and not other.is_stopping for other in self._children.values()):
             self._turns = []  # it was to replace one that still serves
             return
         now = time.monotonic()
@@ -265,8 +265,8 @@ class ProxyParent:
                 _send(child.pid, _HURRY)
 
     def _stop(self, child: Child) -> None:
-        if not child.told_to_stop:
-            child.told_to_stop = True
+        if not child.is_stopping:
+            child.is_stopping = True
             child.kill_at = time.monotonic() + self._config.limits.drain_s + STOP_GRACE_S
             _send(child.pid, signal.SIGTERM)
 
@@ -296,7 +296,7 @@ class ProxyParent:
         if index == STEWARD:  # two would write to one directory, so it ends first
             for child in self._children.values():
                 if child.index == STEWARD:
-                    child.told_to_stop = True
+                    child.is_stopping = True
                     child.kill_at = time.monotonic() + STOP_GRACE_S
                     _send(child.pid, signal.SIGTERM)
             return
@@ -417,7 +417,7 @@ def _send(pid: int, number: int) -> None:
         os.kill(pid, number)
 
 
-def _tell(told_fd: int, line: str) -> None:
-    if told_fd >= 0:
+def _report(status_fd: int, line: str) -> None:
+    if status_fd >= 0:
         with contextlib.suppress(OSError):
-            os.write(told_fd, line.encode() + b"\n")
+            os.write(status_fd, line.encode() + b"\n")

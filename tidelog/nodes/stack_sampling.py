@@ -1,7 +1,7 @@
 """Takes the samples of `common.loop_watch` in a node's process: a signal after each few milliseconds of CPU time.
 
-The signal comes to whoever burns CPU; its handler runs on the main thread, between two instructions of whatever the
-loop is doing. An idle process gets no signal.
+The kernel sends the signal to a thread that uses CPU; its handler runs on the main thread, between two instructions of
+the loop's callback. An idle process gets no signal.
 """
 
 from __future__ import annotations

@@ -52,9 +52,9 @@ class Interruption:
             return
         handler = signal.getsignal(signal.SIGINT)
         self._listen()
-        signals, told = socket.socketpair()
-        told.setblocking(False)
-        wakeup = signal.set_wakeup_fd(told.fileno(), warn_on_full_buffer=False)
+        signals, wakeup_end = socket.socketpair()
+        wakeup_end.setblocking(False)
+        wakeup = signal.set_wakeup_fd(wakeup_end.fileno(), warn_on_full_buffer=False)
         watch = threading.Thread(target=self._watch, args=(signals,), name="interruption", daemon=True)
         watch.start()
         try:
@@ -75,10 +75,10 @@ class Interruption:
                 _flush_output()
             self._done.set()
             signal.set_wakeup_fd(wakeup)
-            told.shutdown(socket.SHUT_WR)
+            wakeup_end.shutdown(socket.SHUT_WR)
             watch.join()
             signals.close()
-            told.close()
+            wakeup_end.close()
             signal.signal(signal.SIGINT, handler)
         if self.heard:
             raise typer.Exit(EXIT_INTERRUPTED)

@@ -176,7 +176,7 @@ def open_session(name: str, master: str | None, settings: dict[str, str], *, ver
     submitted = SUBMITTED in os.environ
     builder: Any = SparkSession.builder.appName(name)
     if not submitted:
-        try:  # what ends a job is told in one line, so Java says nothing unless it was asked for
+        try:  # what ends a job is messages in one line, so Java says nothing unless it was asked for
             log_settings = quiet_java(java_directory(), "error" if verbose else "off")
         except NoJava as error:
             fail(str(error))
@@ -243,7 +243,7 @@ _FOR_ALL = {
 def look(
     options: JobOptions, source: dict[str, str] | None = None, *, passes_over_damage: bool = False
 ) -> list[PartitionContents]:
-    """What the bucket holds of what was chosen. Quick, so that what is wrong is told before a session is made.
+    """What the bucket holds of what was chosen. Quick, so that what is wrong is messages before a session is made.
 
     Raises OptionError, StoreError, InvalidStoreUri, and unless the job `passes_over_damage` DamagedManifest.
     """
@@ -290,11 +290,11 @@ def _innermost(error: Exception) -> str:
     What our own errors say is whole without the names of their classes.
     """
     lines = [line for line in str(error).splitlines() if line.strip()]
-    told = [line.strip() for line in lines if _PYTHON_ERROR.match(line.strip())]
-    if told and _OWN_ERROR.match(told[-1]):
-        return _in_words_of_commands(_OWN_ERROR.sub("", told[-1]))
-    told = told or _after_traces(lines) or [line.strip() for line in lines[:1] if _TRACE not in line]
-    return "Spark: " + (told or [type(error).__name__])[-1]
+    messages = [line.strip() for line in lines if _PYTHON_ERROR.match(line.strip())]
+    if messages and _OWN_ERROR.match(messages[-1]):
+        return _in_words_of_commands(_OWN_ERROR.sub("", messages[-1]))
+    messages = messages or _after_traces(lines) or [line.strip() for line in lines[:1] if _TRACE not in line]
+    return "Spark: " + (messages or [type(error).__name__])[-1]
 
 
 def _after_traces(lines: Sequence[str]) -> list[str]:

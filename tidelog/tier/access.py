@@ -14,7 +14,7 @@ from object_store.errors import NoStore, ObjectMissing, StoreError
 from object_store.limits import StoreLimits
 from object_store.uri import InvalidStoreUri, parse_uri
 from tidelog.output import EXIT_USAGE, fail
-from tidelog.tier.waiting import told
+from tidelog.tier.waiting import reported_wait
 from tiering.bucket.keys import TierRoot
 from tiering.bucket.segment import TieredSegment
 from tiering.shard.description import BrokerTier, StoreStatus, decode_broker, decode_page
@@ -73,7 +73,7 @@ def ask_brokers(client: AdminClient) -> Answers:
 
 
 def read_state(client: AdminClient, topic_id: bytes, partition: int) -> State | str:
-    """What `__tier_state` holds of a partition; or why it cannot be told."""
+    """A partition's state in `__tier_state`, or why it is not known."""
     from kafka.errors import KafkaError  # noqa: PLC0415
 
     segments: list[TieredSegment] = []
@@ -141,7 +141,10 @@ def store_trouble(answers: Answers, uri: str | None, say: Callable[[str], None])
     try:
         place = parse_uri(_place(answers, uri))
         limit_s = 2 * limits.file_timeout_s if place.kind == "file" else limits.s3_call_s  # it is opened, then asked
-        with told(say, f"the object store {place.name} to answer", limit_s), BlockingStore(place, limits) as opened:
+        with (
+            reported_wait(say, f"the object store {place.name} to answer", limit_s),
+            BlockingStore(place, limits) as opened,
+        ):
             opened.head(TierRoot(answers.cluster_id).cluster_file)
     except InvalidStoreUri as error:
         fail(f"--tier: {error}", EXIT_USAGE)

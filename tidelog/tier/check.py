@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from object_store.errors import ObjectMissing, StoreError
 from tidelog.tier.access import read_state
-from tidelog.tier.waiting import told
+from tidelog.tier.waiting import reported_wait
 from tiering.bucket.keys import SegmentKey
 from tiering.manifests.manifest import DamagedManifest, Manifest, read_manifest
 from tiering.upkeep.checking import Disagreement, State, compare
@@ -76,7 +76,7 @@ def _is_behind(found: list[Disagreement]) -> bool:
 def _compare(
     store: BlockingStore, root: TierRoot, path: PartitionPath, state: State, say: Callable[[str], None]
 ) -> list[Disagreement]:
-    with told(say, f"the object store {store.name} to tell of {path.topic}-{path.partition}"):
+    with reported_wait(say, f"the object store {store.name} to tell of {path.topic}-{path.partition}"):
         return _compare_read(store, root, path, state)
 
 

@@ -93,21 +93,21 @@ class RebuildReport:
 
     def sentences(self, has_groups: bool) -> list[str]:
         """In the order of the topics."""
-        told: list[str] = []
+        sentences: list[str] = []
         for topic in self._rebuild.topics:
             if topic.has_left_tier and topic.partitions:
-                told.append(f"{topic.name}: tiering was disabled for it, so it begins empty where its tier ended")
+                sentences.append(f"{topic.name}: tiering was disabled for it, so it begins empty where its tier ended")
             elif not topic.is_tiered:
-                told.append(f"{topic.name}: it was not tiered, so it begins empty at offset 0")
+                sentences.append(f"{topic.name}: it was not tiered, so it begins empty at offset 0")
             for index in range(topic.count):
-                told += [f"{topic.name}-{index}: {text}" for text in self._lacks(topic, index)]
+                sentences += [f"{topic.name}-{index}: {text}" for text in self._lacks(topic, index)]
         if not has_groups:
-            told.append("no committed offsets were there")
+            sentences.append("no committed offsets were there")
         if self.moved:
-            told.append(f"{len(self.moved)} committed offsets lay above what is there, and were moved to its end")
+            sentences.append(f"{len(self.moved)} committed offsets lay above what is there, and were moved to its end")
         if self._dropped:
-            told.append(f"{self._dropped} committed offsets are left out: what they were committed for begins anew")
-        return told
+            sentences.append(f"{self._dropped} committed offsets are left out: their partitions begin again")
+        return sentences
 
     def _lacks(self, topic: RebuiltTopic, index: int) -> list[str]:
         """Sentences about one partition."""
@@ -115,25 +115,25 @@ class RebuildReport:
         partition = None if found is None else found.partitions.get(index)
         if partition is not None and partition.trouble:
             return [f"it stays without a leader until this is mended: {partition.trouble}"]
-        told: list[str] = []
+        sentences: list[str] = []
         has_manifest = partition is not None and partition.manifest is not None
         seen_at = self._seen.get((topic.topic_id, index))
         if topic.is_tiered and not has_manifest and (seen_at is None or seen_at.high_watermark):
             objects = self._objects.get((topic.topic_id, index), 0)
-            also = f"; {objects} segment objects are there, and nobody can tell what they hold" if objects else ""
-            told.append(f"no manifest of it is in the object store, so it begins empty at offset 0{also}")
+            also = f"; {objects} segment objects are there, whose content is not known" if objects else ""
+            sentences.append(f"no manifest of it is in the object store, so it begins empty at offset 0{also}")
         missing = self._partition(topic, index)["missing"]
         if missing is None:
             if not has_manifest and topic.is_tiered and seen_at is None:
-                told.append("no export tells whether it ever had records")
-            return told
+                sentences.append("no export shows whether it ever had records")
+            return sentences
         start, tiered, end, seen = (missing[name] for name in ("from", "tiered_to", "to", "seen"))
         if tiered > start:
             why = "its manifest does not name them" if has_manifest else "its manifest is gone"
-            told.append(f"records {start} to {tiered - 1} were in the object store (as of {seen}), and {why}")
+            sentences.append(f"records {start} to {tiered - 1} were in the object store (as of {seen}), and {why}")
         if end > tiered:
-            told.append(f"records {tiered} to {end - 1} were on the brokers alone (as of {seen})")
-        return told
+            sentences.append(f"records {tiered} to {end - 1} were on the brokers alone (as of {seen})")
+        return sentences
 
     def clamped(self, events: Sequence[Event]) -> list[Event]:
         """Offsets of what is tiered, none of them above the tier's end."""

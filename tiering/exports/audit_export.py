@@ -1,4 +1,4 @@
-"""Writing the audit to the object store: what each source has told since the last file, once per interval.
+"""Writes the audit to the object store: each source's events since the last file, once per interval.
 
 Unlike the exports of the present state, files are kept: the changes themselves are the audit. They go by their age. A
 source that changes hands may be written twice for a moment; readers pass over what they have seen.

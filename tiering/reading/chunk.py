@@ -342,8 +342,8 @@ class BatchCheck:
         if expected.epochs:
             self._force = force = expected.in_force(batch.base_offset)
             if header.leader_epoch != force.epoch:
-                told = f"leader epoch {header.leader_epoch} where it was {force.epoch}"
-                return f"{told}: the batch at position {batch.position}, offset {batch.base_offset}"
+                changed = f"leader epoch {header.leader_epoch} where it was {force.epoch}"
+                return f"{changed}: the batch at position {batch.position}, offset {batch.base_offset}"
         return None
 
     def _come_after(self, hole: Hole, batch: _Batch) -> None:

@@ -55,7 +55,7 @@ class Task(Protocol):
         ...
 
     async def run(self, is_awaited: Callable[[], bool]) -> None:
-        """Fetch it and keep it, gently while nobody waits. Raises ProtocolError with what readers are to be told."""
+        """Download and cache it, at low priority while no reader waits. Raises the ProtocolError for readers."""
         ...
 
     def let_go(self) -> None:

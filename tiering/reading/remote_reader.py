@@ -173,7 +173,7 @@ class RemoteReader:
         trouble = chunk.trouble() if chunk is not None else None
         if trouble is not None:
             extra = {"key": remote.key, "chunk": number, "reason": trouble}
-            logger.warning("what was read from the tier is not what was checked: it is checked anew", extra=extra)
+            logger.warning("bytes read from the tier differ from the checked ones: they are checked again", extra=extra)
             self.cache.drop(key)
         elif chunk is not None:
             plan.learn(number, chunk.index.known_end)

@@ -128,7 +128,7 @@ def _left_over(state: State, manifest: Manifest | None, objects: Mapping[Segment
     if manifest is not None:
         named.update(segment.id for segment in manifest.segments)
     return [
-        Disagreement("objects", f"{one.base_offset}-{one.uuid} is named by nobody; the sweeper takes it", True)
+        Disagreement("objects", f"{one.base_offset}-{one.uuid} is unreferenced; the sweeper deletes it", True)
         for one in sorted(objects)
         if one not in named
     ]

@@ -133,8 +133,8 @@ async def check_whole(
     listed = await asyncio.gather(*(objects(partition.path) for partition in partitions.values()))
     refused = [index for index in lost if index not in without]
     if refused:
-        told = [f"partition {index} ({len(listed[index])} segment objects are there)" for index in refused]
-        raise PartitionsLost(f"no manifest is there of {_bounded(told)}, so its records are lost", refused)
+        problems = [f"partition {index} ({len(listed[index])} segment objects are there)" for index in refused]
+        raise PartitionsLost(f"no manifest is there of {_bounded(problems)}, so its records are lost", refused)
     left_out: list[LeftOut] = []
     for index, partition in partitions.items():
         if partition.manifest is None:
@@ -144,8 +144,8 @@ async def check_whole(
             left_out.append(LeftOut(index, partition.log_start_offset, end, tuple(text for _, text in wrong)))
             partitions[index] = replaced(partition, manifest=_from(partition.manifest, end))
     if left_out and not allow_holes:
-        told = [f"partition {one.partition}: {text}" for one in left_out for text in one.objects]
-        raise ObjectsLost(_bounded(told))
+        problems = [f"partition {one.partition}: {text}" for one in left_out for text in one.objects]
+        raise ObjectsLost(_bounded(problems))
     found.partitions = partitions
     return left_out
 
@@ -156,9 +156,9 @@ def _from(manifest: Manifest, offset: int) -> Manifest:
     return Manifest(replace(manifest.head, log_start_offset=offset), segments)
 
 
-def _bounded(told: Sequence[str]) -> str:
-    more = f"; and {len(told) - NAMED_MAX} more" if len(told) > NAMED_MAX else ""
-    return "; ".join(told[:NAMED_MAX]) + more
+def _bounded(problems: Sequence[str]) -> str:
+    more = f"; and {len(problems) - NAMED_MAX} more" if len(problems) > NAMED_MAX else ""
+    return "; ".join(problems[:NAMED_MAX]) + more
 
 
 async def copy_topic(

@@ -186,7 +186,7 @@ class Sweeper:
     ) -> None:
         """Of a partition that neither metadata nor state names: its last manifest, and late uploads, are removed.
 
-        What a living manifest names is left and told: it may wait for a rebuild.
+        Objects that a current manifest names stay and are reported, because they may wait for a rebuild.
         """
         found = await self._list(path)
         if found.newest_ms >= now_ms - self._limits.age_ms or not await is_unknown():

@@ -210,7 +210,7 @@ class ClassicGroup:
 
     def accepts(self, member_id: str, size_max: int) -> bool:
         """Whether a JoinGroup fits the size limit. While members gather, those that wait count: so the limit throws
-        out whoever comes last, also after it was lowered."""
+        out the latest joiners, also after it was lowered."""
         if self.state is GroupState.EMPTY:
             return True
         member = self.members.get(member_id)

@@ -110,7 +110,7 @@ class TenantKeyMoves:
                 pass
 
     async def _advance(self, tenant_id: str) -> bool:
-        """Whether all that is to be done here for the tenant now is done, and was told."""
+        """Whether this broker's current work for the tenant is done and reported."""
         image = self._image()
         tenant, topic = image.tenants.get(tenant_id), image.topics.get(GROUP_TOPIC)
         if tenant is None or topic is None or tenant.keys_target is None:
@@ -128,8 +128,8 @@ class TenantKeyMoves:
                     continue
                 self._ready[key] = epoch
             done.append((index, epoch))
-        told = not done or await self._report(tenant, topic, done)
-        return told and len(done) == len(hosted)
+        reported = not done or await self._report(tenant, topic, done)
+        return reported and len(done) == len(hosted)
 
     async def _do(self, index: int, tenant: TenantImage, topic: TopicImage, there: KeyRange) -> bool:
         try:
@@ -164,7 +164,7 @@ class TenantKeyMoves:
         partition = self._image().partition(topic_id, target)
         leader = -1 if partition is None else partition.leader
         if leader < 0:
-            raise ProtocolError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "nobody leads the partition where keys go")
+            raise ProtocolError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "the keys' new partition has no leader")
         if leader == self._broker()[0]:
             await self._store.take(target, tenant.id, tenant.keys_epoch, topic_id, records)
             return
