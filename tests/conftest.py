@@ -15,11 +15,11 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from bench.embedded import EmbeddedCluster, held_loops
-from common.loop_watch import Held, LoopWatch
 from tests.brief_java import use_brief_java
 from tests.lanes import is_quick_file, is_quick_test
 from tests.prepared_command import prepared
 from tests.virtual_time import VirtualLoop
+from tidelog.nodes.loop_watch import Held, LoopWatch
 from tidelog.nodes.stack_sampling import LOOP_MODULES, StackSampling
 
 # The suite runs beside other work on few cores, so how long an example takes says nothing about it.

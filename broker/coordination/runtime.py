@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from broker.coordination.hosted_shard import HostedShard, HostLimits
+from broker.coordination.lateness import Lateness
 from broker.coordination.loading import LoadLimits, load_shard
 from broker.coordination.partition_access import CoordinatedPartition
 from broker.coordination.shard import (
@@ -34,7 +35,6 @@ from broker.coordination.standby import StandbyLimits, Standbys
 from broker.deadlines import DueHeap
 from common.backoff import Backoff
 from common.errors import ErrorCode, ProtocolError, StorageFailure
-from common.lateness import Lateness
 from common.lifecycle import duty, end_task
 from common.pacing import Pacer, Work
 from common.ports import Clock, Disk

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 
 from broker.partitions.log_settings import LogSettings
+from broker.partitions.long_lived import LongLived
 from broker.partitions.partition import Partition
 from broker.partitions.ports import Following, IsrChanges, Tier
 from broker.partitions.replica import Role
@@ -21,7 +22,6 @@ from broker.partitions.replica_set import IsrProposal, Outlook
 from broker.partitions.role_changes import Key, RoleChanges
 from broker.partitions.throttles import ReplicationThrottles
 from common.errors import ErrorCode, ProtocolError
-from common.long_lived import LongLived
 from common.node_settings.replication import ReplicationSettings
 from common.pacing import Pacer, Work
 from kraft.image.delta import MetadataDelta

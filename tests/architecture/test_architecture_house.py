@@ -19,8 +19,8 @@ WORLD_USERS = {
     "common/machine.py",  # is the real world
     "common/machine_disk.py",  # likewise
     "common/certificate_files.py",  # an operator's files, for OpenSSL; the simulator has no TLS
-    "common/http_endpoint.py",
-    "common/logs.py",  # stamps lines; no decision depends on it
+    "tidelog/nodes/http_endpoint.py",
+    "tidelog/nodes/logs.py",  # stamps lines; no decision depends on it
     "proxy/sockets.py",  # peeks, shares a port among processes, and lends descriptors to OpenSSL: no port has that
     "proxy/server_tls.py",  # that OpenSSL: told by the environment what it reads when it is loaded
     "spark_offload/java_home.py",  # prepares a machine for Spark

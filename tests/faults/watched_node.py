@@ -114,7 +114,7 @@ class WatchedNode:
 
 
 def parse_line(line: str) -> dict[str, str]:
-    """A line of `common.logs`; one of anything else has the single key `raw`."""
+    """A line of `tidelog.nodes.logs`; one of anything else has the single key `raw`."""
     if not line.startswith("time="):
         return {"raw": line}
     try:

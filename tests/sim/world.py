@@ -19,11 +19,11 @@ import zlib
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
-from common.logs import KeyValueFormatter
 from common.ports import Ports
 from tests.sim.disk import Device, SimDisk
 from tests.sim.loop import NS, LeakedTasks, NodeDead, Scheduler, SimLoop, describe
 from tests.sim.network import Fabric, SimNetwork
+from tidelog.nodes.logs import KeyValueFormatter
 
 Main = Callable[[Ports], Awaitable[None]]
 WALL_START_MS = 1_700_000_000_000

@@ -8,7 +8,7 @@ import sys
 PROGRAM = """
 import asyncio, sys, time
 import uvloop
-from common.loop_watch import LoopWatch
+from tidelog.nodes.loop_watch import LoopWatch
 from tidelog.nodes.stack_sampling import StackSampling
 
 def burns(seconds):

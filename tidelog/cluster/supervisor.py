@@ -24,13 +24,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from common.logs import configure_logs, flush_streams
 from common.settings import SettingError
 from tidelog.cluster import control
 from tidelog.cluster.embedded_tenants import tell_tenants
 from tidelog.cluster.layout import ClusterLayout, NodeLayout, PortTaken, forget_broker, grow_layout, load_layout
 from tidelog.cluster.node_child import Answer, Child, stop_timeout_s
 from tidelog.cluster.words import LOGS, ready_lines, stopped_line, stopping_line
+from tidelog.nodes.logs import configure_logs, flush_streams
 from tidelog.nodes.node_imports import import_node
 
 LOCK_FILE = "supervisor.lock"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 
-from common import bare_packages
+from tidelog.nodes import bare_packages
 
 ENTERED_BARE = ("kafka", "crc32c")  # of which a node needs the message schemas, and one function
 USED_BY_ALL = ("encodings.idna",)  # with the first name that is looked up: else each fork would import it for itself

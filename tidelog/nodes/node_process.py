@@ -19,10 +19,7 @@ from typing import Protocol
 import uvloop
 
 from common.errors import StorageFailure
-from common.http_endpoint import HttpEndpoint
 from common.lifecycle import watch_tasks
-from common.logs import configure_logs
-from common.loop_watch import LoopWatch
 from common.machine import machine_ports
 from common.metrics import Metrics
 from common.node_settings.audit import AuditSettings
@@ -38,6 +35,9 @@ from tidelog.configuration.listener_config import host_and_port
 from tidelog.configuration.node_config import broker_config, data_directory
 from tidelog.nodes.descriptors import divide, raise_limit
 from tidelog.nodes.directory_lock import DirectoryInUse, held_directory
+from tidelog.nodes.http_endpoint import HttpEndpoint
+from tidelog.nodes.logs import configure_logs
+from tidelog.nodes.loop_watch import LoopWatch
 from tidelog.nodes.stack_sampling import StackSampling, log_held
 
 logger = logging.getLogger(__name__)

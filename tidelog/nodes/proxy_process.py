@@ -23,9 +23,7 @@ import uvloop
 
 from common.backoff import Backoff
 from common.errors import StorageFailure
-from common.http_endpoint import HttpEndpoint
 from common.lifecycle import watch_tasks
-from common.logs import configure_logs
 from common.machine import machine_ports
 from common.node_settings.catalogue import NODE_SETTINGS
 from common.node_settings.identity import NodeSettings
@@ -42,6 +40,8 @@ from tidelog.configuration.node_config import data_directory
 from tidelog.configuration.proxy_config import proxy_config, within_descriptors
 from tidelog.nodes.descriptors import raise_limit
 from tidelog.nodes.directory_lock import DirectoryInUse, held_directory
+from tidelog.nodes.http_endpoint import HttpEndpoint
+from tidelog.nodes.logs import configure_logs
 
 logger = logging.getLogger(__name__)
 

@@ -1,4 +1,4 @@
-"""Takes the samples of `common.loop_watch` in a node's process: a signal after each few milliseconds of CPU time.
+"""Takes the samples of `loop_watch` in a node's process: a signal after each few milliseconds of CPU time.
 
 The kernel sends the signal to a thread that uses CPU; its handler runs on the main thread, between two instructions of
 the loop's callback. An idle process gets no signal.
@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from types import FrameType
 
-from common.loop_watch import Held, LoopWatch
+from tidelog.nodes.loop_watch import Held, LoopWatch
 
 logger = logging.getLogger(__name__)
 LOOP_MODULES = ("asyncio.base_events", "asyncio.events")

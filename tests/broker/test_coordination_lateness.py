@@ -1,6 +1,6 @@
 """A stall of a node gives the judged their time back; a timer's usual lateness does not."""
 
-from common.lateness import Lateness
+from broker.coordination.lateness import Lateness
 
 
 def test_only_a_stall_spares_anybody() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 
-from common.long_lived import LongLived
+from broker.partitions.long_lived import LongLived
 
 
 def test_each_so_many_are_left_out_and_young_garbage_goes_first() -> None:

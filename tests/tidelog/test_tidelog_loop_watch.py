@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 from types import FrameType
 
-from common.loop_watch import HELD_S, OTHER, OVERLOOKED_S, PLACES_MAX, LoopWatch, Place
 from common.metrics import Metrics
+from tidelog.nodes.loop_watch import HELD_S, OTHER, OVERLOOKED_S, PLACES_MAX, LoopWatch, Place
 
 
 def frame_of_a_call() -> FrameType:
@@ -101,5 +101,5 @@ def test_the_summary_counts_and_sums_by_place() -> None:
     watch.sample([frame], 1, 1.5)
     watch.settle()
     text = metrics.text().decode()
-    assert 'tidelog_loop_held_seconds_count{what="tests.common.test_common_loop_watch:frame_of_a_call"} 1.0' in text
-    assert 'tidelog_loop_held_seconds_sum{what="tests.common.test_common_loop_watch:frame_of_a_call"} 0.5' in text
+    assert 'tidelog_loop_held_seconds_count{what="tests.tidelog.test_tidelog_loop_watch:frame_of_a_call"} 1.0' in text
+    assert 'tidelog_loop_held_seconds_sum{what="tests.tidelog.test_tidelog_loop_watch:frame_of_a_call"} 0.5' in text

@@ -1,4 +1,4 @@
-"""No circle of imports: not between modules, and not between the folders that hold them.
+"""No circle of imports, not between modules nor between the folders that hold them; and what `common` is for.
 
 Imports within functions and for type checkers count as well: import-linter's contracts name the order of folders, and
 this finds what lies within one layer, or was hidden from Python by importing later.
@@ -64,6 +64,16 @@ def circle(graph: Graph) -> list[str]:
 @pytest.mark.parametrize("package", PACKAGES)
 def test_no_circle_of_imports(package: str) -> None:
     assert circle(children(imports(), package)) == []
+
+
+COMMON = [path.stem for path in sorted((ROOT / "common").glob("*.py")) if path.stem != "__init__"]
+
+
+@pytest.mark.parametrize("module", COMMON)
+def test_common_has_only_what_two_rooms_need(module: str) -> None:
+    """What one room needs lies in that room."""
+    rooms = {name.split(".")[0] for name, others in imports().items() if f"common.{module}" in others}
+    assert len(rooms) >= 2, rooms
 
 
 def test_a_circle_is_found_between_folders_whose_modules_have_none() -> None:
