@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from broker.audit.config import AuditConfig
 from broker.coordination.groups.config import GroupConfig
 from broker.listeners import Listen
+from broker.partitions.config import LogDuties
 from broker.replication.config import ReplicationConfig
 from broker.security.config import SecurityConfig
 from broker.tier.config import TierConfig
-from common.directory_config import DirectoryConfig
 from common.node_settings.controllers import ControllerSettings
 from common.node_settings.identity import NodeSettings
 from common.node_settings.proxy import ProxySettings
@@ -18,16 +18,8 @@ from common.node_settings.tenants import TenantSettings
 from common.node_settings.tier import TierReads, TierStateSettings
 from common.node_settings.topics import TopicDefaults
 from common.ports import Address
-from common.settings import MIB, same
+from common.settings import same
 from wire.server import ServerLimits
-
-
-@dataclass(slots=True, frozen=True)
-class LogDuties(DirectoryConfig):
-    """How a broker keeps its logs and looks into what is written to them."""
-
-    recompressions_at_once_max: int = 2
-    recompression_bytes_queued_max: int = 64 * MIB
 
 
 @dataclass(slots=True, frozen=True)

@@ -11,25 +11,26 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from broker.config import BrokerConfig
+from broker.coordination.producer_ids import ProducerIds
 from broker.deadlines import Deadlines
-from broker.duties import REVIEW_S, Duties
 from broker.handlers.fetch import FetchHandler, FetchServices
 from broker.handlers.produce import ProduceHandler, ProduceServices
 from broker.handlers.record_inspection import RecordInspection
+from broker.partitions.duties import REVIEW_S, Duties
 from broker.partitions.hosted import HostedPartitions
 from broker.partitions.leader_hints import LeaderHints
 from broker.partitions.log_settings import LogSettings
 from broker.partitions.partition import Partition
-from broker.producer_ids import ProducerIds
 from broker.replication.fetch_reading import FetchReader
 from broker.replication.fetch_sessions import FetchSessionCache
 from broker.replication.fetchers import Fetchers
-from broker.replication.isr_changes import ControllerCalls, IsrChanges
+from broker.replication.isr_changes import IsrChanges
 from broker.replication.leader_link import LinkServices
 from broker.requests.context import RequestChain
 from broker.tenancy.scope import ProxyAddress
 from common.pacing import Pacer
 from common.ports import Ports
+from kraft.observers.controller_channel import ControllerCalls
 from storage.directory.log_directory import LogDirectory
 from storage.disk.directory_health import FreeSpace
 from wire.buffers import BufferPool

@@ -8,8 +8,8 @@ DescribeProducers: the producers that this broker's replica remembers; only the 
 
 from __future__ import annotations
 
+from broker.coordination.producer_ids import ProducerIds
 from broker.partitions.hosted import HostedPartitions
-from broker.producer_ids import ProducerIds
 from broker.requests.context import RequestContext
 from common.errors import ErrorCode, ProtocolError
 from common.pacing import Work

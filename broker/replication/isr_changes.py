@@ -12,7 +12,6 @@ import asyncio
 import logging
 import random
 from collections.abc import Callable
-from typing import Protocol
 
 from broker.partitions.partition import Partition
 from broker.partitions.replica_set import NO_BROKER_EPOCH, IsrProposal
@@ -20,8 +19,8 @@ from common.backoff import Backoff, Retries
 from common.errors import ErrorCode, MalformedFrame, OutcomeUnknown
 from common.lifecycle import duty, end_task
 from kraft.image.metadata import MetadataImage
-from kraft.observers.controller_channel import C, ControllerUnavailable
-from wire.messages import AlterPartitionRequest, AlterPartitionResponse, Request, raw_uuid, schema_uuid
+from kraft.observers.controller_channel import ControllerCalls, ControllerUnavailable
+from wire.messages import AlterPartitionRequest, AlterPartitionResponse, raw_uuid, schema_uuid
 
 logger = logging.getLogger(__name__)
 
@@ -39,12 +38,6 @@ _AWAIT_METADATA = (
     ErrorCode.NEW_LEADER_ELECTED,
 )
 _WITHDRAW = (ErrorCode.OPERATION_NOT_ATTEMPTED, ErrorCode.INELIGIBLE_REPLICA)
-
-
-class ControllerCalls(Protocol):
-    """`kraft.observers.controller_channel.ControllerChannel`, as far as it is needed here."""
-
-    async def call(self, request: Request[C], version: int, *, timeout_s: float, repeatable: bool = True) -> C: ...
 
 
 class IsrChanges:

@@ -16,7 +16,7 @@ from common.errors import ErrorCode, MalformedFrame, OutcomeUnknown, ProtocolErr
 from common.pacing import Pacer, at_once
 from common.ports import Clock
 from kraft.image.metadata import MetadataImage
-from kraft.observers.controller_channel import C, ControllerUnavailable
+from kraft.observers.controller_channel import ControllerCalls, ControllerUnavailable
 from wire.codec import encode_request
 from wire.messages import EnvelopeRequest, Message, Request
 from wire.paced_codec import decode_response_work, encode_request_work, is_light
@@ -26,12 +26,6 @@ R = TypeVar("R")
 LENGTH_BYTES = 4
 ENVELOPE_VERSION = 0
 LOCAL_CLIENT = "tidelog-broker"
-
-
-class Channel(Protocol):
-    """The way to the active controller; `kraft.observers.controller_channel.ControllerChannel` is one."""
-
-    async def call(self, request: Request[C], version: int, *, timeout_s: float, repeatable: bool = True) -> C: ...
 
 
 class Roles(Protocol):
@@ -64,7 +58,7 @@ class Forwarder:
 
     def __init__(
         self,
-        channel: Channel,
+        channel: ControllerCalls,
         observer: Observer,
         clock: Clock,
         limits: ForwardLimits,

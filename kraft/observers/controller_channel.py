@@ -25,6 +25,12 @@ class Coded(Protocol):
 C = TypeVar("C", bound=Coded)
 
 
+class ControllerCalls(Protocol):
+    """The way to the active controller, as those use it who ask something; see `ControllerChannel.call`."""
+
+    async def call(self, request: Request[C], version: int, *, timeout_s: float, repeatable: bool = True) -> C: ...
+
+
 class ControllerUnavailable(Exception):
     """No active controller could be reached in time; nothing was sent that could have taken effect."""
 

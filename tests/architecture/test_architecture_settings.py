@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from broker.audit.config import AuditConfig
-from broker.config import BrokerConfig, LogDuties
+from broker.config import BrokerConfig
 from broker.coordination.groups.config import GroupConfig
+from broker.partitions.config import LogDuties
 from broker.replication.config import ReplicationConfig
 from broker.security.config import SecurityConfig
 from broker.tier.config import TierConfig

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from broker.apis import routes
-from broker.config import BrokerConfig, LogDuties
+from broker.config import BrokerConfig
 from broker.data_plane import DataPlane, Machinery
 from broker.dispatch import Dispatcher
 from broker.handlers.list_offsets import ListOffsets
@@ -16,6 +16,7 @@ from broker.handlers.log_dirs import DescribeLogDirs
 from broker.handlers.log_offsets import DeleteRecords, OffsetForLeaderEpoch
 from broker.handlers.producers import DescribeProducers, InitProducerId
 from broker.listeners import Listen
+from broker.partitions.config import LogDuties
 from broker.partitions.partition import Partition
 from broker.replication.config import ReplicationConfig
 from common.errors import ErrorCode

@@ -13,10 +13,11 @@ from typing import Any
 import pytest
 
 from broker.audit.config import AuditConfig
-from broker.config import BrokerConfig, LogDuties
+from broker.config import BrokerConfig
 from broker.coordination.groups.config import GroupConfig
 from broker.listeners import Listen
 from broker.node import BrokerNode
+from broker.partitions.config import LogDuties
 from broker.security.authorizer import AuthorizerConfig
 from broker.security.config import SecurityConfig
 from broker.security.plane import FrameHandlers, Security

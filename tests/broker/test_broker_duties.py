@@ -9,8 +9,8 @@ from typing import Any, cast
 
 import pytest
 
-from broker.config import LogDuties
-from broker.duties import STALL_MIN_S, Duties, Stalls
+from broker.partitions.config import LogDuties
+from broker.partitions.duties import STALL_MIN_S, Duties, Stalls
 from broker.partitions.hosted import HostedPartitions
 from broker.partitions.log_settings import LogSettings
 from common.directory_config import DirectoryConfig

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from broker.config import LogDuties
+from broker.partitions.config import LogDuties
 from common.errors import ErrorCode
 from common.settings import INT_MAX
 from storage.directory.log_directory import LogDirectory

@@ -12,10 +12,11 @@ from pathlib import Path
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.config import BrokerConfig, LogDuties
+from broker.config import BrokerConfig
 from broker.coordination.groups.config import GroupConfig
 from broker.listeners import Listen
 from broker.node import BrokerNode
+from broker.partitions.config import LogDuties
 from common.errors import ErrorCode
 from common.machine import machine_ports
 from common.node_settings.tenants import TenantSettings

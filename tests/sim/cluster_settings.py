@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from broker.audit.config import AuditConfig
-from broker.config import BrokerConfig, LogDuties
+from broker.config import BrokerConfig
 from broker.coordination.groups.config import GroupConfig
 from broker.listeners import Listen
+from broker.partitions.config import LogDuties
 from broker.replication.config import ReplicationConfig
 from broker.tier.config import TierConfig
 from common.node_settings.controllers import ControllerSettings

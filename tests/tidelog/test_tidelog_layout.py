@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from broker.config import LogDuties
 from broker.coordination.hosted_shard import HostLimits
 from broker.coordinators import host_limits
+from broker.partitions.config import LogDuties
 from broker.replication.config import ReplicationConfig
 from common.node_settings.catalogue import NODE_SETTINGS
 from common.node_settings.connections import ConnectionSettings

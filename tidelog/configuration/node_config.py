@@ -8,8 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from broker.audit.config import AuditConfig
-from broker.config import BrokerConfig, LogDuties
+from broker.config import BrokerConfig
 from broker.coordination.groups.config import GroupConfig
+from broker.partitions.config import LogDuties
 from broker.replication.config import ReplicationConfig
 from broker.tier.config import TierConfig
 from common.host_names import is_domain

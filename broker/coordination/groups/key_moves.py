@@ -14,7 +14,6 @@ from dataclasses import dataclass
 
 from broker.broker_link import BrokerLink
 from broker.coordination.groups.key_store import KeyStore
-from broker.coordination.groups.tenant_cleanup import Channel
 from broker.coordination.placement import partition_for
 from broker.coordination.shard import CoordinatorRecord
 from common.errors import ErrorCode, MalformedFrame, OutcomeUnknown, ProtocolError, known_error
@@ -24,7 +23,7 @@ from kraft.image.key_ranges import range_at, range_for
 from kraft.image.metadata import MetadataImage
 from kraft.image.tenants import TenantImage
 from kraft.image.topics import KeyRange, TopicImage
-from kraft.observers.controller_channel import ControllerUnavailable
+from kraft.observers.controller_channel import ControllerCalls, ControllerUnavailable
 from kraft.records import KeysPhase
 from kraft.topic_names import GROUP_TOPIC
 from wire.client import CallTimeout, ConnectionLost, TooManyCalls
@@ -56,7 +55,7 @@ class TenantKeyMoves:
         self,
         store: KeyStore,
         image: Callable[[], MetadataImage],
-        channel: Channel,
+        channel: ControllerCalls,
         new_link: Callable[[], BrokerLink],
         broker: Callable[[], tuple[int, int]],
         config: KeyMovesConfig | None = None,

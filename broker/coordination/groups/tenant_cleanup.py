@@ -10,26 +10,19 @@ import asyncio
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
 
 from broker.coordination.groups.coordinator import GroupCoordinator
 from common.errors import MalformedFrame, OutcomeUnknown, ProtocolError
 from common.lifecycle import duty, end_task
 from kraft.image.delta import MetadataDelta
 from kraft.image.metadata import MetadataImage
-from kraft.observers.controller_channel import C, ControllerUnavailable
+from kraft.observers.controller_channel import ControllerCalls, ControllerUnavailable
 from kraft.records import TenantState
-from wire.messages import Request, TenantGroupsClearedRequest
+from wire.messages import TenantGroupsClearedRequest
 
 log = logging.getLogger(__name__)
 
 VERSION = 0
-
-
-class Channel(Protocol):
-    """The way to the active controller."""
-
-    async def call(self, request: Request[C], version: int, *, timeout_s: float, repeatable: bool = True) -> C: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +40,7 @@ class TenantGroupCleanup:
     def __init__(
         self,
         groups: GroupCoordinator,
-        channel: Channel,
+        channel: ControllerCalls,
         broker: Callable[[], tuple[int, int]],
         config: CleanupConfig | None = None,
     ) -> None:

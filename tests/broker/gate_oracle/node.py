@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from broker.audit.config import AuditConfig
-from broker.config import BrokerConfig, LogDuties
+from broker.config import BrokerConfig
 from broker.coordination.groups.config import GroupConfig
 from broker.listeners import Listen
 from broker.node import BrokerNode
+from broker.partitions.config import LogDuties
 from broker.security.config import SecurityConfig
 from common.machine import machine_ports
 from kraft.controller.node import ControllerConfig, ControllerNode

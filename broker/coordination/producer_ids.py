@@ -9,9 +9,8 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from broker.replication.isr_changes import ControllerCalls
 from common.errors import ErrorCode, MalformedFrame, OutcomeUnknown, ProtocolError
-from kraft.observers.controller_channel import ControllerUnavailable
+from kraft.observers.controller_channel import ControllerCalls, ControllerUnavailable
 from wire.messages import AllocateProducerIdsRequest
 
 logger = logging.getLogger(__name__)

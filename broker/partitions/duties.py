@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
 
-from broker.config import LogDuties
+from broker.partitions.config import LogDuties
 from broker.partitions.hosted import HostedPartitions
 from broker.partitions.partition import Partition
 from common.errors import ProtocolError
