@@ -98,5 +98,5 @@ bench: install-dev ## beside Apache Kafka and haproxy on this machine (need Java
 	@status=0; for rows in bench bench.proxy bench.tier bench.spark bench.spark_jobs; do \
 		$(BIN)/python -m $$rows || status=$$?; done; exit $$status
 
-lock: | $(BIN)/python ## resolve the dependencies anew into requirements/*.lock
+lock: | $(BIN)/python ## resolve the dependencies again into requirements/*.lock
 	$(BIN)/python requirements/lock.py
