@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from tidelog.command_group import CommandGroup
 from tidelog.commands import (
     acls,
     audit,
@@ -27,14 +28,7 @@ from tidelog.commands import (
     users,
 )
 
-app = typer.Typer(
-    name="tidelog",
-    help="A Kafka-protocol streaming service for many tenants.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-)
+app = CommandGroup("A Kafka-protocol streaming service for many tenants.", name="tidelog")
 HANDLES_SIGNALS = frozenset({"up", "broker", "controller", "proxy"})
 """Until they do, Ctrl-C ends them as it ends a program that handles nothing."""
 

@@ -16,6 +16,7 @@ import typer
 
 from object_store.limits import StoreLimits
 from tests.tiering.tier_world import PATH
+from tidelog.admin.admin_client import ClusterOptions
 from tidelog.commands import tier_repair
 from tidelog.tier import access as tier_access
 from tidelog.tier import check as tier_check
@@ -114,7 +115,7 @@ def test_what_check_waits_for_is_not_mixed_into_its_json(
     monkeypatch.setattr(tier_repair, "admin_client", lambda *_: contextlib.nullcontext())
     monkeypatch.setattr(tier_access, "ask_brokers", lambda _: ANSWERS)
     with contextlib.redirect_stderr(hung), pytest.raises(typer.Exit) as ended:
-        tier_repair.check(tier=hung.uri, as_json=True)
+        tier_repair.check(tier=hung.uri, cluster=ClusterOptions(), as_json=True)
     assert ended.value.exit_code == 1
     assert json.loads(capsys.readouterr().out)["store"] != "answers"
     assert hung.getvalue().startswith("waiting for the object store s3://bucket/prefix to answer")

@@ -36,6 +36,15 @@ Data = Annotated[Path, typer.Option("--data", help="Or the directory of an embed
 
 
 @dataclass(frozen=True, slots=True)
+class ClusterOptions:
+    """Which cluster a command asks: at `bootstrap`, or the embedded one in `data`."""
+
+    bootstrap: Bootstrap = None
+    command_config: CommandConfig = None
+    data: Data = DEFAULT_DATA
+
+
+@dataclass(frozen=True, slots=True)
 class Reach:
     """A cluster and how to get there."""
 
@@ -54,15 +63,14 @@ class Reach:
         }
 
 
-def reach(
-    bootstrap: str | None, data: Path = DEFAULT_DATA, command_config: Path | None = None, *, without: int | None = None
-) -> Reach:
-    """The addresses that were given, or those of the cluster in `data`, without one broker if that is not to be asked.
+def reach(cluster: ClusterOptions, *, without: int | None = None) -> Reach:
+    """The addresses that were given, or those of the embedded cluster, without one broker if that is not to be asked.
 
     Ends the command when there is no cluster, or when a listener does not let this client in.
     """
     from tidelog.admin.command_config import ClientSecurity, read_command_config  # noqa: PLC0415
 
+    bootstrap, command_config, data = cluster.bootstrap, cluster.command_config, cluster.data
     try:
         security = read_command_config(command_config) if command_config is not None else ClientSecurity()
         layout = load_layout(data) if bootstrap is None else None
@@ -89,11 +97,9 @@ def reach(
 
 
 @contextlib.contextmanager
-def admin_client(
-    bootstrap: str | None, data: Path = DEFAULT_DATA, command_config: Path | None = None, *, without: int | None = None
-) -> Iterator[AdminClient]:
+def admin_client(cluster: ClusterOptions, *, without: int | None = None) -> Iterator[AdminClient]:
     """As `client_of`, for what the options of a command say."""
-    with client_of(reach(bootstrap, data, command_config, without=without)) as client:
+    with client_of(reach(cluster, without=without)) as client:
         yield client
 
 

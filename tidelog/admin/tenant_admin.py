@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
-from tidelog.admin.admin_client import admin_client, error_text
+from tidelog.admin.admin_client import ClusterOptions, admin_client, error_text
 from tidelog.admin.replica_moves import Refused
 from tidelog.credentials import new_secret, verifiers
 from tidelog.output import fail
@@ -227,9 +226,9 @@ class TenantAdmin:
 
 
 @contextmanager
-def tenant_admin(bootstrap: str | None, data: Path, command_config: Path | None = None) -> Iterator[TenantAdmin]:
+def tenant_admin(cluster: ClusterOptions) -> Iterator[TenantAdmin]:
     """What the cluster refuses ends the command with one line."""
-    with admin_client(bootstrap, data, command_config) as client:
+    with admin_client(cluster) as client:
         try:
             yield TenantAdmin(client)
         except Refused as error:

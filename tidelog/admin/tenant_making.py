@@ -15,6 +15,7 @@ from typing import Any
 
 import typer
 
+from tidelog.admin.admin_client import ClusterOptions
 from tidelog.admin.tenant_admin import NewKey, TenantAdmin, tenant_admin
 from tidelog.cluster.client_files import TENANTS_DIRECTORY, key_file
 from tidelog.cluster.embedded_tenants import refresh_client_files
@@ -32,7 +33,7 @@ def make_tenants(root: Path, layout: ClusterLayout, names: list[str]) -> None:
     """Ends the command when the cluster refuses one."""
     directory = root / TENANTS_DIRECTORY
     directory.mkdir(mode=0o700, exist_ok=True)
-    with tenant_admin(layout.bootstrap, root) as admin:
+    with tenant_admin(ClusterOptions(layout.bootstrap)) as admin:
         known = {row["tenant"]: row for row in admin.tenants()}
         for name in names:
             _make(admin, directory, name, known.get(name))

@@ -9,14 +9,14 @@ import typer
 from kraft.image.acl_filter import ANY, MATCH
 from kraft.image.acls import CLUSTER_RESOURCE
 from kraft.records import AclOperation, AclPattern, AclPermission, AclResource
-from tidelog.admin.admin_client import Bootstrap, CommandConfig, Data, admin_client, error_text
-from tidelog.cluster.layout import DEFAULT_DATA
+from tidelog.admin.admin_client import ClusterOptions, admin_client, error_text
+from tidelog.command_group import CommandGroup
 from tidelog.output import EXIT_USAGE, Json, fail, show
 
 if TYPE_CHECKING:
     from tidelog.admin.library_client import AdminClient
 
-app = typer.Typer(help="Access control lists: create, list, delete.", no_args_is_help=True, rich_markup_mode=None)
+app = CommandGroup("Access control lists: create, list, delete.")
 
 COLUMNS = ["permission", "principal", "host", "operation", "resource", "name", "pattern"]
 ANY_PATTERN, MATCH_PATTERN = "any", "match"
@@ -42,9 +42,8 @@ def create(
     pattern: Annotated[str, typer.Option("--pattern", help="literal or prefixed.")] = "literal",
     host: Annotated[str, typer.Option("--host", help="An address; * is every host.")] = "*",
     permission: Annotated[str, typer.Option("--permission", help="allow or deny.")] = "allow",
-    bootstrap: Bootstrap = None,
-    command_config: CommandConfig = None,
-    data: Data = DEFAULT_DATA,
+    *,
+    cluster: ClusterOptions,
     as_json: Json = False,
 ) -> None:
     """Make one ACL; one that exists already is left as it is."""
@@ -64,7 +63,7 @@ def create(
         operation=_number(AclOperation, operation, "--operation"),
         permission_type=_number(AclPermission, permission, "--permission"),
     )
-    with admin_client(bootstrap, data, command_config) as client:
+    with admin_client(cluster) as client:
         response = client.send(CreateAclsRequest(creations=[creation]))
     _check(response.results[0])
     show(
@@ -83,16 +82,15 @@ def list_acls(
     host: Host = None,
     operation: Operation = None,
     permission: Permission = None,
-    bootstrap: Bootstrap = None,
-    command_config: CommandConfig = None,
-    data: Data = DEFAULT_DATA,
+    *,
+    cluster: ClusterOptions,
     as_json: Json = False,
 ) -> None:
     """ACLs that match all that is given; --pattern match finds whatever speaks of the named resource."""
     from wire.messages import DescribeAclsRequest  # noqa: PLC0415
 
     request = DescribeAclsRequest(**_filter(resource, name, pattern, principal, host, operation, permission))
-    with admin_client(bootstrap, data, command_config) as client:
+    with admin_client(cluster) as client:
         response = client.send(request)
     _check(response)
     rows = [
@@ -113,9 +111,8 @@ def delete(
     operation: Operation = None,
     permission: Permission = None,
     everything: Annotated[bool, typer.Option("--all", help="Delete every ACL of the cluster.")] = False,
-    bootstrap: Bootstrap = None,
-    command_config: CommandConfig = None,
-    data: Data = DEFAULT_DATA,
+    *,
+    cluster: ClusterOptions,
     as_json: Json = False,
 ) -> None:
     """Delete the ACLs that match all that is given, and show them."""
@@ -125,7 +122,7 @@ def delete(
     if everything == any(value is not None for value in given):
         fail("say which ACLs are to go, or --all", EXIT_USAGE)
     wanted = DeleteAclsRequest.DeleteAclsFilter(**_filter(*given))
-    with admin_client(bootstrap, data, command_config) as client:
+    with admin_client(cluster) as client:
         result = _delete(client, wanted)
     rows = [_row(acl.resource_type, acl.resource_name, acl.pattern_type, acl) for acl in result.matching_acls]
     show(rows, as_json=as_json, columns=COLUMNS, empty="no ACLs")

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from records.audit_event import AuditEvent, AuditKind, to_fields
-from tidelog.admin.admin_client import Bootstrap, CommandConfig, Data, Reach, client_of, reach
+from tidelog.admin.admin_client import ClusterOptions, Reach, client_of, reach
 from tidelog.admin.internal_topics import Internal, is_internal, say_hidden
-from tidelog.cluster.layout import DEFAULT_DATA
 from tidelog.moments import milliseconds, utc
 from tidelog.output import EXIT_FAILED, EXIT_USAGE, Json, fail, show
 
@@ -43,9 +42,8 @@ def audit(
     ] = None,
     cluster: Annotated[str | None, typer.Option("--cluster", help="With --tier: its id, if there are several.")] = None,
     internal: Internal = False,
-    bootstrap: Bootstrap = None,
-    command_config: CommandConfig = None,
-    data: Data = DEFAULT_DATA,
+    *,
+    asked: ClusterOptions,
     as_json: Json = False,
 ) -> None:
     """List events of the audit in order of time, with --json one JSON object a line; docs/audit.md says what they mean.
@@ -65,7 +63,7 @@ def audit(
     if tier is not None:
         _read_store(listing, tier, cluster)
     else:
-        _ask(listing, reach(bootstrap, data, command_config), live=live)
+        _ask(listing, reach(asked), live=live)
     if not listing.wanted.is_known:
         since_then = " since then" if since else ""
         listing.problems.append(f"the audit tells nothing of a topic {topic}{since_then}")

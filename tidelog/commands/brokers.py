@@ -8,25 +8,25 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from common.errors import ErrorCode
 from kraft.balancer.evacuation import Evacuation, NoRoom, PlacedPartition, Room
-from tidelog.admin.admin_client import Bootstrap, CommandConfig, Data, admin_client, error_text
+from tidelog.admin.admin_client import ClusterOptions, Data, admin_client, error_text
 from tidelog.admin.internal_topics import Internal, say_hidden
 from tidelog.admin.replica_moves import Key, Moving, Refused, ReplicaMoves, Rounds
 from tidelog.admin.tenant_admin import TenantAdmin
 from tidelog.cluster.layout import DEFAULT_DATA, load_layout
+from tidelog.command_group import CommandGroup
 from tidelog.commands.cluster import START_TIMEOUT_S, ask_supervisor
 from tidelog.output import Json, fail, show
 
 if TYPE_CHECKING:
     from tidelog.admin.library_client import AdminClient
 
-app = typer.Typer(help="Brokers: list, add, drain, remove.", no_args_is_help=True, rich_markup_mode=None)
+app = CommandGroup("Brokers: list, add, drain, remove.")
 LOOK_S = 0.5
 FENCED_WITHIN_S = 30.0
 DRAIN_BYTES_PER_SECOND = 50_000_000
@@ -40,15 +40,9 @@ Throttle = Annotated[
 
 
 @app.command("list")
-def list_brokers(
-    internal: Internal = False,
-    bootstrap: Bootstrap = None,
-    command_config: CommandConfig = None,
-    data: Data = DEFAULT_DATA,
-    as_json: Json = False,
-) -> None:
+def list_brokers(internal: Internal = False, *, cluster: ClusterOptions, as_json: Json = False) -> None:
     """Every registered broker with what it holds and leads."""
-    with _cluster(bootstrap, data, command_config) as (client, moves):
+    with _cluster(cluster) as (client, moves):
         rows = _rows(client, moves)
     hidden = 0
     if not (internal or as_json):
@@ -77,13 +71,12 @@ def drain(
     throttle: Throttle = DRAIN_BYTES_PER_SECOND,
     at_once: Annotated[int, typer.Option(min=1, help="Partitions that move at the same time.")] = MOVES_AT_ONCE,
     cancel: Annotated[bool, typer.Option("--cancel", help="Undo the moves that run, and let replicas in.")] = False,
-    bootstrap: Bootstrap = None,
-    command_config: CommandConfig = None,
-    data: Data = DEFAULT_DATA,
+    *,
+    cluster: ClusterOptions,
     as_json: Json = False,
 ) -> None:
     """Move every replica off a broker, which then can be stopped and removed. Run it again to go on after a pause."""
-    with _cluster(bootstrap, data, command_config) as (client, moves):
+    with _cluster(cluster) as (client, moves):
         before = _holding(moves, broker)
         if all(row["broker"] != broker for row in _rows(client, moves)):
             fail(f"there is no broker {broker}")
@@ -107,20 +100,15 @@ def drain(
 
 
 @app.command()
-def remove(
-    broker: Id,
-    bootstrap: Bootstrap = None,
-    command_config: CommandConfig = None,
-    data: Data = DEFAULT_DATA,
-    as_json: Json = False,
-) -> None:
+def remove(broker: Id, cluster: ClusterOptions, as_json: Json = False) -> None:
     """Unregister a drained broker. In an embedded cluster it is stopped first, and forgotten; its directory stays."""
-    with _cluster(bootstrap, data, command_config) as (client, moves):
+    with _cluster(cluster) as (client, moves):
         held = len(_holding(moves, broker))
         if held:
             fail(f"broker {broker} still has {held} replicas; `tidelog brokers drain {broker}` moves them off")
         rows = {row["broker"]: row for row in _rows(client, moves)}
-    layout = load_layout(data) if bootstrap is None else None
+    data = cluster.data
+    layout = load_layout(data) if cluster.bootstrap is None else None
     node = next((n for n in layout.brokers if n.node_id == broker), None) if layout is not None else None
     if broker not in rows and node is None:
         fail(f"there is no broker {broker}")
@@ -128,7 +116,7 @@ def remove(
         fail(f"broker {broker} is the only one")
     if layout is not None and node is not None:
         ask_supervisor(data, {"do": "stop", "node": node.name}, START_TIMEOUT_S)
-    with _cluster(bootstrap, data, command_config, without=broker) as (client, moves):
+    with _cluster(cluster, without=broker) as (client, moves):
         _unregister(client, moves, broker)
     if node is not None:
         ask_supervisor(data, {"do": "forget", "node": node.name}, START_TIMEOUT_S)
@@ -212,10 +200,8 @@ def _pause() -> None:
 
 
 @contextmanager
-def _cluster(
-    bootstrap: str | None, data: Path, command_config: Path | None, without: int | None = None
-) -> Iterator[tuple[AdminClient, ReplicaMoves]]:
-    with admin_client(bootstrap, data, command_config, without=without) as client:
+def _cluster(cluster: ClusterOptions, without: int | None = None) -> Iterator[tuple[AdminClient, ReplicaMoves]]:
+    with admin_client(cluster, without=without) as client:
         try:
             yield client, ReplicaMoves(client)
         except Refused as error:

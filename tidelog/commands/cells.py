@@ -6,23 +6,21 @@ from typing import Annotated
 
 import typer
 
-from tidelog.admin.admin_client import Bootstrap, CommandConfig, Data
+from tidelog.admin.admin_client import ClusterOptions
 from tidelog.admin.tenant_admin import tenant_admin
-from tidelog.cluster.layout import DEFAULT_DATA
+from tidelog.command_group import CommandGroup
 from tidelog.commands.tenants import LimitOptions, parse_limits
 from tidelog.output import Json, show, show_one
 
-app = typer.Typer(help="Cells: list, create, describe, alter.", no_args_is_help=True, rich_markup_mode=None)
+app = CommandGroup("Cells: list, create, describe, alter.")
 
 Cell = Annotated[str, typer.Argument(help="The cell's name.", metavar="CELL")]
 
 
 @app.command("list")
-def list_cells(
-    bootstrap: Bootstrap = None, command_config: CommandConfig = None, data: Data = DEFAULT_DATA, as_json: Json = False
-) -> None:
+def list_cells(cluster: ClusterOptions, as_json: Json = False) -> None:
     """Every cell with its load, and why it is full if it is."""
-    with tenant_admin(bootstrap, data, command_config) as admin:
+    with tenant_admin(cluster) as admin:
         rows = admin.cells()
     shown = [row | {"brokers": [broker["broker"] for broker in row["brokers"]]} for row in rows]
     columns = ["cell", "state", "brokers", "load", "broker_load", "replica_share", "bandwidth_share"]
@@ -35,28 +33,21 @@ def create(
     name: Cell,
     closed: Annotated[bool, typer.Option("--closed", help="It takes no tenants yet.")] = False,
     limit: LimitOptions = None,
-    bootstrap: Bootstrap = None,
-    command_config: CommandConfig = None,
-    data: Data = DEFAULT_DATA,
+    *,
+    cluster: ClusterOptions,
     as_json: Json = False,
 ) -> None:
     """Say of a cell what it may hold. Brokers join it by their setting tidelog.cell, before or after."""
-    with tenant_admin(bootstrap, data, command_config) as admin:
+    with tenant_admin(cluster) as admin:
         admin.alter_cell(name, parse_limits(limit), is_open=not closed, must_be_new=True)
         (row,) = admin.cells([name])
     show_one(row, as_json=as_json)
 
 
 @app.command()
-def describe(
-    name: Cell,
-    bootstrap: Bootstrap = None,
-    command_config: CommandConfig = None,
-    data: Data = DEFAULT_DATA,
-    as_json: Json = False,
-) -> None:
+def describe(name: Cell, cluster: ClusterOptions, as_json: Json = False) -> None:
     """One cell: its brokers and what they hold, its limits and tenants."""
-    with tenant_admin(bootstrap, data, command_config) as admin:
+    with tenant_admin(cluster) as admin:
         (row,) = admin.cells([name])
     if as_json:
         show_one(row, as_json=True)
@@ -72,14 +63,13 @@ def alter(
     name: Cell,
     is_open: Annotated[bool | None, typer.Option("--open/--closed", help="Whether it takes more tenants.")] = None,
     limit: LimitOptions = None,
-    bootstrap: Bootstrap = None,
-    command_config: CommandConfig = None,
-    data: Data = DEFAULT_DATA,
+    *,
+    cluster: ClusterOptions,
     as_json: Json = False,
 ) -> None:
     """Open or close a cell for more tenants, or change its limits (replicas.per.broker.max, tenants.max,
     bandwidth.per.broker)."""
-    with tenant_admin(bootstrap, data, command_config) as admin:
+    with tenant_admin(cluster) as admin:
         admin.alter_cell(name, parse_limits(limit), is_open=is_open)
         (row,) = admin.cells([name])
     show_one(row, as_json=as_json)

@@ -7,11 +7,10 @@ from typing import Annotated
 
 import typer
 
+from tidelog.command_group import CommandGroup
 from tidelog.output import EXIT_USAGE, Json, fail, show
 
-app = typer.Typer(
-    help="A cluster's own certificates: make, list.", no_args_is_help=True, rich_markup_mode=None, add_completion=False
-)
+app = CommandGroup("A cluster's own certificates: make, list.")
 ROLES = ("node", "proxy", "server", "client")
 
 

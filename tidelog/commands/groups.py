@@ -5,21 +5,17 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import typer
-
-from tidelog.admin.admin_client import Bootstrap, CommandConfig, Data, admin_client, outcome_text
-from tidelog.cluster.layout import DEFAULT_DATA
+from tidelog.admin.admin_client import ClusterOptions, admin_client, outcome_text
+from tidelog.command_group import CommandGroup
 from tidelog.output import Json, fail, show
 
-app = typer.Typer(help="Consumer groups: list, describe, delete.", no_args_is_help=True, rich_markup_mode=None)
+app = CommandGroup("Consumer groups: list, describe, delete.")
 
 
 @app.command("list")
-def list_groups(
-    bootstrap: Bootstrap = None, command_config: CommandConfig = None, data: Data = DEFAULT_DATA, as_json: Json = False
-) -> None:
+def list_groups(cluster: ClusterOptions, as_json: Json = False) -> None:
     """Every group with its state."""
-    with admin_client(bootstrap, data, command_config) as client:
+    with admin_client(cluster) as client:
         groups = client.list_groups()
     rows = [
         {
@@ -35,17 +31,11 @@ def list_groups(
 
 
 @app.command()
-def describe(
-    name: str,
-    bootstrap: Bootstrap = None,
-    command_config: CommandConfig = None,
-    data: Data = DEFAULT_DATA,
-    as_json: Json = False,
-) -> None:
+def describe(name: str, cluster: ClusterOptions, as_json: Json = False) -> None:
     """A group's members, and the lag of every partition that it has committed."""
     from kafka.admin import OffsetSpec  # noqa: PLC0415
 
-    with admin_client(bootstrap, data, command_config) as client:
+    with admin_client(cluster) as client:
         group = client.describe_groups([name])[name]
         committed = client.list_group_offsets({name: None})[name]
         ends = client.list_partition_offsets(dict.fromkeys(committed, OffsetSpec.LATEST))
@@ -71,15 +61,9 @@ def describe(
 
 
 @app.command()
-def delete(
-    names: list[str],
-    bootstrap: Bootstrap = None,
-    command_config: CommandConfig = None,
-    data: Data = DEFAULT_DATA,
-    as_json: Json = False,
-) -> None:
+def delete(names: list[str], cluster: ClusterOptions, as_json: Json = False) -> None:
     """Delete empty groups with their committed offsets."""
-    with admin_client(bootstrap, data, command_config) as client:
+    with admin_client(cluster) as client:
         results = client.delete_groups(names)
     problems = [f"{name}: {outcome_text(result)}" for name, result in results.items() if result != "OK"]
     if problems:

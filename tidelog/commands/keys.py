@@ -9,13 +9,13 @@ from typing import Annotated
 import typer
 
 from common.errors import ProtocolError
-from tidelog.admin.admin_client import Bootstrap, CommandConfig, Data
+from tidelog.admin.admin_client import ClusterOptions
 from tidelog.admin.tenant_admin import NewKey, tenant_admin
-from tidelog.cluster.layout import DEFAULT_DATA
+from tidelog.command_group import CommandGroup
 from tidelog.credentials import write_private
 from tidelog.output import EXIT_USAGE, Json, fail, show, show_one
 
-app = typer.Typer(help="API keys: create, list, renew, revoke.", no_args_is_help=True, rich_markup_mode=None)
+app = CommandGroup("API keys: create, list, renew, revoke.")
 
 Tenant = Annotated[str, typer.Argument(help="The tenant's name or id.", metavar="TENANT")]
 Key = Annotated[str, typer.Argument(help="The key's id.", metavar="KEY")]
@@ -34,15 +34,14 @@ def create(
     ] = None,
     description: Annotated[str, typer.Option(help="For people.")] = "",
     out: Out = None,
-    bootstrap: Bootstrap = None,
-    command_config: CommandConfig = None,
-    data: Data = DEFAULT_DATA,
+    *,
+    cluster: ClusterOptions,
     as_json: Json = False,
 ) -> None:  # fmt: skip
     """Make a key; without --role it may do everything that its tenant may."""
     _check_out(out)
     _check_roles(role or [])
-    with tenant_admin(bootstrap, data, command_config) as admin:
+    with tenant_admin(cluster) as admin:
         made = admin.create_key(tenant, role or ["admin"], description)
         if out is not None:
             try:
@@ -56,29 +55,21 @@ def create(
 @app.command("list")
 def list_keys(
     tenant: Annotated[str | None, typer.Argument(help="Of one tenant, by name or id.", metavar="TENANT")] = None,
-    bootstrap: Bootstrap = None,
-    command_config: CommandConfig = None,
-    data: Data = DEFAULT_DATA,
+    *,
+    cluster: ClusterOptions,
     as_json: Json = False,
 ) -> None:
     """Keys with their roles; never a secret."""
-    with tenant_admin(bootstrap, data, command_config) as admin:
+    with tenant_admin(cluster) as admin:
         rows = admin.keys(tenant)
     show(rows, as_json=as_json, columns=["key", "tenant", "roles", "usable", "description"], empty="no keys")
 
 
 @app.command()
-def renew(
-    key: Key,
-    out: Out = None,
-    bootstrap: Bootstrap = None,
-    command_config: CommandConfig = None,
-    data: Data = DEFAULT_DATA,
-    as_json: Json = False,
-) -> None:
+def renew(key: Key, out: Out = None, *, cluster: ClusterOptions, as_json: Json = False) -> None:
     """Give a key a new secret, in the place of the old one; roles and ACLs stay."""
     _check_out(out)
-    with tenant_admin(bootstrap, data, command_config) as admin:
+    with tenant_admin(cluster) as admin:
         (row,) = admin.keys(None, [key])
         made = admin.renew_key(row["tenant_id"], key)
     if out is not None:
@@ -92,13 +83,11 @@ def renew(
 @app.command()
 def revoke(
     keys: Annotated[list[str], typer.Argument(help="Ids of keys.", metavar="KEY…")],
-    bootstrap: Bootstrap = None,
-    command_config: CommandConfig = None,
-    data: Data = DEFAULT_DATA,
+    cluster: ClusterOptions,
     as_json: Json = False,
 ) -> None:
     """End keys, with the ACLs that speak of them."""
-    with tenant_admin(bootstrap, data, command_config) as admin:
+    with tenant_admin(cluster) as admin:
         for key in keys:
             admin.delete_key(key)
     if as_json:

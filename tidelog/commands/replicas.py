@@ -9,9 +9,8 @@ from typing import Annotated, Any
 import typer
 
 from kraft.balancer.evacuation import PlacedPartition
-from tidelog.admin.admin_client import Bootstrap, CommandConfig, Data, admin_client
+from tidelog.admin.admin_client import ClusterOptions, admin_client
 from tidelog.admin.replica_moves import Key, Moving, Refused, ReplicaMoves, Rounds
-from tidelog.cluster.layout import DEFAULT_DATA
 from tidelog.commands.brokers import LOOK_S, Throttle
 from tidelog.output import EXIT_USAGE, Json, fail, show
 
@@ -31,9 +30,8 @@ def reassign(
     cancel: Annotated[bool, typer.Option("--cancel", help="Undo the moves that run.")] = False,
     throttle: Throttle = 0,
     wait: Annotated[bool, typer.Option(help="Until all have moved.")] = True,
-    bootstrap: Bootstrap = None,
-    command_config: CommandConfig = None,
-    data: Data = DEFAULT_DATA,
+    *,
+    cluster: ClusterOptions,
     as_json: Json = False,
 ) -> None:
     """Move a topic's replicas to other brokers. Without --to or --cancel: what moves now."""
@@ -42,7 +40,7 @@ def reassign(
     if throttle and not wait:
         fail("--throttle needs --wait: who set it takes it away again", EXIT_USAGE)
     brokers = _ids(to) if to is not None else ()
-    with admin_client(bootstrap, data, command_config) as client:
+    with admin_client(cluster) as client:
         moves = ReplicaMoves(client)
         try:
             wanted = _wanted(moves, name, partition, brokers)
@@ -65,15 +63,14 @@ def elect(
     unclean: Annotated[
         bool, typer.Option("--unclean", help="Any live replica where there is no leader; may lose records.")
     ] = False,
-    bootstrap: Bootstrap = None,
-    command_config: CommandConfig = None,
-    data: Data = DEFAULT_DATA,
+    *,
+    cluster: ClusterOptions,
     as_json: Json = False,
 ) -> None:
     """Give leadership back to the preferred replicas, the first of each partition's list."""
     from kafka.errors import for_code  # noqa: PLC0415
 
-    with admin_client(bootstrap, data, command_config) as client:
+    with admin_client(cluster) as client:
         try:
             wanted = _wanted(ReplicaMoves(client), name, partition, ())
         except Refused as error:

@@ -2,17 +2,10 @@
 
 from __future__ import annotations
 
-import typer
-
+from tidelog.command_group import CommandGroup
 from tidelog.commands import spark_compact, spark_erase, spark_export, spark_read, spark_shipping, spark_verify
 
-app = typer.Typer(
-    help="Jobs over the tier: read, compact, verify, erase, export.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-)
+app = CommandGroup("Jobs over the tier: read, compact, verify, erase, export.")
 app.command()(spark_read.read)
 app.command()(spark_compact.compact)
 app.command()(spark_verify.verify)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tidelog.admin.admin_client import CommandConfig, admin_client
+from tidelog.admin.admin_client import ClusterOptions, CommandConfig, admin_client
 from tidelog.output import EXIT_USAGE, Json, fail
 from tidelog.spark_jobs.spark_job import (
     ClusterId,
@@ -145,7 +145,7 @@ def asked_brokers(bootstrap: str | None, command_config: Path | None) -> Iterato
     from tidelog.tier.check import Patience, check_partition  # noqa: PLC0415
     from tiering.bucket.keys import PartitionPath  # noqa: PLC0415
 
-    with admin_client(bootstrap, command_config=command_config) as client:
+    with admin_client(ClusterOptions(bootstrap, command_config)) as client:
         answers, patience = ask_brokers(client), Patience()
         with opened_store(answers, None) as opened:
 

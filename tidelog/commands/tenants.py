@@ -8,14 +8,12 @@ from typing import Annotated, Any
 
 import typer
 
-from tidelog.admin.admin_client import Bootstrap, CommandConfig, Data
+from tidelog.admin.admin_client import ClusterOptions
 from tidelog.admin.tenant_admin import TenantAdmin, tenant_admin
-from tidelog.cluster.layout import DEFAULT_DATA
+from tidelog.command_group import CommandGroup
 from tidelog.output import EXIT_USAGE, Json, fail, show, show_one
 
-app = typer.Typer(
-    help="Tenants: create, list, describe, alter, delete, move.", no_args_is_help=True, rich_markup_mode=None
-)
+app = CommandGroup("Tenants: create, list, describe, alter, delete, move.")
 LOOK_S = 0.5
 
 Name = Annotated[str, typer.Argument(help="The tenant's name or id.", metavar="TENANT")]
@@ -38,23 +36,20 @@ def create(
     limit: LimitOptions = None,
     allow: Allow = None,
     deny: Deny = None,
-    bootstrap: Bootstrap = None,
-    command_config: CommandConfig = None,
-    data: Data = DEFAULT_DATA,
+    *,
+    cluster: ClusterOptions,
     as_json: Json = False,
 ) -> None:
     """Make a tenant. It has no keys yet."""
-    with tenant_admin(bootstrap, data, command_config) as admin:
+    with tenant_admin(cluster) as admin:
         made = admin.create_tenant(name, cell, parse_limits(limit), allow or (), deny or ())
     show_one({"tenant": name, "id": made.id, "cell": made.cell}, as_json=as_json)
 
 
 @app.command("list")
-def list_tenants(
-    bootstrap: Bootstrap = None, command_config: CommandConfig = None, data: Data = DEFAULT_DATA, as_json: Json = False
-) -> None:
+def list_tenants(cluster: ClusterOptions, as_json: Json = False) -> None:
     """Every tenant with what it has."""
-    with tenant_admin(bootstrap, data, command_config) as admin:
+    with tenant_admin(cluster) as admin:
         rows = admin.tenants()
     show(
         rows,
@@ -65,15 +60,9 @@ def list_tenants(
 
 
 @app.command()
-def describe(
-    name: Name,
-    bootstrap: Bootstrap = None,
-    command_config: CommandConfig = None,
-    data: Data = DEFAULT_DATA,
-    as_json: Json = False,
-) -> None:
+def describe(name: Name, cluster: ClusterOptions, as_json: Json = False) -> None:
     """One tenant: where it lives, where it is going, its limits and networks."""
-    with tenant_admin(bootstrap, data, command_config) as admin:
+    with tenant_admin(cluster) as admin:
         (row,) = admin.tenants([name])
     show_one(row, as_json=as_json)
 
@@ -85,15 +74,14 @@ def alter(
     allow: Allow = None,
     deny: Deny = None,
     any_network: Annotated[bool, typer.Option("--any-network", help="Take all networks' rules away.")] = False,
-    bootstrap: Bootstrap = None,
-    command_config: CommandConfig = None,
-    data: Data = DEFAULT_DATA,
+    *,
+    cluster: ClusterOptions,
     as_json: Json = False,
 ) -> None:
     """Change limits and networks; networks that are given replace all of their kind."""
     if any_network and (allow or deny):
         fail("--any-network cannot go with --allow and --deny", EXIT_USAGE)
-    with tenant_admin(bootstrap, data, command_config) as admin:
+    with tenant_admin(cluster) as admin:
         none: tuple[str, ...] | None = () if any_network else None
         admin.alter_tenant(name, parse_limits(limit), allow or none, deny or none)
         (row,) = admin.tenants([name])
@@ -101,16 +89,9 @@ def alter(
 
 
 @app.command()
-def delete(
-    name: Name,
-    wait: Wait = True,
-    bootstrap: Bootstrap = None,
-    command_config: CommandConfig = None,
-    data: Data = DEFAULT_DATA,
-    as_json: Json = False,
-) -> None:
+def delete(name: Name, wait: Wait = True, *, cluster: ClusterOptions, as_json: Json = False) -> None:
     """Delete a tenant with its topics, groups, keys and ACLs. Its keys end at once, the rest goes in steps."""
-    with tenant_admin(bootstrap, data, command_config) as admin:
+    with tenant_admin(cluster) as admin:
         (row,) = admin.tenants([name])
         admin.delete_tenant(row["id"])
         if wait:
@@ -124,13 +105,12 @@ def move(
     name: Name,
     cell: Annotated[str | None, typer.Option(help="Where to; else the lighter of two other cells.")] = None,
     wait: Wait = True,
-    bootstrap: Bootstrap = None,
-    command_config: CommandConfig = None,
-    data: Data = DEFAULT_DATA,
+    *,
+    cluster: ClusterOptions,
     as_json: Json = False,
 ) -> None:
     """Move a live tenant to another cell, a few partitions at a time. The controllers do it; waiting is optional."""
-    with tenant_admin(bootstrap, data, command_config) as admin:
+    with tenant_admin(cluster) as admin:
         (row,) = admin.tenants([name])
         target = admin.move_tenant(row["id"], cell)
         if wait:

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import typer
-
+from tidelog.command_group import CommandGroup
 from tidelog.commands import tier_rebuild, tier_repair, tier_status
 
-app = typer.Typer(
-    help="The tier: status, ls, check; restore a deleted topic; rebuild the cluster.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-)
+app = CommandGroup("The tier: status, ls, check; restore a deleted topic; rebuild the cluster.")
 app.command()(tier_status.status)
 app.command()(tier_status.ls)
 app.command()(tier_repair.check)

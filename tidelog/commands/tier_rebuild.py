@@ -17,8 +17,7 @@ import typer
 
 from common.machine import MachineClock
 from common.settings import SettingError
-from tidelog.admin.admin_client import Bootstrap, CommandConfig, Data, admin_client
-from tidelog.cluster.layout import DEFAULT_DATA
+from tidelog.admin.admin_client import ClusterOptions, admin_client
 from tidelog.commands.cluster import prepare_cluster, require_layout, start_detached
 from tidelog.output import EXIT_USAGE, Json, fail, show
 
@@ -77,16 +76,14 @@ def rebuild(
             prepared = _prepare(tier, cluster, _local_places(root), no_wait)
             write_files(prepared, path, MachineClock().wall_ms())
         report = prepared.report | {"bootstrap": _start(root, data, path, prepared.incarnation)}
-        with admin_client(report["bootstrap"]) as client:
+        with admin_client(ClusterOptions(report["bootstrap"])) as client:
             report["not_there"] += commit(client, prepared.offsets)
     _show(report, as_json)
 
 
 def commit_offsets(
     file: Annotated[Path, typer.Argument(help="What `rebuild --out FILE` wrote as FILE.offsets.")],
-    bootstrap: Bootstrap = None,
-    command_config: CommandConfig = None,
-    data: Data = DEFAULT_DATA,
+    cluster: ClusterOptions,
     as_json: Json = False,
 ) -> None:
     """Give the groups of a rebuilt cluster the offsets that they had committed. What has committed since is let be."""
@@ -98,7 +95,7 @@ def commit_offsets(
             offsets = read_offsets(file)
         except DamagedEvents as error:
             fail(str(error))
-    with admin_client(bootstrap, data, command_config) as client:
+    with admin_client(cluster) as client:
         problems = commit(client, offsets)
     report = {"groups": len({event["group"] for event in offsets}), "offsets": len(offsets), "not_committed": problems}
     if as_json:

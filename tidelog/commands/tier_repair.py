@@ -15,8 +15,7 @@ import typer
 from common.errors import ErrorCode, ProtocolError
 from common.identifiers import random_uuid
 from common.machine import MachineClock
-from tidelog.admin.admin_client import Bootstrap, CommandConfig, Data, admin_client, error_text
-from tidelog.cluster.layout import DEFAULT_DATA
+from tidelog.admin.admin_client import ClusterOptions, admin_client, error_text
 from tidelog.commands.topics import Configs, parse_configs
 from tidelog.output import EXIT_USAGE, Json, fail, show
 
@@ -39,9 +38,8 @@ _IN_DOUBT = (ErrorCode.REQUEST_TIMED_OUT, ErrorCode.UNKNOWN_SERVER_ERROR)
 def check(
     topic: Annotated[str | None, typer.Argument(help="This topic alone.", metavar="[TOPIC]")] = None,
     tier: Tier = None,
-    bootstrap: Bootstrap = None,
-    command_config: CommandConfig = None,
-    data: Data = DEFAULT_DATA,
+    *,
+    cluster: ClusterOptions,
     as_json: Json = False,
 ) -> None:
     """Compare manifests, `__tier_state` and the names and sizes of objects. Exit code 1 when something disagrees."""
@@ -49,7 +47,7 @@ def check(
     from tidelog.tier.check import Patience, check_partition, rows  # noqa: PLC0415
 
     found: list[dict[str, Any]] = []
-    with admin_client(bootstrap, data, command_config) as client:
+    with admin_client(cluster) as client:
         answers = ask_brokers(client)
         paths = _paths(client, answers, topic)
         if topic is not None and not paths:
@@ -97,9 +95,8 @@ def restore(
         ),
     ] = False,
     tier: Tier = None,
-    bootstrap: Bootstrap = None,
-    command_config: CommandConfig = None,
-    data: Data = DEFAULT_DATA,
+    *,
+    cluster: ClusterOptions,
     as_json: Json = False,
 ) -> None:
     """Bring a deleted topic back under a new name, at its old offsets, while tidelog.tier.delete.delay.ms lasts.
@@ -120,7 +117,7 @@ def restore(
     if given.get(REMOTE_STORAGE, "true").strip().lower() != "true":
         fail(f"{REMOTE_STORAGE} cannot be switched off: what is restored lies in the tier alone")
     configs = {"retention.ms": "-1", "retention.bytes": "-1"} | given
-    with admin_client(bootstrap, data, command_config) as client:
+    with admin_client(cluster) as client:
         answers, live = ask_brokers(client), live_topics(client)
         store_status = answers.store
         if store_status is not None and store_status.stale is not None:

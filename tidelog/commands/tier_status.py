@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tidelog.admin.admin_client import Bootstrap, CommandConfig, Data, admin_client
+from tidelog.admin.admin_client import ClusterOptions, admin_client
 from tidelog.admin.internal_topics import Internal, say_hidden, without_internal
-from tidelog.cluster.layout import DEFAULT_DATA
 from tidelog.moments import utc
 from tidelog.output import Json, fail, show
 
@@ -29,15 +28,14 @@ SEGMENT_COLUMNS = [
 def status(
     topic: Annotated[str | None, typer.Argument(help="This topic alone.", metavar="[TOPIC]")] = None,
     internal: Internal = False,
-    bootstrap: Bootstrap = None,
-    command_config: CommandConfig = None,
-    data: Data = DEFAULT_DATA,
+    *,
+    cluster: ClusterOptions,
     as_json: Json = False,
 ) -> None:
     """What is in the tier and what waits to be, whether the store answers, and which deleted topics can be restored."""
     from tidelog.tier.access import ask_brokers, live_topics  # noqa: PLC0415
 
-    with admin_client(bootstrap, data, command_config) as client:
+    with admin_client(cluster) as client:
         answers = ask_brokers(client)
         live = live_topics(client) if topic is not None else {}
     partitions = [
@@ -75,9 +73,8 @@ def status(
 def ls(
     topic: Annotated[str, typer.Argument(help="Its name; @ID behind it for a deleted one.", metavar="TOPIC[@ID]")],
     partition: Annotated[int | None, typer.Option(min=0, help="This partition alone.")] = None,
-    bootstrap: Bootstrap = None,
-    command_config: CommandConfig = None,
-    data: Data = DEFAULT_DATA,
+    *,
+    cluster: ClusterOptions,
     as_json: Json = False,
 ) -> None:
     """Every segment that the tier holds of a topic, as `__tier_state` has it."""
@@ -86,7 +83,7 @@ def ls(
 
     name, topic_id = split_name(topic)
     rows: list[dict[str, Any]] = []
-    with admin_client(bootstrap, data, command_config) as client:
+    with admin_client(cluster) as client:
         answers, live = ask_brokers(client), live_topics(client)
         known = live.get(name)
         if known is not None and topic_id in (None, known.topic_id):

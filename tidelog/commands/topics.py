@@ -12,34 +12,24 @@ from common.identifiers import uuid_text
 from common.settings import SettingError
 from common.topic_settings import TOPIC_SETTINGS
 from tidelog.admin.admin_client import (
-    Bootstrap,
-    CommandConfig,
-    Data,
+    ClusterOptions,
     admin_client,
     error_text,
     outcome_text,
     topic_error_text,
 )
 from tidelog.admin.internal_topics import Internal, say_hidden, without_internal
-from tidelog.cluster.layout import DEFAULT_DATA
+from tidelog.command_group import CommandGroup
 from tidelog.output import EXIT_USAGE, Json, fail, show
 
-app = typer.Typer(
-    help="Topics: list, create, describe, alter, delete, reassign, elect.", no_args_is_help=True, rich_markup_mode=None
-)
+app = CommandGroup("Topics: list, create, describe, alter, delete, reassign, elect.")
 Configs = Annotated[list[str] | None, typer.Option("--config", help="NAME=VALUE of the topic.", metavar="NAME=VALUE")]
 
 
 @app.command("list")
-def list_topics(
-    internal: Internal = False,
-    bootstrap: Bootstrap = None,
-    command_config: CommandConfig = None,
-    data: Data = DEFAULT_DATA,
-    as_json: Json = False,
-) -> None:
+def list_topics(internal: Internal = False, *, cluster: ClusterOptions, as_json: Json = False) -> None:
     """Every topic with its partitions and replicas."""
-    with admin_client(bootstrap, data, command_config) as client:
+    with admin_client(cluster) as client:
         rows = [_summary(topic) for topic in client.describe_topics()]
     rows.sort(key=lambda row: str(row["topic"]))
     hidden = 0
@@ -55,14 +45,13 @@ def create(
     partitions: Annotated[int, typer.Option(help="-1: the cluster's num.partitions.")] = -1,
     replicas: Annotated[int, typer.Option(help="-1: the cluster's default.replication.factor.")] = -1,
     config: Configs = None,
-    bootstrap: Bootstrap = None,
-    command_config: CommandConfig = None,
-    data: Data = DEFAULT_DATA,
+    *,
+    cluster: ClusterOptions,
     as_json: Json = False,
 ) -> None:
     """Create a topic."""
     wanted = {"num_partitions": partitions, "replication_factor": replicas, "configs": parse_configs(config or [])}
-    with admin_client(bootstrap, data, command_config) as client:
+    with admin_client(cluster) as client:
         row = client.create_topics({name: wanted}, raise_errors=False)["topics"][0]
     if problem := error_text(row):
         fail(f"{name}: {problem}")
@@ -71,17 +60,11 @@ def create(
 
 
 @app.command()
-def describe(
-    name: str,
-    bootstrap: Bootstrap = None,
-    command_config: CommandConfig = None,
-    data: Data = DEFAULT_DATA,
-    as_json: Json = False,
-) -> None:
+def describe(name: str, cluster: ClusterOptions, as_json: Json = False) -> None:
     """A topic's partitions with leader, replicas and ISR, and the settings that it overrides."""
     from kafka.admin import ConfigResource, ConfigResourceType  # noqa: PLC0415
 
-    with admin_client(bootstrap, data, command_config) as client:
+    with admin_client(cluster) as client:
         topic = client.describe_topics([name])[0]
         if problem := topic_error_text(name, topic):
             fail(problem)
@@ -104,9 +87,8 @@ def alter(
     config: Configs = None,
     reset: Annotated[list[str] | None, typer.Option(help="A setting that goes back to its default.")] = None,
     partitions: Annotated[int | None, typer.Option(help="The new number of partitions.")] = None,
-    bootstrap: Bootstrap = None,
-    command_config: CommandConfig = None,
-    data: Data = DEFAULT_DATA,
+    *,
+    cluster: ClusterOptions,
     as_json: Json = False,
 ) -> None:
     """Change a topic's settings or raise its number of partitions."""
@@ -118,7 +100,7 @@ def alter(
         changes[key] = ("DELETE", None)
     if not changes and partitions is None:
         fail("nothing to alter: give --config, --reset or --partitions", EXIT_USAGE)
-    with admin_client(bootstrap, data, command_config) as client:
+    with admin_client(cluster) as client:
         if changes:
             resource = ConfigResource(ConfigResourceType.TOPIC, name, changes)
             for outcomes in client.alter_configs([resource], raise_on_unknown=False).values():
@@ -134,15 +116,9 @@ def alter(
 
 
 @app.command()
-def delete(
-    names: list[str],
-    bootstrap: Bootstrap = None,
-    command_config: CommandConfig = None,
-    data: Data = DEFAULT_DATA,
-    as_json: Json = False,
-) -> None:
+def delete(names: list[str], cluster: ClusterOptions, as_json: Json = False) -> None:
     """Delete topics with all their records."""
-    with admin_client(bootstrap, data, command_config) as client:
+    with admin_client(cluster) as client:
         rows = client.delete_topics(names, raise_errors=False)["topics"]
     problems = [problem for row in rows if (problem := topic_error_text(row["name"], row))]
     if problems:

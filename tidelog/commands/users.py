@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tidelog.admin.admin_client import Bootstrap, CommandConfig, Data, admin_client, error_text
-from tidelog.cluster.layout import DEFAULT_DATA
+from tidelog.admin.admin_client import ClusterOptions, admin_client, error_text
+from tidelog.command_group import CommandGroup
 from tidelog.credentials import MECHANISM_NAMES, PASSWORD_ITERATIONS, new_secret, salted, write_private
 from tidelog.output import EXIT_USAGE, Json, fail, show, show_one
 
 if TYPE_CHECKING:
     from tidelog.admin.library_client import AdminClient
 
-app = typer.Typer(help="Users with SCRAM passwords: set, list, delete.", no_args_is_help=True, rich_markup_mode=None)
+app = CommandGroup("Users with SCRAM passwords: set, list, delete.")
 
 User = Annotated[str, typer.Argument(help="The user's name.", metavar="USER")]
 Mechanism = Annotated[
@@ -40,9 +40,8 @@ def set_password(
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Write a password that is made into this new file, 0600.")] = None,
     iterations: Annotated[int, typer.Option(min=4_096, max=16_384, help="Of the hash.")] = PASSWORD_ITERATIONS,
-    bootstrap: Bootstrap = None,
-    command_config: CommandConfig = None,
-    data: Data = DEFAULT_DATA,
+    *,
+    cluster: ClusterOptions,
     as_json: Json = False,
 ) -> None:
     """Make a user, or give it another password."""
@@ -55,7 +54,7 @@ def set_password(
             write_private(out, f"user={user}\npassword={password}\n")
         except OSError as error:
             fail(f"{out}: {error.strerror}")
-    with admin_client(bootstrap, data, command_config) as client:
+    with admin_client(cluster) as client:
         _alter(client, [(user, salted(password, number, iterations)) for number in numbers], [])
     shown: dict[str, Any] = {"user": user, "mechanisms": [NAME_OF[number] for number in numbers]}
     if out is not None:
@@ -66,26 +65,17 @@ def set_password(
 
 
 @app.command("list")
-def list_users(
-    bootstrap: Bootstrap = None, command_config: CommandConfig = None, data: Data = DEFAULT_DATA, as_json: Json = False
-) -> None:
+def list_users(cluster: ClusterOptions, as_json: Json = False) -> None:
     """Users and their mechanisms; never any part of a password. API keys are listed by `tidelog keys list`."""
-    with admin_client(bootstrap, data, command_config) as client:
+    with admin_client(cluster) as client:
         rows = _described(client)
     show(rows, as_json=as_json, columns=["user", "mechanisms"], empty="no users")
 
 
 @app.command()
-def delete(
-    user: User,
-    mechanism: Mechanism = None,
-    bootstrap: Bootstrap = None,
-    command_config: CommandConfig = None,
-    data: Data = DEFAULT_DATA,
-    as_json: Json = False,
-) -> None:
+def delete(user: User, mechanism: Mechanism = None, *, cluster: ClusterOptions, as_json: Json = False) -> None:
     """End a user, or one way of its to log in."""
-    with admin_client(bootstrap, data, command_config) as client:
+    with admin_client(cluster) as client:
         known: dict[str, int] = next((row["mechanisms"] for row in _described(client) if row["user"] == user), {})
         numbers = _numbers(mechanism) if mechanism else [MECHANISM_NAMES[name] for name in known]
         if not numbers:
