@@ -87,7 +87,7 @@ class BrokerNode:
         self.metrics = Metrics()
         limits = config.limits.connection
         self._watch = Watch()
-        self.pacer = Pacer(strain=Strain(ports.clock.monotonic, ports.displaced))
+        self.pacer = Pacer(strain=Strain(ports.clock.monotonic, ports.displaced, ports.offer))
         machinery = Machinery(
             ports, Tick(), BufferPool(limits.queued_max_request_bytes, limits.reply_bytes_max), self._watch, self.pacer
         )

@@ -375,14 +375,21 @@ class MachineClock:
 
 
 def displaced() -> int:
-    """Offer the processor to other processes that wait for it; return how often the kernel preempted this thread."""
-    os.sched_yield()
+    """How often the kernel preempted this thread."""
     return resource.getrusage(resource.RUSAGE_THREAD).ru_nivcsw
 
 
 def machine_ports(root: Path) -> Ports:
     """The real world of a node whose files lie below `root`. Call it in the node's own process."""
-    return Ports(MachineNetwork(), MachineDisk(root), MachineClock(), machine_random(), time.process_time, displaced)
+    return Ports(
+        MachineNetwork(),
+        MachineDisk(root),
+        MachineClock(),
+        machine_random(),
+        time.process_time,
+        displaced,
+        os.sched_yield,
+    )
 
 
 def machine_random() -> random.Random:

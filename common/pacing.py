@@ -56,15 +56,16 @@ def at_once(work: Work[T]) -> T:
 class Strain:
     """Whether other processes want the processor, and how long clients' work rests for them.
 
-    `displaced` offers the processor to others, and returns how often the kernel preempted this thread. While others
-    want it, clients' work has about a fifth of the time, and never less than a tenth.
+    `displaced` returns how often the kernel preempted this thread, and `offer` lets others run first. While others want
+    the processor, clients' work has about a fifth of the time, and never less than a tenth.
     """
 
-    __slots__ = ("_began", "_clock", "_displaced", "_looked", "_owed_s", "_seen", "_until")
+    __slots__ = ("_began", "_clock", "_displaced", "_looked", "_offer", "_owed_s", "_seen", "_until")
 
-    def __init__(self, clock: Callable[[], float], displaced: Callable[[], int]) -> None:
+    def __init__(self, clock: Callable[[], float], displaced: Callable[[], int], offer: Callable[[], None]) -> None:
         self._clock = clock
         self._displaced = displaced
+        self._offer = offer
         self._seen = displaced()
         self._looked = clock()
         self._began = 0.0
@@ -86,6 +87,7 @@ class Strain:
         self._owed_s = min(self._owed_s + REST_SHARE * (now - self._began), REST_MAX_S) if is_wanted else 0.0
 
     def _look(self, now: float) -> None:
+        self._offer()
         seen, self._looked = self._displaced(), self._clock()
         if seen != self._seen:
             kept = self._looked - now > OFFERED_MAX_S

@@ -235,6 +235,10 @@ def _never() -> int:
     return 0
 
 
+def _without_others() -> None:
+    return
+
+
 @dataclass(frozen=True, slots=True)
 class Ports:
     """The world of one node."""
@@ -246,4 +250,6 @@ class Ports:
     cpu_s: Callable[[], float] = _uncounted
     """Seconds of CPU time that this process has used; constant where it is not counted."""
     displaced: Callable[[], int] = _never
-    """Offers the processor to other processes that wait for it. Returns how often the kernel preempted this thread."""
+    """How often the kernel preempted this thread."""
+    offer: Callable[[], None] = _without_others
+    """Lets other processes run first that wait for this thread's processor."""

@@ -74,7 +74,7 @@ class ControllerNode:
     def __init__(self, ports: Ports, config: ControllerConfig, fatal: Callable[[str], None]) -> None:
         listener, ports, voters_ports = _secured(config, ports)
         self._config = config
-        self.pacer = Pacer(strain=Strain(ports.clock.monotonic, ports.displaced))
+        self.pacer = Pacer(strain=Strain(ports.clock.monotonic, ports.displaced, ports.offer))
         self.machine = MetadataStateMachine(MetadataLog(config.tail_batches_max, config.tail_bytes_max))
         self.quorum = RaftQuorum(
             ports=voters_ports,

@@ -81,7 +81,7 @@ class Meter(Strain):
 
     def __init__(self) -> None:
         self.now = self.worked_s = 0.0
-        super().__init__(lambda: self.now, lambda: 0)
+        super().__init__(lambda: self.now, lambda: 0, lambda: None)
 
     def end(self) -> None:
         self.worked_s += self.now - self._began
