@@ -10,12 +10,11 @@ elements is not atomic, as its answer says anyway, which has an error for each.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator
-from copy import copy
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from common.pacing import Work
-from wire.messages import Message
+from wire.messages import Message, changed
 
 LEAVES_MAX = 50  # of one portion, where the table names no other number
 NEVER = 1 << 15
@@ -110,9 +109,7 @@ def portions(listing: Listing, request: Message, elements: list[Any]) -> Iterato
     """The parts of a long request that lists `elements`."""
     first, *inner = listing.asked
     for part, joined in _cut(elements, tuple(inner), listing.leaves_max):
-        portion = copy(request)
-        setattr(portion, first, part)
-        yield Portion(portion, joined)
+        yield Portion(changed(request, **{first: part}), joined)
 
 
 def join(rows: list[Any], more: list[Any], answered: tuple[str, ...], joined: int) -> None:
@@ -159,9 +156,7 @@ def _cut(elements: list[Any], inner: tuple[str, ...], most: int) -> Iterator[tup
             continue
         is_first = True
         for below, joined in _cut(getattr(element, inner[0]), inner[1:], most):
-            piece = copy(element)
-            setattr(piece, inner[0], below)
-            yield [piece], 0 if is_first else joined + 1
+            yield [changed(element, **{inner[0]: below})], 0 if is_first else joined + 1
             is_first = False
     if part:
         yield part, 0

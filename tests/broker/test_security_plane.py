@@ -10,7 +10,7 @@ import pytest
 
 from broker.security.config import SecurityConfig
 from broker.security.plane import FrameHandlers, Security
-from broker.security.session import ClientSession
+from broker.security.session import ANONYMOUS, ClientSession
 from common.machine import MachineClock, machine_random
 from kraft.image.delta import MetadataDelta
 from kraft.image.metadata import EMPTY_IMAGE, MetadataImage
@@ -135,7 +135,9 @@ async def test_a_tenant_has_so_many_connections_and_no_more() -> None:
     world = World()
     _, first, _ = world.log_in()
     assert world.log_in()[2] == ""
-    assert world.log_in()[2] == "too many connections of the tenant"
+    _, refused, why = world.log_in()
+    assert why == "too many connections of the tenant"
+    assert (refused.tenant, refused.principal, refused.access) == (None, ANONYMOUS, None), "it is nobody's yet"
     first.closed()
     assert world.log_in()[2] == ""
 
