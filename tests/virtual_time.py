@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from functools import cached_property
 from pathlib import Path
 from typing import Any, cast
@@ -69,6 +69,10 @@ class VirtualLoop(SimLoop):
         """What a failed run has left is cancelled by one more run."""
         self.scheduler.failure, self._second, self._wake_ns = None, (0, 0), -1
         self._wake(self.scheduler.now_ns)
+
+    def set_exception_handler(self, handler: Callable[[VirtualLoop, dict[str, Any]], None]) -> None:
+        """What a callback raises goes there, and does not end the run."""
+        self.exceptions = lambda _, message, error: handler(self, {"message": message, "exception": error})
 
     def set_debug(self, enabled: bool) -> None: ...
 

@@ -13,7 +13,6 @@ from broker.coordination.runtime import CoordinatorRuntime, RuntimeConfig
 from broker.requests.context import RequestContext, WrittenRows
 from broker.requests.forwarding import Forwarder, ForwardLimits
 from broker.security.session import ClientSession
-from common.machine import MachineClock
 from common.pacing import Pacer, at_once
 from kraft.controller.policy import ControllerPolicy
 from kraft.image.delta import MetadataDelta
@@ -38,6 +37,7 @@ from tests.kraft.decisions import (
     decide_incremental_alter_configs,
     decide_list_partition_reassignments,
 )
+from tests.virtual_time import LoopClock
 from wire.apis import APIS
 from wire.codec import decode_request, decode_response, encode_request, encode_response
 from wire.messages import EnvelopeResponse
@@ -64,15 +64,15 @@ class BrokerWorld:
             )
             self.replay(RegisterBrokerRecord(broker_id, bytes([broker_id]) * 16, endpoints, f"rack-{broker_id}"))
             self.set_fenced(broker_id, False)
-        self.forwarder = Forwarder(self, self, MachineClock(), ForwardLimits())
-        self.runtime = CoordinatorRuntime(MachineClock(), RuntimeConfig(), Pacer())
+        self.forwarder = Forwarder(self, self, LoopClock(), ForwardLimits())
+        self.runtime = CoordinatorRuntime(LoopClock(), RuntimeConfig(), Pacer())
         config = GroupConfig(group_initial_rebalance_delay_ms=0)
         self.coordinator = GroupCoordinator(self.runtime, config, lambda: self.image, random.Random(2))
         self.internal_topics = InternalTopics(
             [group_topic(partitions=1)],
             lambda: self.image,
             lambda request, version: self.forwarder.forward(None, request, version),
-            MachineClock(),
+            LoopClock(),
         )
         self.offsets = MemoryPartition(GROUP_TOPIC)
 

@@ -47,19 +47,19 @@ class GroupDriver:
         self.shard = GroupShard(self.config, random.Random(f"coordinator {len(self.log)}"), self.topics.get)
         for record in self.log:
             self.shard.replay(record.key, record.value)
-        self._append(self.shard.loaded(self.now))
+        self.append(self.shard.loaded(self.now))
         self.advance(0.0)
 
     @property
     def now(self) -> Now:
         return Now(self.now_s, WALL_0 + int(self.now_s * 1000))
 
-    def _append(self, records: list[CoordinatorRecord]) -> None:
+    def append(self, records: list[CoordinatorRecord]) -> None:
         for record in records:
             self.shard.replay(record.key, record.value)
             self.log.append(record)
 
-    def _collect(self) -> None:
+    def collect(self) -> None:
         for ticket, reply in self.shard.take_answers():
             assert ticket not in self.replies, "a request is answered once"
             self.replies[ticket] = reply
@@ -72,10 +72,10 @@ class GroupDriver:
         except ProtocolError as error:
             self.replies[ticket] = error.code
         else:
-            self._append(decision.records)
+            self.append(decision.records)
             if decision.reply is not PARKED:
                 self.replies[ticket] = decision.reply
-        self._collect()
+        self.collect()
         return ticket
 
     def advance(self, seconds: float) -> None:
@@ -86,8 +86,8 @@ class GroupDriver:
             if deadline is None or deadline > end:
                 break
             self.now_s = max(self.now_s, deadline)
-            self._append(self.shard.expire(self.now))
-            self._collect()
+            self.append(self.shard.expire(self.now))
+            self.collect()
         self.now_s = end
 
     # requests; each returns its ticket -----------------------------------------------------------------------

@@ -48,17 +48,17 @@ class LabTier:
         self.root = TierRoot(CLUSTER_ID)
         self.tiers: dict[Partition, PartitionTier] = {}
         self.claimed = True
-        self._remote = RemoteReader(self.objects, broker.machinery.ports.disk, LIMITS)
+        self.remote = RemoteReader(self.objects, broker.machinery.ports.disk, LIMITS)
         self.set_wait(300)
 
     async def __aenter__(self) -> LabTier:
-        await self._remote.open()
-        self.broker.plane.fetch.reader.read_tier_through(ColdReading(self, self.root, self._remote))
+        await self.remote.open()
+        self.broker.plane.fetch.reader.read_tier_through(ColdReading(self, self.root, self.remote))
         return self
 
     async def __aexit__(self, *_: object) -> None:
         self.store.gate.set()
-        await self._remote.stop()
+        await self.remote.stop()
 
     def set_wait(self, wait_ms: int) -> None:
         """How long a fetch waits for the store at most."""
@@ -70,7 +70,7 @@ class LabTier:
 
     def forget_chunks(self) -> None:
         """As if everything had been read out by others meanwhile."""
-        cache = self._remote.cache
+        cache = self.remote.cache
         for key in list(cache._chunks):
             cache.drop(key)
 

@@ -26,13 +26,13 @@ from broker.tenancy.compiler import Compiler
 from broker.tenancy.rewriter import TenantNames
 from broker.tenancy.scope import ProxyAddress
 from common.errors import ErrorCode
-from common.machine import machine_ports
 from common.node_settings.topics import TopicDefaults
 from common.ports import Address
 from common.settings import SettingValues
 from kraft.controller.node import ControllerConfig, ControllerNode
 from kraft.controller.policy import ControllerPolicy
 from tests.broker.replication_lab import LOCALHOST, SECRET, ReservedPort
+from tests.virtual_time import lab_ports
 from wire.codec import decode_response, encode_request
 from wire.connection import Connection
 from wire.listeners import ListenerConfig, ListenerKind
@@ -112,7 +112,7 @@ class TenantLab:
             SECRET,
             policy=ControllerPolicy(default_replication_factor=1, min_insync_replicas=1),
         )
-        self.controller = ControllerNode(machine_ports(self.directory / "controller"), controller, self.fatal.append)
+        self.controller = ControllerNode(lab_ports(self.directory / "controller"), controller, self.fatal.append)
         await self.controller.start()
         inside = (INSIDE_HOST, 1)
         broker = BrokerConfig(
@@ -137,7 +137,7 @@ class TenantLab:
             audit=GIVEN.group(AuditConfig),
             node_settings=dict(GIVEN.given),
         )
-        self.broker = BrokerNode(machine_ports(self.directory / "broker"), broker, self.fatal.append)
+        self.broker = BrokerNode(lab_ports(self.directory / "broker"), broker, self.fatal.append)
         await self.broker.start()
         await self.broker.wait_ready()
         await self._make_tenants()

@@ -15,7 +15,6 @@ from broker.audit.shipper import ATTEMPTS_BEFORE_FEWER_REPLICAS, AuditShipper
 from broker.audit.topic_host import AuditTopicHost, Entry, Position, last_positions
 from broker.handlers.internal import AppendAudit
 from common.errors import ErrorCode, ProtocolError
-from common.machine import MachineClock
 from common.machine_disk import MachineDisk
 from kraft.image.metadata import MetadataImage
 from kraft.records import PartitionChangeRecord, PartitionRecord, TopicRecord
@@ -32,6 +31,7 @@ from storage.audit.audit_journal import JOURNAL_DIRECTORY, AuditJournal
 from storage.audit.audit_trail import Act, audited, require
 from storage.audit.journal_writer import JournalWriter
 from tests.broker.replication_lab import Lab, LabBroker, eventually
+from tests.virtual_time import LoopClock
 from wire.client import CallTimeout, ConnectionLost
 from wire.messages import AppendAuditRequest, AppendAuditResponse
 
@@ -49,7 +49,7 @@ def make_topic(lab: Lab, *replicas: int) -> None:
 
 
 def host_of(broker: LabBroker) -> AuditTopicHost:
-    return AuditTopicHost(broker.plane.partitions, MachineClock())
+    return AuditTopicHost(broker.plane.partitions, LoopClock())
 
 
 def entries(*sequences: int) -> list[Entry]:
@@ -157,7 +157,7 @@ class LossyLinks:
 
 
 def journal_at(path: Path) -> AuditJournal:
-    return AuditJournal(JournalWriter(MachineDisk(path), JOURNAL_DIRECTORY, 9, ONE, 1 << 20), MachineClock())
+    return AuditJournal(JournalWriter(MachineDisk(path), JOURNAL_DIRECTORY, 9, ONE, 1 << 20), LoopClock())
 
 
 def act(number: int, topic: str = "t") -> Act:

@@ -254,7 +254,7 @@ async def test_readers_who_leave_are_forgotten(tmp_path: Path) -> None:
         other = await world.broker.connect()
         waiting = asyncio.create_task(fetch(other, 0, max_wait_ms=NEVER_MS))
         await eventually(lambda: world.tier.store.running)
-        (ticket,) = world.tier._remote.downloads._tickets.values()
+        (ticket,) = world.tier.remote.downloads._tickets.values()
         assert ticket._listeners
         other.close()
         await asyncio.gather(waiting, return_exceptions=True)

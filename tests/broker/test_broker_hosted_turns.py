@@ -18,7 +18,6 @@ from broker.partitions.partition import Partition
 from broker.partitions.replica import Role
 from common.directory_config import DirectoryConfig
 from common.errors import ErrorCode, ProtocolError
-from common.machine import machine_ports
 from common.machine_disk import MachineDisk
 from common.node_settings.replication import ReplicationSettings
 from common.pacing import Pacer
@@ -30,6 +29,7 @@ from storage.audit.audit_trail import NoTrail
 from storage.directory.log_directory import LogDirectory
 from storage.disk.checkpoint_files import encode_partition_metadata
 from tests.broker.replication_lab import eventually
+from tests.virtual_time import lab_ports
 
 TOPIC_ID, OTHER_ID, MADE_ID = bytes(range(16)), bytes(range(16, 32)), bytes(range(32, 48))
 COUNT = 300
@@ -50,7 +50,7 @@ class Broker:
 
     @classmethod
     async def open(cls, root: Path, disk: Disk | None = None) -> Broker:
-        ports = machine_ports(root)
+        ports = lab_ports(root)
         logs = LogDirectory(
             replace(ports, disk=disk or ports.disk), "", 0, NoTrail(), DirectoryConfig(free_bytes_min=0)
         )

@@ -8,10 +8,10 @@ from typing import Any
 
 from broker.partitions.role_changes import Key, RoleChanges
 from broker.requests.forwarding import Forwarder, ForwardLimits
-from common.machine import MachineClock
 from common.pacing import Pacer, Work
 from kraft.image.delta import MetadataDelta
 from kraft.image.metadata import EMPTY_IMAGE, MetadataImage
+from tests.virtual_time import LoopClock
 from wire.codec import encode_response
 from wire.messages import CreateTopicsRequest, CreateTopicsResponse, EnvelopeResponse
 
@@ -86,7 +86,7 @@ async def test_a_client_is_answered_when_the_roles_of_what_it_made_are_taken() -
     roles = RoleChanges(0, Pacer(), taker, Directories())
     taker.image = MetadataImage(offset=7)
     roles.add_keys((b"topic", number) for number in range(50))
-    forwarder = Forwarder(Controllers(), Following(), MachineClock(), ForwardLimits(), None, roles)
+    forwarder = Forwarder(Controllers(), Following(), LoopClock(), ForwardLimits(), None, roles)
     request = CreateTopicsRequest(topics=[], timeout_ms=1_000, validate_only=False)
     assert (await forwarder.forward(None, request, VERSION)).topics == []
     assert len(taker.taken) == 50

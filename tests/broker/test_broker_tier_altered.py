@@ -64,7 +64,7 @@ async def lent(root: Path) -> AsyncIterator[tuple[Tiered, Path]]:
 
 
 def is_lent(world: Tiered) -> bool:
-    chunks = world.tier._remote.cache._chunks.values()
+    chunks = world.tier.remote.cache._chunks.values()
     return bool(chunks) and all(isinstance(chunk.handle, LentFile) for chunk in chunks)
 
 
@@ -86,7 +86,7 @@ async def test_an_altered_object_is_refused_and_its_neighbour_goes_on(
         await world.tier.copy(world.partition(1))
         segment = next(tier.segments())
         key = world.tier.key(tier, segment.id)
-        remote = world.tier._remote
+        remote = world.tier.remote
         for is_checked in (False, True):
             rows = await both(world)
             if is_checked:

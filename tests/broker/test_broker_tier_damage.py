@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,6 +16,8 @@ from records.batch import HEADER_BYTES
 from tests.broker.replication_lab import TOPIC_ID, eventually, fetch, row_of
 from tests.broker.test_broker_cold_reads import Tiered, tiered
 from tiering.shard.description import LedStatus
+
+pytestmark = pytest.mark.virtual_time
 
 PUBLISHER: Any = SimpleNamespace(published=lambda *place: None, trouble=lambda *place: None)
 
@@ -55,8 +58,8 @@ async def test_status_names_what_readers_were_refused_until_it_is_read(tmp_path:
         assert key in told.read_trouble
 
         objects[key] = right
-        await eventually(lambda: not world.tier._remote.downloads.running)
-        world.tier._remote.downloads._loop = SimpleNamespace(time=lambda: float("inf"))  # type: ignore[assignment]
+        await eventually(lambda: not world.tier.remote.downloads.running)
+        await asyncio.sleep(60)  # longer than it rests before it asks again
         assert row_of(await fetch(world.client, second.base_offset)).error_code == ErrorCode.NONE
         assert (status(world).unreadable, status(world).read_trouble) == (0, None)
 

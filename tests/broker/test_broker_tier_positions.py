@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from broker.tier.exports import LED_AT_ONCE, BrokerExports
-from common.machine import MachineClock
 from common.pacing import SLICE_COST, Pacer
 from kraft.topic_names import GROUP_TOPIC
+from tests.virtual_time import LoopClock
 from tiering.exports.exports import POSITIONS
 
 
@@ -45,7 +45,7 @@ class NoGroups:
 
 
 def exports_of(hosted: Hosted, pacer: Pacer) -> BrokerExports:
-    given: list[Any] = [hosted, NoGroups(), None, MachineClock(), pacer]
+    given: list[Any] = [hosted, NoGroups(), None, LoopClock(), pacer]
     return BrokerExports(*given)
 
 

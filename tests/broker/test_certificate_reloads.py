@@ -18,6 +18,8 @@ from tidelog.cluster.certificates import NODE, certificate
 from wire.messages import IncrementalAlterConfigsRequest
 from wire.tls import TlsContexts
 
+pytestmark = pytest.mark.virtual_time
+
 SET, DELETE = 0, 1
 BROKER = ResourceType.BROKER
 KEYSTORE = "ssl.keystore.location"

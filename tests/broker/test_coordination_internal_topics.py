@@ -21,6 +21,8 @@ from kraft.topic_names import AUDIT_TOPIC, GROUP_TOPIC
 from tests.broker.broker_world import BrokerWorld
 from tests.tiering.tier_world import WorldClock
 
+pytestmark = pytest.mark.virtual_time
+
 TOPIC_ID = bytes(15) + b"\1"
 
 

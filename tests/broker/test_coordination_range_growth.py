@@ -18,7 +18,6 @@ from broker.listeners import Listen
 from broker.node import BrokerNode
 from broker.partitions.config import LogDuties
 from common.errors import ErrorCode
-from common.machine import machine_ports
 from common.node_settings.tenants import TenantSettings
 from kraft.controller.key_ranges import range_step
 from kraft.controller.move_throttles import RATES, REPLICAS
@@ -33,6 +32,7 @@ from tests.broker.tenant_lab import Wire
 from tests.kraft.images import POLICY, new_cluster, new_topic
 from tests.kraft.tenants import with_topics
 from tests.kraft.test_controller_tenant_moves import caught_up
+from tests.virtual_time import lab_ports
 from wire.listeners import ListenerConfig, ListenerKind
 from wire.messages import CreateTopicsRequest, FindCoordinatorRequest, OffsetCommitRequest, OffsetFetchRequest
 
@@ -149,7 +149,7 @@ class Cluster:
             policy=policy,
         )
         self.fatal: list[str] = []
-        self.controller = ControllerNode(machine_ports(root / "controller"), config, self.fatal.append)
+        self.controller = ControllerNode(lab_ports(root / "controller"), config, self.fatal.append)
         self.brokers: list[BrokerNode] = []
 
     async def start_broker(self) -> BrokerNode:
@@ -163,7 +163,7 @@ class Cluster:
             duties=LogDuties(free_bytes_min=0, log_cleaner_enable=False),
             groups=GroupConfig(offsets_topic_num_partitions=PARTITIONS),
         )
-        node = BrokerNode(machine_ports(self._root / f"broker-{number}"), config, self.fatal.append)
+        node = BrokerNode(lab_ports(self._root / f"broker-{number}"), config, self.fatal.append)
         self.brokers.append(node)
         await node.start()
         await node.wait_ready()

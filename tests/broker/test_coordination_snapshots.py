@@ -35,6 +35,8 @@ from tests.broker.test_coordination_runtime import TOPIC, eventually
 from tests.broker.test_groups_scale import batch_of, new_shard
 from tests.storage.log_workbench import ShiftedClock
 
+pytestmark = pytest.mark.virtual_time
+
 OFTEN = SnapshotLimits(records_min=50, interval_s=0.005)
 EMPTY_GROUP = GroupMetadata("consumer", 1, None, None, 5, ())
 

@@ -12,6 +12,8 @@ from records.record import Record
 from tests.broker.coordinated_partition import MemoryPartition
 from tests.broker.test_coordination_runtime import TOPIC, World, eventually, keys, put
 
+pytestmark = pytest.mark.virtual_time
+
 
 def append(partition: MemoryPartition, *names: bytes, committed: bool = True) -> None:
     """As a follower does; its high watermark follows."""

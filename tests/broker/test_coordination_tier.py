@@ -17,7 +17,6 @@ from broker.coordination.tier.coordinator import TierCoordinator
 from broker.coordination.tier.upkeep import TierUpkeep, UpkeepConfig
 from broker.handlers.internal import TierStateHandler
 from common.errors import ErrorCode, OutcomeUnknown, ProtocolError
-from common.machine import MachineClock
 from common.pacing import Pacer
 from common.ports import Address
 from kraft.image.delta import MetadataDelta
@@ -29,6 +28,7 @@ from tests.broker.coordinated_partition import MemoryPartition
 from tests.object_store.memory_store import MemoryStore
 from tests.tiering.segments import segment
 from tests.tiering.tier_world import WorldClock
+from tests.virtual_time import LoopClock
 from tiering.bucket.cluster_file import ClusterGuard
 from tiering.bucket.keys import PartitionPath, TierRoot
 from tiering.bucket.segment import SegmentState
@@ -86,8 +86,7 @@ class TierCluster:
             *(PartitionRecord(TOPIC_ID, at, (0, 1), (0, 1), 0) for at in range(8)),
         )
         self.runtimes = [
-            CoordinatorRuntime(MachineClock(), RuntimeConfig(HostLimits(commit_timeout_s=0.2)), Pacer())
-            for _ in range(2)
+            CoordinatorRuntime(LoopClock(), RuntimeConfig(HostLimits(commit_timeout_s=0.2)), Pacer()) for _ in range(2)
         ]
         self.coordinators = [TierCoordinator(runtime, lambda: self.world.image) for runtime in self.runtimes]
         self.handlers = [TierStateHandler(coordinator) for coordinator in self.coordinators]

@@ -19,13 +19,13 @@ class Side(GroupDriver):
 
     def become(self, keeping: Keeping) -> None:
         self.shard._keeping_of = self.shard._retention._keeping_of = lambda _: keeping
-        self._append(self.shard.keeping_changed(GROUP, self.now))
-        self._collect()
+        self.append(self.shard.keeping_changed(GROUP, self.now))
+        self.collect()
 
 
 def handed_over(old: GroupDriver, new: Side) -> None:
     for group_id in list(filter(None, old.shard.names((GROUP,)))):
-        new._append(at_once(old.shard.records_of(group_id)))
+        new.append(at_once(old.shard.records_of(group_id)))
 
 
 def coming() -> Side:
@@ -91,7 +91,7 @@ def test_a_leader_that_loads_meanwhile_takes_up_nothing_before_its_time() -> Non
     again.shard._keeping_of = lambda _: Keeping.COMING
     for record in new.log:
         again.shard.replay(record.key, record.value)
-    again._append(again.shard.loaded(again.now))
+    again.append(again.shard.loaded(again.now))
     assert not again.shard.groups
     again.become(Keeping.SERVED)
     assert again.heartbeat(ids[0], generation) is ErrorCode.NONE

@@ -26,9 +26,9 @@ class CountingDriver(GroupDriver):
 
     most = 0
 
-    def _collect(self) -> None:
+    def collect(self) -> None:
         before = len(self.replies)
-        super()._collect()
+        super().collect()
         self.most = max(self.most, len(self.replies) - before)
 
 

@@ -41,7 +41,7 @@ def delete_topic(driver: GroupDriver, successor: bytes | None = None) -> None:
     del driver.topics["t"]
     if successor is not None:
         driver.topics["t"] = successor
-    driver._append(driver.shard.topics_deleted(driver.now))
+    driver.append(driver.shard.topics_deleted(driver.now))
     driver.advance(1.0)
 
 
@@ -198,7 +198,7 @@ def test_offsets_are_deleted_by_partition() -> None:
     generation, ids = driver.stable_group(1)
     driver.commit({("t", 0): 1, ("u", 0): 1}, ids[0], generation)
     decision = driver.shard.delete_offsets(GROUP, (("t", 0), ("u", 0), ("u", 9)))
-    driver._append(decision.records)
+    driver.append(decision.records)
     assert decision.reply == (ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC, ErrorCode.NONE, ErrorCode.NONE)
     assert (fetched(driver, "t"), fetched(driver, "u")) == (1, None)
 
@@ -210,7 +210,7 @@ def test_a_group_is_deleted_once_it_is_empty() -> None:
     driver.commit({("t", 0): 1}, ids[0], generation)
     assert driver.shard.delete_group(GROUP).reply is ErrorCode.NON_EMPTY_GROUP
     driver.leave(ids[0])
-    driver._append(driver.shard.delete_group(GROUP).records)
+    driver.append(driver.shard.delete_group(GROUP).records)
     assert driver.shard.describe(GROUP).state is GroupState.DEAD
     after = GroupDriver(QUICK, driver.log)
     assert (after.shard.committed, after.shard.offsets.groups()) == ({}, [])
@@ -231,8 +231,8 @@ def test_groups_of_a_prefix_go_in_whatever_state_they_are_and_the_others_stay(mo
     rounds = 0
     while True:
         decision = driver.shard.remove_groups(("doomed-",), most, driver.now)
-        driver._append(decision.records)
-        driver._collect()
+        driver.append(decision.records)
+        driver.collect()
         if not decision.reply:
             break
         rounds += 1

@@ -97,12 +97,12 @@ def test_a_large_group_is_deleted_in_parts(ends_early: bool) -> None:
     rounds = 0
     while (decision := driver.shard.delete_group(GROUP)).reply is None:
         assert len(decision.records) <= OFFSETS_AT_ONCE
-        driver._append(decision.records)
+        driver.append(decision.records)
         rounds += 1
         if ends_early and rounds == 2:
             driver.stable_group(1)
     assert decision.reply is (ErrorCode.NON_EMPTY_GROUP if ends_early else ErrorCode.NONE)
-    driver._append(decision.records)
+    driver.append(decision.records)
     assert rounds == (2 if ends_early else 3)
     assert driver.shard.offsets.count(GROUP) == (OFFSETS_AT_ONCE + 7 if ends_early else 0)
 
@@ -120,8 +120,8 @@ def test_members_get_back_the_time_in_which_this_node_was_stalled() -> None:
     generation, ids = driver.stable_group(1, session_ms=10_000)
     driver.now_s += 30.0  # nothing was read meanwhile: what the member sent waits in its socket
     stalled = driver.now._replace(spared_until_s=driver.now_s + 20.0)
-    driver._append(driver.shard.expire(stalled))
+    driver.append(driver.shard.expire(stalled))
     assert driver.heartbeat(ids[0], generation) is ErrorCode.NONE
     driver.now_s += 30.0
-    driver._append(driver.shard.expire(driver.now))
+    driver.append(driver.shard.expire(driver.now))
     assert driver.heartbeat(ids[0], generation) is ErrorCode.UNKNOWN_MEMBER_ID, "the time is given back once"

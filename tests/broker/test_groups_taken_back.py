@@ -16,9 +16,9 @@ class FullDriver(GroupDriver):
 
     is_full = False
 
-    def _append(self, records: list[CoordinatorRecord]) -> None:
+    def append(self, records: list[CoordinatorRecord]) -> None:
         if not self.is_full:
-            super()._append(records)
+            super().append(records)
             return
         before: list[CoordinatorRecord] = []
         for record in records:

@@ -55,6 +55,8 @@ from wire.messages import (
     UpdateFeaturesRequest,
 )
 
+pytestmark = pytest.mark.virtual_time
+
 SECRETS = (b"salt-of-it", b"stored-key", b"server-key")
 
 

@@ -27,6 +27,8 @@ from wire.messages import (
     SyncGroupRequest,
 )
 
+pytestmark = pytest.mark.virtual_time
+
 TOPIC_ID = bytes(range(16))
 _CommitTopic = OffsetCommitRequest.OffsetCommitRequestTopic
 

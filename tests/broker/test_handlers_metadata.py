@@ -29,6 +29,8 @@ from wire.messages import (
     MetadataRequest,
 )
 
+pytestmark = pytest.mark.virtual_time
+
 _Asked = MetadataRequest.MetadataRequestTopic
 
 

@@ -21,6 +21,8 @@ from wire.messages import (
     ListPartitionReassignmentsResponse,
 )
 
+pytestmark = pytest.mark.virtual_time
+
 
 async def with_topic() -> BrokerWorld:
     world = BrokerWorld()

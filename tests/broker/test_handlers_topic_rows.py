@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import pytest
+
 from broker.handlers.metadata import MetadataConfig, MetadataHandler
 from broker.handlers.topic_rows import TopicRows
 from broker.handlers.topics import TopicHandlers
@@ -23,6 +25,8 @@ from kraft.records import (
 )
 from tests.broker.broker_world import BrokerWorld, context, reply_over_the_wire
 from wire.messages import CreateTopicsRequest, MetadataRequest
+
+pytestmark = pytest.mark.virtual_time
 
 TOPICS, PARTITIONS = 40, 50
 _Asked = MetadataRequest.MetadataRequestTopic

@@ -27,6 +27,8 @@ from wire.messages import (
     ListConfigResourcesRequest,
 )
 
+pytestmark = pytest.mark.virtual_time
+
 _Resource = DescribeConfigsRequest.DescribeConfigsResource
 
 

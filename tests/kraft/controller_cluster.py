@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from common.identifiers import random_uuid
-from common.machine import machine_ports
 from common.pacing import Pacer
 from common.ports import Address
 from kraft.controller.liveness import LivenessConfig
@@ -22,6 +21,7 @@ from kraft.observers.controller_channel import ChannelConfig, ControllerChannel
 from kraft.observers.observer import MetadataObserver, ObserverConfig
 from kraft.quorum.quorum import QuorumConfig
 from kraft.records import Endpoint
+from tests.virtual_time import lab_ports
 from wire.buffers import BufferPool
 from wire.codec import decode_response, encode_request
 from wire.listeners import ListenerConfig, ListenerKind
@@ -55,7 +55,7 @@ class BrokerSide:
     def __init__(
         self, root: Path, broker_id: int, controllers: dict[int, Address], previous_epoch: int = -1, rack: str = "r"
     ) -> None:
-        self.ports = machine_ports(root / f"broker-{broker_id}")
+        self.ports = lab_ports(root / f"broker-{broker_id}")
         self.watch = Watch()
         self.fatal: list[str] = []
         links = NodeLinks(self.ports, Tick(), BufferPool(), self.watch, f"broker-{broker_id}", SECRET)
@@ -151,7 +151,7 @@ class ControllerCluster:
             liveness=LivenessConfig(session_timeout_s=self.session_timeout_s, suspicion_s=0.2),
             quorum=QuorumConfig(transfer_timeout_s=0.2),
         )
-        node = ControllerNode(machine_ports(self.root / f"controller-{node_id}"), config, self.fatal.append)
+        node = ControllerNode(lab_ports(self.root / f"controller-{node_id}"), config, self.fatal.append)
         self.nodes[node_id] = node
         await node.start()
 

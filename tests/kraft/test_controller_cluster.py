@@ -22,6 +22,8 @@ from wire.messages import (
     schema_uuid,
 )
 
+pytestmark = pytest.mark.virtual_time
+
 
 @pytest.fixture
 async def cluster(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[ControllerCluster]:

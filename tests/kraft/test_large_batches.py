@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from common.machine import machine_ports
 from common.pacing import SLICE_COST, Pacer, at_once
 from kraft.batch_codec import assembled_batch, decoding_batch, encoding_records
 from kraft.controller.state_machine import MetadataStateMachine, Verdict
@@ -26,6 +25,7 @@ from kraft.records import (
 )
 from tests.kraft.observed_log import Controller, LocalLinks, Writer
 from tests.kraft.works import costs_of
+from tests.virtual_time import lab_ports
 
 PARTITIONS = 10_000
 TOPIC_ID = b"0123456789abcdef"
@@ -101,7 +101,7 @@ async def test_an_observer_takes_a_large_batch_in_slices_and_tells_of_it_once(tm
     controller.learn()
     links = LocalLinks({100: controller})
     config = ObserverConfig(0, "metadata", fetch_wait_s=0.05)
-    observer = MetadataObserver(machine_ports(tmp_path), links, links.addresses, config, pacer, pytest.fail)
+    observer = MetadataObserver(lab_ports(tmp_path), links, links.addresses, config, pacer, pytest.fail)
     seen: dict[int, None] = {}
     observer.subscribe(lambda delta, image: seen.update({image.topics.partition_count: None}))
     await observer.start()

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from common.machine import machine_ports
 from common.pacing import SLICE_COST, Pacer
 from kraft.controller.metadata_fetch import MetadataFetch
 from kraft.image.snapshot import decode_snapshot
 from kraft.observers.observer import MetadataObserver, ObserverConfig
 from kraft.records import PIECE_RECORDS_MAX, MetadataRecord, PartitionRecord, TopicRecord
 from tests.kraft.observed_log import Controller, LocalLinks, Writer
+from tests.virtual_time import lab_ports
 
 TOPICS, PARTITIONS = 40, 100
 
@@ -32,7 +32,7 @@ def large_log() -> Writer:
 
 def observer_of(links: LocalLinks, root: Path, pacer: Pacer) -> MetadataObserver:
     config = ObserverConfig(0, "metadata", fetch_wait_s=0.05)
-    return MetadataObserver(machine_ports(root), links, links.addresses, config, pacer, pytest.fail)
+    return MetadataObserver(lab_ports(root), links, links.addresses, config, pacer, pytest.fail)
 
 
 async def test_an_observer_takes_what_it_missed_in_pieces(tmp_path: Path) -> None:

@@ -14,7 +14,6 @@ import pytest
 
 from common.errors import OutcomeUnknown, StorageFailure
 from common.invariants import check
-from common.machine import machine_ports
 from common.pacing import Pacer, Work
 from common.ports import Address
 from kraft.quorum.node import RaftNode
@@ -23,6 +22,7 @@ from kraft.quorum.state_machine import AppliedResult, NotLeader, QuorumBusy
 from kraft.quorum.voter_guard import VoterRefused
 from tests.kraft.loopback import free_addresses, until
 from tests.kraft.works import at_hand
+from tests.virtual_time import lab_ports
 
 SECRET = b"the secret of this cluster"
 CLUSTER = b"cluster-id-16byt"
@@ -58,7 +58,7 @@ class Voter:
         self.failures: list[str] = []
         self.offices: list[tuple[bool, int]] = []
         self.quorum = RaftQuorum(
-            machine_ports(self.directory),
+            lab_ports(self.directory),
             node_id,
             voters,
             "controller/quorum",
@@ -428,7 +428,7 @@ async def test_an_idle_cluster_steps_for_messages_alone(cluster: Cluster, monkey
 
 
 async def test_settings_that_cannot_work_are_refused(tmp_path: Path) -> None:
-    ports, machine = machine_ports(tmp_path), Commands()
+    ports, machine = lab_ports(tmp_path), Commands()
     voters = {1: ("127.0.0.1", 1)}
 
     def make(node_id: int = 1, secret: bytes = SECRET, config: QuorumConfig | None = None) -> RaftQuorum:

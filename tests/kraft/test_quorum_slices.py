@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Callable
 from pathlib import Path
 
-from common.machine import machine_ports
 from common.pacing import SLICE_COST, Pacer
 from kraft.controller.state_machine import MetadataStateMachine
 from kraft.image.delta import replayed
@@ -21,6 +20,7 @@ from kraft.quorum.snapshot_transfer import Arrived
 from kraft.records import MetadataRecord, PartitionRecord, TopicRecord
 from tests.kraft.images import with_brokers
 from tests.kraft.quorum_world import BYTES_PER_STEP, STEP_S, QuorumWorld, UseClock, run_in_virtual_time
+from tests.virtual_time import lab_ports
 
 
 def applied_by_steps(data: bytes, count: int) -> list[int]:
@@ -119,7 +119,7 @@ async def test_snapshots_are_encoded_and_decoded_in_slices(tmp_path: Path) -> No
     failures: list[str] = []
     kept: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
     installed: asyncio.Future[Callable[[], None]] = asyncio.get_running_loop().create_future()
-    file = SnapshotFile(machine_ports(tmp_path).disk, "")
+    file = SnapshotFile(lab_ports(tmp_path).disk, "")
     keeper = BackgroundKeeper(pacer, file, lambda error, doing: failures.append(doing), lambda: None)
     base = SnapshotBase((b"a", 6, 2), (b"b", 7, 2))
     keeper.keep(base, source.snapshot(), kept.set_result)
@@ -139,7 +139,7 @@ async def test_snapshots_are_encoded_and_decoded_in_slices(tmp_path: Path) -> No
 
 async def test_a_snapshot_that_cannot_be_decoded_ends_the_node(tmp_path: Path) -> None:
     failures: list[str] = []
-    file = SnapshotFile(machine_ports(tmp_path).disk, "")
+    file = SnapshotFile(lab_ports(tmp_path).disk, "")
     keeper = BackgroundKeeper(Pacer(), file, lambda error, doing: failures.append(doing), lambda: None)
     base = SnapshotBase((b"a", 6, 2), (b"b", 7, 2))
     machine = MetadataStateMachine(MetadataLog())

@@ -320,7 +320,7 @@ class Cluster:
         world = self.world
         for name in world.nodes:
             world.start(name)
-        self._within(COMES_UP_S, lambda: self._not_serving(0, 0))
+        self.within(COMES_UP_S, lambda: self._not_serving(0, 0))
         world.trace("the cluster is up")
         if self.plan.ambush:
             ambush = LateAlterPartition(world, self.brokers)
@@ -335,17 +335,17 @@ class Cluster:
         world.trace("all is healed")
         self.history.all_healed = True
         acknowledged, commits = len(self.history.acknowledged), len(self.history.commits)
-        self._within(SERVES_AGAIN_S, lambda: self._not_serving(acknowledged, commits))
+        self.within(SERVES_AGAIN_S, lambda: self._not_serving(acknowledged, commits))
         self.history.stop_producing = True
         if self.plan.tenant:
-            self._within(MOVED_WITHIN_S, lambda: tenants.not_moved(self.watch.newest))
-        self._within(SETTLES_S, self._unsettled)
+            self.within(MOVED_WITHIN_S, lambda: tenants.not_moved(self.watch.newest))
+        self.within(SETTLES_S, self.unsettled)
         if self.watch.tier is not None and not self.plan.loses_data:
-            self._within(TIER_SETTLES_S, self._tier_unsettled)
+            self.within(TIER_SETTLES_S, self.tier_unsettled)
             self.history.settled = True
-            self._within(SETTLES_S, self._history_unread)
+            self.within(SETTLES_S, self.history_unread)
 
-    def _within(self, seconds: float, problem: Callable[[], str]) -> None:
+    def within(self, seconds: float, problem: Callable[[], str]) -> None:
         deadline = self.world.now_s + seconds
         while found := problem():
             if self.world.now_s >= deadline:
@@ -361,7 +361,7 @@ class Cluster:
                 return f"nothing is acknowledged in {partition[0]}-{partition[1]}"
         return "" if len(self.history.commits) > commits else "the group commits nothing"
 
-    def _unsettled(self) -> str:
+    def unsettled(self) -> str:
         watch, history = self.watch, self.history
         if left := sum(history.unacknowledged.values()):
             return f"{left} batches are not acknowledged"
@@ -378,7 +378,7 @@ class Cluster:
                 return f"the consumer of {partition[0]}-{partition[1]} is at {position} of {end}"
         return ""
 
-    def _tier_unsettled(self) -> str:
+    def tier_unsettled(self) -> str:
         """Until all that is closed is in the tier, and state, manifests and bucket agree."""
         watch, tiers = self.watch, self.watch.tier
         assert tiers is not None
@@ -395,7 +395,7 @@ class Cluster:
                 return f"{key[0]}-{key[1]} begins at {partition.log.log_start_offset}, the tier says {tier.log_start}"
         return tiers.unsettled()
 
-    def _history_unread(self) -> str:
+    def history_unread(self) -> str:
         """Until a reader has got all there is, from the log start to the end, after all was settled."""
         for partition in self.plan.topic_partitions:
             read, begin = self.history.passes.get(partition), self.watch.log_start(partition)

@@ -128,7 +128,7 @@ class FleetRun:
         world = self.world
         for name in world.nodes:
             world.start(name)
-        self._within(COMES_UP_S, lambda: "" if len(self.newest.topics.ids) >= TOPICS else "topics are missing")
+        self.within(COMES_UP_S, lambda: "" if len(self.newest.topics.ids) >= TOPICS else "topics are missing")
         self._settles()
         for lost, second in ((0, 1), (2, 3)):
             self._loses(lost)
@@ -164,11 +164,11 @@ class FleetRun:
             left = sum(not image.is_active(p.leader) for p in image.topics.partitions())
             return f"{left} partitions have no leader after broker {lost} was lost" if left else ""
 
-        self._within(MOVED_WITHIN_S, problem)
+        self.within(MOVED_WITHIN_S, problem)
 
     def _settles(self) -> None:
         """Until all brokers are back and all replicas in sync, and everybody knows it."""
-        self._within(WHOLE_WITHIN_S, self._not_whole)
+        self.within(WHOLE_WITHIN_S, self._not_whole)
         programs = [self.world.nodes[name].program for name in (*self.controllers, *self.brokers)]
 
         def problem() -> str:
@@ -176,7 +176,7 @@ class FleetRun:
                 "" if {p.image.offset for p in programs} == {self.newest.offset} else "not all know the newest metadata"
             )
 
-        self._within(WHOLE_WITHIN_S, problem)
+        self.within(WHOLE_WITHIN_S, problem)
         for name in (*self.controllers, *self.brokers):
             image: MetadataImage = self.world.nodes[name].program.image
             self._agree.saw(name, image.offset, fingerprint(image))
@@ -194,7 +194,7 @@ class FleetRun:
         left = sum(len(p.isr) < len(p.replicas) or p.leader not in p.isr for p in self.newest.topics.partitions())
         return f"{left} partitions are not whole" if left else ""
 
-    def _within(self, seconds: float, problem: Callable[[], str]) -> None:
+    def within(self, seconds: float, problem: Callable[[], str]) -> None:
         deadline = self.world.now_s + seconds
         while found := problem():
             if self.world.now_s >= deadline:

@@ -97,10 +97,10 @@ def scene(cluster: Cluster) -> None:
     restart(cluster, clean=True)
     compacted(cluster, before)
     restart(cluster, clean=False)
-    cluster._within(TIER_SETTLES_S, cluster._unsettled)
-    cluster._within(TIER_SETTLES_S, cluster._tier_unsettled)
+    cluster.within(TIER_SETTLES_S, cluster.unsettled)
+    cluster.within(TIER_SETTLES_S, cluster.tier_unsettled)
     cluster.history.passes.clear()
-    cluster._within(TIER_SETTLES_S, cluster._history_unread)
+    cluster.within(TIER_SETTLES_S, cluster.history_unread)
     assert views_fit(cluster) >= cluster.plan.partitions
 
 

@@ -85,7 +85,7 @@ class PagedCluster(Cluster):
         self.world.scheduler.after(LEFT_BEHIND_NS, self._leave_behind)
         super().run()
         if not self.plan.loses_data:
-            self._within(TIER_SETTLES_S, self._unswept)
+            self.within(TIER_SETTLES_S, self._unswept)
 
     def _unswept(self) -> str:
         kept = [key for key in self.left_behind if self.bucket.data(key) is not None]

@@ -63,7 +63,7 @@ class Quiet:
         clients = ("producer", "consumer", "members")
         for name in (*self.cluster.controllers, *self.cluster.brokers, *clients):
             self.world.start(name)
-        self.cluster._within(COMES_UP_S, lambda: self.cluster._not_serving(0, 0))
+        self.cluster.within(COMES_UP_S, lambda: self.cluster._not_serving(0, 0))
         self.world.run_for(FILLS_S)
         self.cluster.history.stop_producing = True
         self.world.run_for(RESTS_S)

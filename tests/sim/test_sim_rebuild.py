@@ -68,7 +68,7 @@ def begin_anew(old: Cluster, image: MetadataImage, found: FoundTopic, dies_after
             world.kill(victim)
             world.run_for(STAYS_AWAY_S)
             world.start(victim)
-            cluster._within(COMES_UP_S + TIER_SETTLES_S, reader.unread)
+            cluster.within(COMES_UP_S + TIER_SETTLES_S, reader.unread)
             assert watch.newest.cluster_id == image.cluster_id
             assert watch.newest.topics.by_name[TOPIC].topic_id == found.topic_id
             assert reader.check(old.watch.committed) > 20

@@ -101,7 +101,7 @@ def restored(cluster: Cluster, dies_after_s: float) -> None:
     world.kill(victim)
     world.run_for(STAYS_AWAY_S)
     world.start(victim)
-    cluster._within(TIER_SETTLES_S, restoring.reader.unread)
+    cluster.within(TIER_SETTLES_S, restoring.reader.unread)
     assert restoring.reader.check(watch.committed) > 20
 
 

@@ -70,7 +70,7 @@ def test_after_a_restart_of_all_the_preferred_replicas_lead(
         world, watch = cluster.world, cluster.watch
         for name in world.nodes:
             world.start(name)
-        cluster._within(COMES_UP_S, lambda: cluster._not_serving(0, 0))
+        cluster.within(COMES_UP_S, lambda: cluster._not_serving(0, 0))
         for names in (list(cluster.brokers), cluster.controllers):
             for name in names:
                 world.stop(name) if end == "stop" else world.kill(name)
@@ -94,7 +94,7 @@ def test_a_broker_whose_log_lost_records_while_it_was_away_registers_once_more_a
         world, watch = cluster.world, cluster.watch
         for name in world.nodes:
             world.start(name)
-        cluster._within(COMES_UP_S, lambda: cluster._not_serving(0, 0))
+        cluster.within(COMES_UP_S, lambda: cluster._not_serving(0, 0))
         topic, index = cluster.plan.topic_partitions[0]
         victim = watch.newest.topics.by_name[topic].partitions[index].replicas[0]
         world.kill(broker_name(victim))

@@ -59,7 +59,7 @@ def under_load(seed: int) -> Iterator[UnderLoad]:
             with cluster.world.heard_logs():
                 for name in cluster.world.nodes:
                     cluster.world.start(name)
-                cluster._within(COMES_UP_S, lambda: cluster._not_serving(0, 0))
+                cluster.within(COMES_UP_S, lambda: cluster._not_serving(0, 0))
                 cluster.world.run_for(WARMS_UP_S)
                 yield world
         finally:
@@ -112,9 +112,9 @@ def test_copying_catches_up(fault: str) -> None:
             setattr(faults, name, False)
         faults.unavailable = faults.lost_answer = 0.0
         cluster.history.all_healed = cluster.history.stop_producing = True
-        cluster._within(TIER_SETTLES_S, cluster._unsettled)
-        cluster._within(TIER_SETTLES_S, cluster._tier_unsettled)
+        cluster.within(TIER_SETTLES_S, cluster.unsettled)
+        cluster.within(TIER_SETTLES_S, cluster.tier_unsettled)
         cluster.history.settled = True
-        cluster._within(TIER_SETTLES_S, cluster._history_unread)
+        cluster.within(TIER_SETTLES_S, cluster.history_unread)
         assert not any(world.trouble())
         assert world.copied > began_at + 100

@@ -97,5 +97,5 @@ def test_a_tenant_moves_under_faults_and_goes_without_a_trace(seed: int) -> None
         world.run_for(AWAY_S)
         for name in victims:
             world.start(name)
-        cluster._within(DELETED_WITHIN_S, lambda: left_of_it(cluster))
+        cluster.within(DELETED_WITHIN_S, lambda: left_of_it(cluster))
         assert GROUP not in groups(cluster)

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from common.errors import ProtocolError
-from common.machine import MachineClock
 from common.machine_disk import MachineDisk, MachineFile
 from records.audit_event import AuditEvent, AuditKind, decode_audit_event
 from storage.audit.audit_journal import JOURNAL_DIRECTORY, AuditJournal
 from storage.audit.audit_trail import Act, AuditPending, audited, require
 from storage.audit.journal_files import FILE_BYTES, entries_in, file_name, journal_files
 from storage.audit.journal_writer import JournalWriter
+from tests.virtual_time import LoopClock
 
 MADE = "0123456789abcdef" * 2
 
@@ -43,7 +43,7 @@ def act(number: int = 0, **fields: object) -> Act:
 
 
 def journal_on(disk: MachineDisk, bytes_max: int = 64 << 20, made: str = MADE, **given: Any) -> AuditJournal:
-    return AuditJournal(JournalWriter(disk, JOURNAL_DIRECTORY, 1, made, bytes_max), MachineClock(), **given)
+    return AuditJournal(JournalWriter(disk, JOURNAL_DIRECTORY, 1, made, bytes_max), LoopClock(), **given)
 
 
 async def durable(journal: AuditJournal, *acts: Act) -> None:

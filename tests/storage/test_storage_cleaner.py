@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from common.directory_config import DirectoryConfig
-from common.machine import MachineClock
 from common.machine_disk import MachineFile
 from common.pacing import SLICE_COST, Pacer
 from common.whole_files import read_whole
@@ -36,6 +35,7 @@ from storage.recovery.recovery import RecoveryInput, load_log
 from tests.storage.log_workbench import truncate
 from tests.storage.memory_trail import MemoryTrail
 from tests.storage.segments_on_disk import CAP, UnsyncedDisk
+from tests.virtual_time import LoopClock
 
 pytestmark = pytest.mark.virtual_time
 
@@ -82,7 +82,7 @@ class World:
         self.audit = MemoryTrail()
         self.events = self.audit.lines
         health, pacer = DirectoryHealth(), Pacer()
-        clock = MachineClock()
+        clock = LoopClock()
         limits = DirectoryConfig(slow_write_s=60.0)  # a busy machine is no slow disk
         self.context = LogContext(
             disk=self.disk,

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from common.directory_config import DirectoryConfig
-from common.machine import MachineClock, MachineNetwork
+from common.machine import MachineNetwork
 from common.machine_disk import MachineDisk
 from common.ports import Ports
 from storage.audit.audit_trail import NoTrail
@@ -26,6 +26,7 @@ from tests.storage.log_workbench import (
     checkpoint_high_watermarks,
     produced,
 )
+from tests.virtual_time import LoopClock
 
 
 class BootedDisk(MachineDisk):
@@ -40,7 +41,7 @@ class BootedDisk(MachineDisk):
 def directory(root: Path, boot: str = "first", **given: Any) -> LogDirectory:
     disk = BootedDisk(root)
     disk.boot = boot
-    ports = Ports(MachineNetwork(), disk, MachineClock(), random.Random(1))
+    ports = Ports(MachineNetwork(), disk, LoopClock(), random.Random(1))
     return LogDirectory(ports, "", 1, NoTrail(), DirectoryConfig(), **given)
 
 

@@ -197,7 +197,7 @@ async def test_a_missing_or_truncated_object_is_an_error(lab: Lab, loss: str) ->
     assert (await error_of(reading, lab.log, 100)).code is ErrorCode.KAFKA_STORAGE_ERROR
 
 
-async def test_a_store_that_is_down_is_asked_seldom_and_found_again(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_store_that_is_down_is_asked_seldom_and_found_again(lab: Lab) -> None:
     await lab.log.fill(1, 10)
     reading = await lab.reader()
     lab.store.break_down()
@@ -207,8 +207,7 @@ async def test_a_store_that_is_down_is_asked_seldom_and_found_again(lab: Lab, mo
             reading.read(lab.log, 0, 100, 1)
     assert len(lab.store.gets) == 1
     lab.store.failure = None
-    later = asyncio.get_running_loop().time() + 1
-    monkeypatch.setattr(reading.downloads._loop, "time", lambda: later, raising=False)
+    await asyncio.sleep(1)
     assert take((await read_when_there(reading, lab.log, 0)).region) == lab.log.log
 
 

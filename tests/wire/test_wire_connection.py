@@ -17,6 +17,8 @@ from wire.buffers import BUFFER_BYTES, BufferPool
 from wire.connection import SCARCE_RECEIVE_BYTES, SET_ASIDE_BYTES_MAX, Connection
 from wire.outgoing import Reply
 
+pytestmark = pytest.mark.virtual_time
+
 
 def echo(connection: Connection, _: bytearray, view: memoryview, at: int, end: int) -> None:
     connection.reply([frame(bytes(view[at:end]))])

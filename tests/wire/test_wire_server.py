@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from common.errors import MalformedFrame
-from common.machine import machine_ports
 from common.node_settings.connections import ConnectionSettings
 from common.ports import Address, Ports
+from tests.virtual_time import lab_ports
 from tests.wire.fakes import FakeNetwork, fake_ports, frame, turns, until
 from wire.apis import Features, api_versions
 from wire.buffers import BufferPool
@@ -358,7 +358,7 @@ def anywhere(listener: ListenerConfig) -> ListenerConfig:
 
 
 async def test_over_loopback_with_the_handshake_and_many_calls(tmp_path: Path) -> None:
-    node = Node(machine_ports(tmp_path), [anywhere(CLIENTS), anywhere(NODES)])
+    node = Node(lab_ports(tmp_path), [anywhere(CLIENTS), anywhere(NODES)])
     addresses = node.server.addresses
     assert addresses["PLAINTEXT"][1] != 0
     client = await node.connect(addresses["INTERNAL"], secret=SECRET, cluster="c1")
@@ -374,7 +374,7 @@ async def test_over_loopback_with_the_handshake_and_many_calls(tmp_path: Path) -
 
 
 async def test_over_loopback_long_frames_and_files_are_whole(tmp_path: Path) -> None:
-    ports = machine_ports(tmp_path)
+    ports = lab_ports(tmp_path)
     blob = bytes(range(256)) * 8192  # 2 MiB
     (tmp_path / "segment").write_bytes(blob)
     file = ports.disk.open("segment")
@@ -416,7 +416,7 @@ async def test_over_loopback_long_frames_and_files_are_whole(tmp_path: Path) -> 
 
 
 async def test_over_loopback_half_open_connections_cost_no_buffers(tmp_path: Path) -> None:
-    ports = machine_ports(tmp_path)
+    ports = lab_ports(tmp_path)
     limits = ServerLimits(connection=ConnectionSettings(idle_s=600))
     node = Node(ports, [anywhere(CLIENTS)], limits)
     address = node.server.addresses["PLAINTEXT"]
@@ -436,7 +436,7 @@ async def test_over_loopback_half_open_connections_cost_no_buffers(tmp_path: Pat
 
 
 async def test_over_loopback_a_port_in_use_is_an_error_and_opens_nothing(tmp_path: Path) -> None:
-    ports = machine_ports(tmp_path)
+    ports = lab_ports(tmp_path)
     first = Node(ports, [anywhere(CLIENTS)])
     taken = ListenerConfig("PLAINTEXT", first.server.addresses["PLAINTEXT"], None, ListenerKind.OPERATOR)
     other = ListenerConfig("OTHER", ("127.0.0.1", 0), None, ListenerKind.OPERATOR)

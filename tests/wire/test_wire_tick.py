@@ -5,8 +5,12 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import pytest
+
 from wire.tick import Tick
 from wire.watch import Watch
+
+pytestmark = pytest.mark.virtual_time
 
 
 class Flushed:
