@@ -12,6 +12,7 @@ ROOMS = [
     "broker",
     "kraft",
     "storage",
+    "tiering",
 ]
 """Rooms, or folders of one, in which objects own their fields."""
 

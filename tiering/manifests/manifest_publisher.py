@@ -46,6 +46,45 @@ class _Led:
         self.failures = 0
         self.stopped: str | None = None
 
+    def stop(self, reason: str) -> None:
+        """Nothing more is published, whatever changes."""
+        self.stopped = reason
+        if self.timer is not None:
+            self.timer.cancel()
+
+    def change(self) -> bool:
+        """Note a change. Returns whether nothing sees to it yet, neither a timer nor work under way."""
+        self.is_changed = True
+        return not self.is_busy and self.timer is None
+
+    def wait(self, timer: asyncio.TimerHandle) -> None:
+        self.timer = timer
+
+    def begin(self) -> None:
+        """Its time has come: it goes into the queue."""
+        self.timer, self.is_busy = None, True
+
+    def end(self) -> bool:
+        """Its turn is over. Returns whether it has changed meanwhile."""
+        self.is_busy = False
+        return self.is_changed
+
+    def look(self) -> None:
+        """What has changed so far is what is written now."""
+        self.is_changed = False
+
+    def fail(self, pause_s: Callable[[int], float], now: float) -> None:
+        """Nothing was written: again after a pause, by the number of failures in a row."""
+        self.failures += 1
+        self.next_s = now + pause_s(self.failures)
+        self.is_changed = True
+
+    def succeed(self, next_s: float, *, shows_all: bool) -> None:
+        """A version was written; the next one not before `next_s`."""
+        self.failures = 0
+        self.next_s = next_s
+        self.is_changed = self.is_changed or not shows_all
+
 
 class ManifestPublisher:
     """One per broker. Calls on the loop; `start` once, `stop` ends it. A deposed partition stays silent until it is
@@ -90,11 +129,8 @@ class ManifestPublisher:
     def resign(self, topic_id: bytes, partition: int) -> None:
         """Publish nothing more. A version that is on its way may still appear."""
         led = self._led.pop((topic_id, partition), None)
-        if led is None:
-            return
-        led.stopped = "leadership has gone"
-        if led.timer is not None:
-            led.timer.cancel()
+        if led is not None:
+            led.stop("leadership has gone")
 
     def changed(self, topic_id: bytes, partition: int) -> None:
         """The view of a led partition has changed: publish it when its time comes."""
@@ -102,10 +138,9 @@ class ManifestPublisher:
         led = self._led.get(identity)
         if led is None or led.stopped is not None:
             return
-        led.is_changed = True
-        if not led.is_busy and led.timer is None:
+        if led.change():
             loop = asyncio.get_running_loop()
-            led.timer = loop.call_later(max(0.0, led.next_s - loop.time()), self._due, identity, led)
+            led.wait(loop.call_later(max(0.0, led.next_s - loop.time()), self._due, identity, led))
 
     def published(self, topic_id: bytes, partition: int) -> ManifestHead | None:
         """The newest version in the bucket that this leader knows as its own."""
@@ -120,8 +155,7 @@ class ManifestPublisher:
     # work --------------------------------------------------------------------------------------------------
 
     def _due(self, identity: PartitionId, led: _Led) -> None:
-        led.timer = None
-        led.is_busy = True
+        led.begin()
         self._queue.put_nowait((identity, led))
 
     async def _work(self) -> None:
@@ -129,35 +163,29 @@ class ManifestPublisher:
             identity, led = await self._queue.get()
             if led.stopped is None:
                 await self._publish(led)
-            led.is_busy = False
-            if led.is_changed:
+            if led.end():
                 self.changed(*identity)
 
     async def _publish(self, led: _Led) -> None:
         loop, tier = asyncio.get_running_loop(), led.writer.tier
-        led.is_changed = False
+        led.look()
         try:
             head = await led.writer.publish()
         except (Deposed, StaleCluster) as error:
             self._give_up(led, str(error))
             return
         except (StoreError, ManifestContested, ProtocolError, OutcomeUnknown, ValueError) as error:
-            led.failures += 1
-            led.next_s = loop.time() + self._backoff.jittered_s(led.failures, self._services.random)
-            led.is_changed = True
+            led.fail(lambda failures: self._backoff.jittered_s(failures, self._services.random), loop.time())
             fields = {"topic": tier.record.topic, "partition": tier.partition, "error": str(error)}
             _log.warning("manifest not published", extra=fields)
             return
-        led.failures = 0
-        led.next_s = loop.time() + self._limits.interval_s
-        if not shows(head, tier):
-            led.is_changed = True
+        led.succeed(loop.time() + self._limits.interval_s, shows_all=shows(head, tier))
 
     def _give_up(self, led: _Led, reason: str) -> None:
         tier = led.writer.tier
         if led.stopped is not None:
             return
-        led.stopped = reason
+        led.stop(reason)
         fields = {"topic": tier.record.topic, "partition": tier.partition, "reason": reason}
         _log.error("manifest no longer published", extra=fields)
         self._on_deposed(tier, reason)

@@ -96,6 +96,14 @@ class Ticket:
         """Have `listener` called once, when it is settled."""
         self._listeners[listener] = None
 
+    def want(self) -> None:
+        """A reader waits for what was to be fetched ahead."""
+        self.ahead = False
+
+    def move_to(self, reader: int) -> None:
+        """Before it is under way: it is that reader's from now on, who waits."""
+        self.ahead, self.reader = False, reader
+
     def unlisten(self, listener: Listener) -> None:
         self._listeners.pop(listener, None)
 
@@ -190,11 +198,11 @@ class Downloads:
             self._pump()
         elif ticket.ahead and key not in self._running:
             self._ahead.remove(ticket)
-            ticket.ahead, ticket.reader = False, reader
+            ticket.move_to(reader)
             self._wanted.add(ticket)
             self._pump()
         else:
-            ticket.ahead = False
+            ticket.want()
         return ticket
 
     def want_ahead(self, key: Key, make: Callable[[], Task], reader: int) -> None:
@@ -280,7 +288,7 @@ class Downloads:
         self.failed_total += 1
         before = self._failures.pop(key, None)
         attempts = before.attempts + 1 if before is not None else 1
-        error.__traceback__ = None  # its frames hold what was downloaded
+        error.with_traceback(None)  # its frames hold what was downloaded
         self._failures[key] = Failure(error, attempts, self._loop.time() + RETRY.pause_s(attempts))
         if len(self._failures) > FAILURES_MAX:
             del self._failures[next(iter(self._failures))]

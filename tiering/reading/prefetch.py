@@ -39,6 +39,13 @@ class Sequence:
             self.window = min(max(2 * self.window, window_first), window_max)
         self._began, self._expected = offset, next_offset
 
+    def seen(self, now: float) -> None:
+        """Its reader asks for something."""
+        self.last_at = now
+
+    def note_asked(self, asked: Asked) -> None:
+        self.asked = asked
+
 
 @dataclass(slots=True, frozen=True)
 class PrefetchLimits:
@@ -68,7 +75,7 @@ class Sequences(Generic[Place]):
         """How many bytes are to be fetched ahead of a reader that was given [offset, next_offset)."""
         sequence = self._sequences.pop(place, None) or Sequence()
         self._sequences[place] = sequence  # behind all others
-        sequence.last_at = now
+        sequence.seen(now)
         self._forget(now)
         window_max = min(self._limits.window_bytes, self._limits.total_bytes // len(self._sequences))
         sequence.read(offset, next_offset, self._limits.first_bytes, window_max)
@@ -82,7 +89,7 @@ class Sequences(Generic[Place]):
     def note_asked(self, place: Place, asked: Asked) -> None:
         sequence = self._sequences.get(place)
         if sequence is not None:
-            sequence.asked = asked
+            sequence.note_asked(asked)
 
     def _forget(self, now: float) -> None:
         sequences = self._sequences

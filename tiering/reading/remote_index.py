@@ -108,6 +108,14 @@ class _Read:
         self.touched: dict[Key, None] = {}
         self.waits = False
 
+    def begin(self, now: float) -> None:
+        """It is tried, maybe again."""
+        self.waits, self.tried_at = False, now
+
+    def wait(self) -> None:
+        """It has to be made again."""
+        self.waits = True
+
 
 class RemoteIndexes:
     """What was asked for, least recently used out first. Each method answers the thing or the ticket to wait for.
@@ -135,7 +143,7 @@ class RemoteIndexes:
         read = reads.pop((reader, name), None)
         if read is None or read.offset != offset:
             read = _Read(reader, name, offset)
-        read.waits, read.tried_at = False, now
+        read.begin(now)
         self._current = reads[read.key] = read
         while len(reads) > READS_MAX or next(iter(reads.values())).tried_at < now - READ_HOLD_S:
             del reads[next(iter(reads))]
@@ -143,7 +151,7 @@ class RemoteIndexes:
     def wait(self) -> None:
         """The read that began last is to be made again."""
         if self._current is not None:
-            self._current.waits = True
+            self._current.wait()
 
     def plan(self, remote: RemoteSegment, reader: int) -> ChunkPlan | Ticket:
         return self._find(remote, OFFSETS, OFFSET_INDEX, ChunkPlan, self._make_plan, reader)
@@ -181,7 +189,7 @@ class RemoteIndexes:
             self._known[key] = known
             return known
         if read is not None:
-            read.waits = True
+            read.wait()
         return self._downloads.want(key, lambda: self._download(remote, key, name, make), reader)
 
     def _download(

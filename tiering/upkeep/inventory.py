@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -77,6 +78,10 @@ class FoundTopic:
         """Whether the topic was deleted, as far as its manifests say: the first one that says so counts."""
         return any(partition.is_dropped for partition in self.partitions.values())
 
+    def replace_partitions(self, partitions: Mapping[int, FoundPartition]) -> None:
+        """By number, whatever their order."""
+        self.partitions = dict(sorted(partitions.items()))
+
 
 async def find_clusters(store: ObjectStore) -> list[str]:
     """Ids of the clusters that have written there, also where `cluster.json` is damaged: who reads it is told. Raises
@@ -117,17 +122,16 @@ async def list_partitions(
 
 async def find_topics(store: ObjectStore, root: TierRoot, name: str | None = None) -> list[FoundTopic]:
     """All topics that have a directory, or those of one name, with the newest manifests. Raises StoreError."""
-    found = [(FoundTopic(*topic), paths) for topic, paths in (await list_partitions(store, root, name)).items()]
+    listed = await list_partitions(store, root, name)
+    found: dict[TopicPlace, dict[int, FoundPartition]] = {topic: {} for topic in listed}
     places = asyncio.Semaphore(READS_AT_ONCE)
 
-    async def read(topic: FoundTopic, path: PartitionPath) -> None:
+    async def read(topic: TopicPlace, path: PartitionPath) -> None:
         async with places:
-            topic.partitions[path.partition] = await read_partition(store, root, path)
+            found[topic][path.partition] = await read_partition(store, root, path)
 
-    await asyncio.gather(*(read(topic, path) for topic, paths in found for path in paths))
-    for topic, _ in found:
-        topic.partitions = dict(sorted(topic.partitions.items()))
-    return [topic for topic, _ in found]
+    await asyncio.gather(*(read(topic, path) for topic, paths in listed.items() for path in paths))
+    return [FoundTopic(*topic, dict(sorted(partitions.items()))) for topic, partitions in found.items()]
 
 
 async def read_partition(store: ObjectStore, root: TierRoot, path: PartitionPath) -> FoundPartition:

@@ -146,7 +146,7 @@ async def check_whole(
     if left_out and not allow_holes:
         problems = [f"partition {one.partition}: {text}" for one in left_out for text in one.objects]
         raise ObjectsLost(_bounded(problems))
-    found.partitions = partitions
+    found.replace_partitions(partitions)
     return left_out
 
 

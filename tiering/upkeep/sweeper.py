@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from object_store.errors import ObjectMissing
 from object_store.probe import sweep_probes
@@ -54,6 +54,26 @@ class SweepReport:
         self.bytes += sum(info.size for info in infos)
         self.keys.extend(info.key for info in infos[: max(KEYS_TOLD_MAX - len(self.keys), 0)])
 
+    def add(
+        self,
+        *,
+        segments: int = 0,
+        manifests: int = 0,
+        pages: int = 0,
+        unfinished: int = 0,
+        partitions: int = 0,
+        proposals: int = 0,
+        probes: int = 0,
+    ) -> None:
+        """Count what is gone."""
+        self.segments += segments
+        self.manifests += manifests
+        self.pages += pages
+        self.unfinished += unfinished
+        self.partitions += partitions
+        self.proposals += proposals
+        self.probes += probes
+
     def leave(self, what: str) -> None:
         if len(self.left) < KEYS_TOLD_MAX:
             self.left.append(what)
@@ -92,13 +112,13 @@ class Sweeper:
 
     async def sweep_unfinished(self, now_ms: int, report: SweepReport) -> None:
         """Uploads that were begun and never ended, as far as the store can tell."""
-        report.unfinished += await self._store.sweep_unfinished(now_ms - self._limits.age_ms)
+        report.add(unfinished=await self._store.sweep_unfinished(now_ms - self._limits.age_ms))
 
     async def sweep_probes(self, now_ms: int, report: SweepReport) -> None:
         """Trial writes that failed for the node that tried the store, and came there all the same."""
         found = await sweep_probes(self._store, self._root.probe_key(""), now_ms - self._limits.age_ms)
         report.removed(found)
-        report.probes += len(found)
+        report.add(probes=len(found))
 
     async def sweep_proposals(self, now_ms: int, report: SweepReport) -> None:
         """What jobs proposed or asked for long ago, with the answers. Proposals go before their verdicts: without one
@@ -117,7 +137,7 @@ class Sweeper:
                 (answers if is_answer else asked).append(info)
         for infos in (asked, [info for info in answers if info.key.removeprefix(prefix).split(".")[0] not in kept]):
             await self._delete(infos, report)
-            report.proposals += len(infos)
+            report.add(proposals=len(infos))
 
     # a partition that is known -----------------------------------------------------------------------------
 
@@ -142,7 +162,7 @@ class Sweeper:
             if info.modified_ms < old and segment not in named and tier.value_of(segment) is None
         ]
         await self._delete(orphans, report)
-        report.segments += len(orphans)
+        report.add(segments=len(orphans))
         await self._sweep_manifests(path, found, now_ms, report)
 
     async def _sweep_manifests(self, path: PartitionPath, found: _Found, now_ms: int, report: SweepReport) -> None:
@@ -152,7 +172,7 @@ class Sweeper:
         superseded = versions[: -self._limits.manifests_kept]
         removable = [found.manifests[v] for v in superseded if found.manifests[v].modified_ms < keep_after]
         await self._delete(removable, report)
-        report.manifests += len(removable)
+        report.add(manifests=len(removable))
         gone = {info.key for info in removable}
         named: set[str] = set()
         for version in versions:
@@ -172,7 +192,7 @@ class Sweeper:
         old = now_ms - self._limits.age_ms
         pages = [info for uuid, info in found.pages.items() if uuid not in named and info.modified_ms < old]
         await self._delete(pages, report)
-        report.pages += len(pages)
+        report.add(pages=len(pages))
 
     # partitions that are gone ------------------------------------------------------------------------------
 
@@ -210,17 +230,19 @@ class Sweeper:
         on its way: it meets a number that is taken, or a higher one, and does not bring the topic back.
         """
         found = await self._list(path)
-        found.manifests = {version: info for version, info in found.manifests.items() if version < last_version}
-        await self._remove(found, report)
+        earlier = {version: info for version, info in found.manifests.items() if version < last_version}
+        await self._remove(replace(found, manifests=earlier), report)
 
     async def _remove(self, found: _Found, report: SweepReport) -> None:
         await self._delete([*found.segments.values(), *found.other], report)
         await self._delete(list(found.pages.values()), report)
         await self._delete([found.manifests[version] for version in sorted(found.manifests)], report)
-        report.segments += len(found.segments) + len(found.other)
-        report.pages += len(found.pages)
-        report.manifests += len(found.manifests)
-        report.partitions += 1
+        report.add(
+            segments=len(found.segments) + len(found.other),
+            pages=len(found.pages),
+            manifests=len(found.manifests),
+            partitions=1,
+        )
 
     # the store ---------------------------------------------------------------------------------------------
 
