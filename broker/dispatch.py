@@ -84,7 +84,7 @@ class Dispatcher:
         if self._security is not None:
             self._security.greet(connection, session, self._handlers)
         elif connection.listener is not None and connection.listener.protocol.uses_sasl:
-            connection.close("nobody can authenticate here")
+            connection.close("the listener has no authentication")
 
     def frame_before_login(
         self, connection: Connection, buffer: bytearray, view: memoryview, at: int, end: int

@@ -78,8 +78,8 @@ class LogFeed:
 
 
 class TopicNames:
-    """Names of topics in the events of `__tier_state`, whose keys have ids alone: the image's; of deleted ones what an
-    event of theirs has told, as long as there are not too many."""
+    """Names of topics for the events of `__tier_state`, whose keys have only ids: from the image, or for a bounded
+    number of deleted topics from their own events."""
 
     def __init__(self, image: Callable[[], MetadataImage]) -> None:
         self._image = image

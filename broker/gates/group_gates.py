@@ -218,7 +218,7 @@ def describe_groups(context: RequestContext, access: Access, request: DescribeGr
         for group in refused
     ]
 
-    def told(group: DescribeGroupsResponse.DescribedGroup) -> DescribeGroupsResponse.DescribedGroup:
+    def with_operations(group: DescribeGroupsResponse.DescribedGroup) -> DescribeGroupsResponse.DescribedGroup:
         if group.error_code:
             return group
         operations = access.operations(GROUP_OPERATIONS, GROUP, group.group_id)
@@ -226,7 +226,7 @@ def describe_groups(context: RequestContext, access: Access, request: DescribeGr
 
     def complete(answer: DescribeGroupsResponse) -> DescribeGroupsResponse:
         if request.include_authorized_operations:
-            answer = changed(answer, groups=[told(group) for group in answer.groups])
+            answer = changed(answer, groups=[with_operations(group) for group in answer.groups])
         return extended(answer, "groups", rows)
 
     if not groups and rows:

@@ -1,7 +1,7 @@
 """Gates of APIs about topics: Metadata, CreateTopics, DeleteTopics, CreatePartitions, DescribeTopicPartitions.
 
-Kafka's rules of hiding: who may not describe a topic is told the same of it whether or not it is there; lists of all
-topics leave it out.
+Kafka's rules of hiding: without the right to describe a topic the answer is the same whether or not it exists, and
+lists of all topics omit it.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def create_topics(context: RequestContext, access: Access, request: CreateTopics
     if not access.may_cluster(CREATE):
         allowed, refused = split(request.topics, access, CREATE, TOPIC, lambda topic: topic.name)
 
-    def told(created: _Created) -> _Created:
+    def visible(created: _Created) -> _Created:
         if created.error_code or access.may(DESCRIBE_CONFIGS, TOPIC, created.name):
             return created
         return changed(
@@ -78,7 +78,7 @@ def create_topics(context: RequestContext, access: Access, request: CreateTopics
             _Created(name=topic.name, error_code=NO_TOPIC, error_message="Authorization failed.", configs=[])
             for topic in refused
         ]
-        return changed(response, topics=[told(created) for created in response.topics] + unmade)
+        return changed(response, topics=[visible(created) for created in response.topics] + unmade)
 
     if refused and not allowed:
         return complete(CreateTopicsResponse(topics=[]))
@@ -119,8 +119,8 @@ class TopicDeletion:
         topic_id: UUID | None,
         answers: list[DeleteTopicsResponse.DeletableTopicResult],
     ) -> bool:
-        """Whether to go on with a topic; if not, its answer is in `answers`. By id, no name is told that may not be
-        described; by name, what may not be described is not said to be absent."""
+        """Whether to go on with a topic; if not, its answer is in `answers`. Without the right to describe, an answer
+        by id has no name, and one by name does not show that the topic is absent."""
         topics = self._image().topics
         if name is None:
             found = topics.get_by_id(raw_uuid(topic_id))

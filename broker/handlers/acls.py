@@ -1,9 +1,8 @@
 """Access control lists: DescribeAcls 1-3, CreateAcls 1-3, DeleteAcls 1-3.
 
-Behaviour: descriptions come from this broker's image, changes are the controller's to decide and travel to it in an
-Envelope. Filters mean what they mean to Apache Kafka; the error codes are its own. Without an authorizer, operators are
-told SECURITY_DISABLED; tenants' ACLs always hold.
-Versions: 2 and 3 differ in encoding and in the resource type USER alone.
+Behaviour: descriptions come from this broker's image; changes are sent to the controller in an Envelope. Filters and
+error codes are Apache Kafka's. Without an authorizer, operators get SECURITY_DISABLED; tenants' ACLs always apply.
+Versions: 2 and 3 differ only in encoding and in the resource type USER.
 """
 
 from __future__ import annotations

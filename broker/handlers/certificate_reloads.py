@@ -1,10 +1,10 @@
 """Certificates reloaded because an operator asks for it.
 
 Behaviour: IncrementalAlterConfigs of a broker sets `ssl.keystore.location` or `ssl.truststore.location`, with a
-listener's prefix or without, to the file that is in use. As with Apache Kafka's dynamic key stores it is read at once,
-and what does not load is answered with INVALID_CONFIG and changes nothing. Nothing is kept in the metadata, and neither
-another file nor a key as text is taken: whoever may alter settings over the network is not to choose the files that a
-broker reads, nor to put a private key where every node keeps it. Only the broker itself does it.
+listener's prefix or without, to the file that is in use. As with Apache Kafka's dynamic key stores it is read at once;
+a file that does not load is answered with INVALID_CONFIG and changes nothing. Nothing is stored in the metadata.
+Another file or a key as text is rejected: clients over the network must not choose the files that a broker reads, nor
+put a private key where every node keeps it. Each broker handles only its own requests.
 """
 
 from __future__ import annotations

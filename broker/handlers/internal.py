@@ -78,9 +78,9 @@ class ImportKeys:
 
 
 class TierStateHandler:
-    """TierState (10000): what partition leaders ask of the tier shards that this broker hosts.
+    """TierState (10000): requests of partition leaders to the tier shards that this broker hosts.
 
-    It answers a batch call by call. When its replies grow too large the rest is told to come again.
+    A batch is answered call by call. When the replies grow too large, the remaining calls have to be retried.
     """
 
     def __init__(self, coordinator: TierCoordinator) -> None:

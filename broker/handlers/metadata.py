@@ -130,14 +130,14 @@ class MetadataHandler:
             row = table.find(topic)
             if row is None:
                 row = yield from table.make(view, topic, _shown_name(topic.name, tenant))
-            join.add(self._told(table, row, access) if tells else row.data, row.nodes)
+            join.add(self._with_operations(table, row, access) if tells else row.data, row.nodes)
             yield JOIN_COST
         if tenant is None:
             table.forget_missing(topics.by_id, len(topics))
         return join.rows()
 
     @staticmethod
-    def _told(table: RowTable, row: TopicRow, access: Access | None) -> bytes:
+    def _with_operations(table: RowTable, row: TopicRow, access: Access | None) -> bytes:
         operations: Iterable[int] = TOPIC_OPERATIONS
         if access is not None:
             operations = access.operations(TOPIC_OPERATIONS, TOPIC, row.topic.name)
@@ -173,7 +173,7 @@ class MetadataHandler:
                 row = table.find(found)
                 if row is None:
                     row = yield from table.make(view, found, _shown_name(found.name, tenant))
-                join.add(self._told(table, row, access) if tells else row.data, row.nodes)
+                join.add(self._with_operations(table, row, access) if tells else row.data, row.nodes)
             else:
                 yield MISSING_COST
                 if tells and found.name and access is not None:

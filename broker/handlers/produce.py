@@ -363,7 +363,7 @@ class ProduceHandler:
             endpoints = self._hints.endpoints((row.leader for row in rows), session.listener, session.tenant)
         prefix = session.topic_prefix
         if prefix:
-            rows = [_told(row, prefix.decode()) if row.error else row for row in rows]
+            rows = [_without_prefix(row, prefix.decode()) if row.error else row for row in rows]
         frame = encode_produce_response(version, correlation, rows, pause_ms, endpoints, prefix)
         if reply is not None:
             reply.send([frame])
@@ -387,7 +387,7 @@ class ProduceHandler:
             hinted = self._hinted(row, version)
             if hinted.leader is not None:
                 hints[hinted.leader.leader] = hinted.leader
-            rows[number] = _told(hinted, prefix.decode()) if prefix else hinted
+            rows[number] = _without_prefix(hinted, prefix.decode()) if prefix else hinted
         endpoints = self._hints.endpoints(hints.values(), session.listener, session.tenant)
         frame = yield from produce_encoding(version, correlation, rows, pause_ms, endpoints, prefix)
         return frame, pause_ms
@@ -399,7 +399,7 @@ class ProduceHandler:
         return replace(row, leader=find(row.topic, row.partition))
 
 
-def _told(row: ProducedRow, prefix: str) -> ProducedRow:
+def _without_prefix(row: ProducedRow, prefix: str) -> ProducedRow:
     """The row with its error messages as a tenant may read them: without the prefix of its names."""
 
     def without_prefix(text: bytes | None) -> bytes | None:

@@ -44,9 +44,9 @@ def cleaner_config(config: BrokerLogSettings, inflated_bytes_max: int) -> Cleane
 
 
 class Stalls:
-    """For how long this broker stood still lately: whoever it did not hear meanwhile is not to blame.
+    """This broker's recent stalls, during which the silence of peers does not count.
 
-    Times are loop seconds. A stall counts for `memory_s`, the time by which others are judged.
+    Times are loop seconds. A stall counts for `memory_s`, the time by which peers are judged.
     """
 
     def __init__(self, memory_s: float) -> None:

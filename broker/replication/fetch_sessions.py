@@ -36,14 +36,14 @@ class PositionOwner(Protocol):
     def position_changed(self, position: Position, *, committed: bool) -> None: ...
 
 
-class _Nobody:
+class _NoOwner:
     """Owns the positions that were given up. Notifications from what still refers to one, such as a quota, end here."""
 
     def position_changed(self, position: Position, *, committed: bool) -> None:
         """A session that took it up again would read two positions of one partition."""
 
 
-_NOBODY = _Nobody()
+_NO_OWNER = _NoOwner()
 
 
 class WaitingFetch(Protocol):
@@ -139,7 +139,7 @@ class Position:
         """Its owner no longer reads here."""
         if self.partition is not None:
             self.partition.watchers.pop(self, None)
-        self.owner = _NOBODY
+        self.owner = _NO_OWNER
 
     def partition_changed(self, partition: Replica, *, committed: bool) -> None:
         self.owner.position_changed(self, committed=committed)

@@ -1,8 +1,8 @@
 """Connection rates per address and per tenant. A faster one waits, and its reply says how long (KIP-219).
 
-An address is counted when its connection comes, a tenant when one of its keys has logged in: nobody uses up the rate of
-a tenant whose key they have not. The first answer after that with room for a throttle time carries it, and the
-connection is muted for as long. No connection is rejected for its rate, and no wait exceeds `PAUSE_S_MAX`.
+An address is counted when its connection comes, a tenant when one of its keys has logged in, so that only the tenant's
+own keys use up its rate. The first response after that with room for a throttle time carries it, and the connection is
+muted for as long. No connection is rejected for its rate, and no wait exceeds `PAUSE_S_MAX`.
 """
 
 from __future__ import annotations

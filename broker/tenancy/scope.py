@@ -15,8 +15,8 @@ from kraft.records import AclPattern
 
 LOG_DIRECTORY = "/data"
 _LIKE_A_TENANT = re.compile(r"lkc-[a-z0-9]{6}")
-_NOBODYS = ((1 << 96) - 1) << 32  # sent inwards in place of other tenants' topic ids; never assigned, so a lookup fails
-_NOBODYS_END = _NOBODYS + (1 << 32)
+_MASKED = ((1 << 96) - 1) << 32  # sent inwards in place of other tenants' topic ids; never assigned, so a lookup fails
+_MASKED_END = _MASKED + (1 << 32)
 
 
 def prefix_of(tenant: str) -> str:
@@ -95,11 +95,11 @@ class TenantScope:
             return None
         topic = self.topics.get_by_id(topic_id.bytes)
         is_known = topic is not None and topic.name.startswith(self.prefix)
-        if is_known or (topic is None and not _NOBODYS <= topic_id.int < _NOBODYS_END):
+        if is_known or (topic is None and not _MASKED <= topic_id.int < _MASKED_END):
             return topic_id
-        nobodys = UUID(int=_NOBODYS + len(self.hidden))
-        self.hidden[nobodys] = topic_id
-        return nobodys
+        masked = UUID(int=_MASKED + len(self.hidden))
+        self.hidden[masked] = topic_id
+        return masked
 
     def id_out(self, topic_id: UUID | None) -> UUID | None:
         if topic_id is None:

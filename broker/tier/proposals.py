@@ -6,7 +6,7 @@ between leaves a proposal without a verdict: the next one asks the shard again, 
 
 An output is taken over only while its object is young: the sweeper removes no object before it is twice as old. What is
 asked of the shard then holds for half of the time that is left, however long it waits on its way. So the sweeper, which
-is told what the shard has decided, never removes an object that is about to become a partition's.
+knows the shard's decisions, never removes an object that is about to become a partition's.
 """
 
 from __future__ import annotations
@@ -281,7 +281,7 @@ class Proposals:
             await self._store.put(key, encode(verdict), create_only=True)
         except ObjectExists:
             other = decode_verdict(await self._store.get(key))
-            if other.accepted != verdict.accepted:  # jobs delete nothing, so it is only told wrongly
+            if other.accepted != verdict.accepted:  # jobs delete nothing, so only the report is wrong
                 fields = {"proposal": verdict.proposal, "accepted": verdict.accepted, "reason": other.reason}
                 logger.error("two leaders have decided otherwise", extra=fields)
 

@@ -88,8 +88,8 @@ def check_together(
 def check_broker_configs(resource_name: str, configs: Mapping[str, str | None]) -> None:
     """Raises INVALID_CONFIG or INVALID_REQUEST unless these may be overrides of a broker, or of all ("").
 
-    A name that nobody knows may, as in Apache Kafka, unless it would be one of our own. One that Apache Kafka reads at
-    the start alone may not, whether or not it means something here.
+    An unknown name may, as in Apache Kafka, unless it begins like Tidelog's own. One that Apache Kafka reads only at
+    the start may not, even where it has no effect here.
     """
     static = sorted(name for name in configs if _is_static(name))
     if static:

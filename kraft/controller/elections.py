@@ -1,7 +1,7 @@
 """Who leads, who is in the ISR and who in the ELR after something happened to a partition. Pure.
 
-Leaders come from the ISR (those first whose disks have room), else from the ELR, else, when both are empty, only the
-last known leader may return; anyone else only where the topic asks for unclean elections, or where nobody has led yet.
+Leaders come from the ISR (brokers with room on their disks first), else from the ELR. When both are empty, only the
+last known leader may return; another replica only with unclean elections, or where the partition has had no leader yet.
 The eligible leader replicas (KIP-966) are those that left the ISR while it was below `min.insync.replicas`: the high
 watermark has not moved since, so they hold all that was ever committed. A replica that stopped uncleanly is in neither
 set, whatever it was before.

@@ -1,8 +1,8 @@
 """The groups of a tenant on their way to the range of the cell where it lives: one step after another. Pure.
 
 CLEARING: each leader of the range where they go removes what an earlier attempt may have left there. COPYING is the
-fence: whoever knows of it serves the tenant's groups no longer, so each leader of the range where they are, once it
-knows, can hand over all that was ever committed. When all have, the groups are served in the new range. A leader that
+fence: a broker that knows of it no longer serves the tenant's groups, so each leader of the old range, once it knows,
+can hand over everything that was ever committed. When all have, the groups are served in the new range. A leader that
 is elected later knows of the fence, since it knows of its election, and one that was deposed commits nothing: so what
 counts is that each partition's present leader has reported. Until the last step the old range has everything, and a
 move may be taken back at any time.

@@ -1,7 +1,7 @@
-"""Registration and heartbeats at the active controller, and the timer that fences who is silent.
+"""Registration and heartbeats at the active controller, and the timer that fences silent brokers.
 
-Heartbeats change nothing durable most of the time and are answered from the committed image; they are answered only
-while a majority of the voters answers this node, so that a controller that is cut off keeps nobody alive.
+Most heartbeats change nothing durable and are answered from the committed image. They are answered only while a
+majority of the voters answers this node, so that a controller that is cut off keeps no broker unfenced.
 """
 
 from __future__ import annotations
@@ -234,7 +234,7 @@ class BrokerLiveness:
                 except TimeoutError:
                     now = self._clock.monotonic()
             if deadline is not None and now - deadline > self._config.late_s:
-                log.warning("stalled: sessions begin anew", extra={"late_s": round(now - deadline, 3)})
+                log.warning("stalled: sessions start over", extra={"late_s": round(now - deadline, 3)})
                 self.became_active()
                 continue
             if deadline is not None and now - deadline > LATE_S_MIN:  # their heartbeats may wait in the sockets

@@ -1,10 +1,9 @@
 """The one way in which the replicas of a partition change. Pure.
 
 A reassignment first adds the new replicas (`adding`), and when all of them are in the ISR it takes the old ones out
-(`removing`), in the commit that found them in sync. Whoever wants other replicas, an operator or the balancer, comes
-through here. No step takes an in-sync replica away where fewer than `min.insync.replicas` would be left. Nor does one
-take away a replica that is known to hold all that was committed, be it in the ISR or in the ELR, where fewer such than
-that would be left: any one of them may just have lost power, which its silence tells only later.
+(`removing`), in the commit that found them in sync. Requests of operators and of the balancer both use it. No step
+removes an in-sync replica where fewer than `min.insync.replicas` would be left. Nor does a step remove a replica of the
+ISR or ELR where fewer of these would be left: any one may just have lost power, which only its silence will show.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ def check_owner(image: MetadataImage, topic_name: str) -> TenantImage | None:
     elif (tenant_id := tenant_of(topic_name)) is not None:
         message = f"There is no tenant {tenant_id}, and names that begin with a tenant's id are for that tenant alone."
     elif _LIKE_A_TENANTS.match(topic_name):
-        message = "Names that begin with a tenant's id and a dot are for nobody: a tenant's metrics begin so."
+        message = "Names that begin with a tenant's id and a dot are reserved: a tenant's metrics begin so."
     else:
         return None
     raise ProtocolError(ErrorCode.INVALID_TOPIC_EXCEPTION, message)

@@ -1,12 +1,11 @@
 """Whether a voter may stand for election: pre-vote (KIP-996) and loyalty to a leader that is heard. No I/O.
 
-Before a voter raises its term it canvasses: it asks the others whether they would vote for it, and stands only after
-a majority would. A voter that hears a leader would not. So a voter that is cut off, returns, or hears nobody deposes
-no leader, and its term does not grow meanwhile.
+Before a voter raises its term it asks the others for a pre-vote, and becomes a candidate only after a majority grants
+it. A voter that hears a leader does not. So a voter that is cut off or returns deposes no leader, and its term does not
+grow meanwhile.
 
-A voter of an earlier release does not know the question. Voters introduce themselves on each new link by a request
-for a vote in term 0, which an earlier release ignores; who does not introduce itself counts as willing, as each voter
-did before there was a pre-vote.
+A voter of an earlier release does not support pre-votes. Voters introduce themselves on each new link by a request for
+a vote in term 0, which an earlier release ignores; a voter that has not introduced itself counts as granting.
 """
 
 from __future__ import annotations
@@ -47,8 +46,8 @@ def _patience(first: float, loyalty_s: float) -> Backoff:
 
 
 class Candidacy:
-    """What one voter knows of leader and rivals. Times are seconds of one clock; `loyalty_s` is how long after a
-    leader's last message this voter helps nobody else into its office: the shortest election time-out."""
+    """One voter's view of leader and candidates. Times are seconds of one clock; `loyalty_s`, the shortest election
+    time-out, is how long after a leader's last message this voter grants no vote to another."""
 
     def __init__(self, node_id: int, peers: Collection[int], loyalty_s: float, rng: random.Random) -> None:
         self._node_id = node_id

@@ -74,7 +74,7 @@ class QuorumTransport:
         self._listener: Listener | None = None
         self._links: dict[int, Link] = {}  # by voter, opened for Raft
         self._unauthenticated: dict[int, Link] = {}  # by number: not opened yet, or opened for a probe
-        self._stranger_number = 0
+        self._link_number = 0
         self._lost = {peer: asyncio.Event() for peer in self._addresses}
         self._dialing: list[asyncio.Task[None]] = []
         self._life_timer: asyncio.TimerHandle | None = None
@@ -196,8 +196,8 @@ class QuorumTransport:
             return
         if len(self._unauthenticated) >= UNAUTHENTICATED_MAX:  # the oldest had the most time to prove itself
             next(iter(self._unauthenticated.values())).fail("too many unauthenticated connections")
-        self._stranger_number += 1
-        number = self._stranger_number
+        self._link_number += 1
+        number = self._link_number
 
         def opened(link: Link, session: Session) -> None:
             if session.purpose is Purpose.PROBE:

@@ -2,7 +2,7 @@
 
 Keys are compared whole, not by a digest. Records are named by their *place*, the number of records read before them,
 which is the same in every reading of immutable objects. When the keys outgrow the budget, half of them are put off to
-another reading: the halves are told apart by a hash of the key, and may be halved again.
+another reading: a hash of the key separates the halves, which may be halved again.
 """
 
 from __future__ import annotations

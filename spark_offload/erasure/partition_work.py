@@ -43,7 +43,7 @@ class PartitionWork:
         self._seen: list[Seen] = []
         self._expected: dict[str, str] | None = None
         self._found: dict[str, dict[bytes, int]] = {}
-        self._local_told = False
+        self._local_noted = False
         self._refusal = ""
 
     @property
@@ -144,7 +144,7 @@ class PartitionWork:
         self.row.segments_rewritten += len(run)
         self.row.records_erased += sum(counts.values())
         self.row.local_until = max(self.row.local_until, self.local_end())
-        self._local_told = True
+        self._local_noted = True
         return counts
 
     def refused(self, reason: str) -> None:
@@ -178,7 +178,7 @@ class PartitionWork:
             self.row.digest = hashlib.sha256(digests.encode()).hexdigest()
 
     def _must_tell_replicas(self) -> bool:
-        return not self._local_told and any(segment.rewritten for segment in self.segments)
+        return not self._local_noted and any(segment.rewritten for segment in self.segments)
 
     def _problem(self, what: str, reason: str, offset: int = -1) -> Problem:
         return Problem(what, reason, self.path.topic, self.path.partition, offset)

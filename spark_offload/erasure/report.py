@@ -22,11 +22,11 @@ class ErasedKey:
 
 @dataclass(slots=True)
 class PartitionErasure:
-    """Offsets from `log_start_offset` to `end_offset` were looked through, `records` of them before.
+    """Offsets from `log_start_offset` to `end_offset` were searched; they held `records` before.
 
     `proven`: everything was read again after the last change; no record with one of the keys is left, and all others
-    are byte for byte what they were, at their offsets. `digest` is SHA-256 over them, "" where that could not be told.
-    `local_until` is the end of what every replica was told to drop from its own disk, -1 when nothing was.
+    are unchanged byte for byte, at their offsets. `digest`: SHA-256 over them, "" if unknown. `local_until`: every
+    replica has to drop local records below this offset; -1 for none.
     """
 
     partition: int

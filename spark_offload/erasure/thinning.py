@@ -31,8 +31,8 @@ def thin(
 ) -> Rewritten:
     """What is left of `batches`, which were scanned in `view`. DamagedRecords when one cannot be read.
 
-    A batch that loses all its records stays as an empty one: offsets, sequences and producers are then told by the
-    log as they were, and nothing of a record is in it. Compaction removes such batches as soon as they may go.
+    A batch that loses all its records stays as an empty one, so that the log keeps its offsets, sequences and
+    producers without any byte of a record. Compaction removes such batches as soon as they may go.
     """
     stay: Flags = np.ones(len(batches), np.bool_)
     plan = BatchPlan.of_data(batches, stay)

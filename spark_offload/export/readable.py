@@ -1,8 +1,8 @@
-"""What of a partition can be exported although something of it is damaged: up to the damage, and behind it.
+"""The parts of a damaged partition that can be exported: up to the damage, and behind it.
 
-Which records are committed is told by transaction indexes, and by the producer snapshot of the newest segment. Where
-one of them cannot be read, the offsets whose transactions it would tell of are held back, and no others: those of its
-own segment, and those before it from the first transaction on that was open when the segment began.
+Transaction indexes and the producer snapshot of the newest segment show which records are committed. Where one of them
+cannot be read, only the offsets whose transactions it covers are held back: those of its own segment, and those before
+it from the first transaction on that was open when the segment began.
 """
 
 from __future__ import annotations

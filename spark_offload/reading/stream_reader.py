@@ -130,8 +130,10 @@ class TierStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return places
 
     def _left(self, place: Place) -> None:
-        is_anew = any(other.words == place.words for other in self._contents)
-        self._lost(f"{place.words} is no longer in the tier" + (", another topic has its name now" if is_anew else ""))
+        is_replaced = any(other.words == place.words for other in self._contents)
+        self._lost(
+            f"{place.words} is no longer in the tier" + (", another topic has its name now" if is_replaced else "")
+        )
 
     def _lost(self, what: str) -> None:
         if self.options.fail_on_data_loss:

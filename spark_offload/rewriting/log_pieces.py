@@ -1,7 +1,7 @@
 """The log bytes of a segment object, a piece of whole batches at a time, each byte checked before it is used.
 
-Who replaces a segment has to be surer of it than who only reads it: beside every batch's own CRC, which does not
-cover its offsets, the checksum of the whole log is compared, and what is wrong is told with its place.
+Replacing a segment needs more certainty than reading it: beside every batch's own CRC, which does not cover its
+offsets, the checksum of the whole log is compared. Errors name their position.
 """
 
 from __future__ import annotations

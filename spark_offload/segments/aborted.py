@@ -1,8 +1,8 @@
-"""Transactions that never happened: what the tier's transaction indexes and producer snapshots tell of them.
+"""Aborted and open transactions, from the tier's transaction indexes and producer snapshots.
 
 A transaction index lists aborted transactions under the segment that holds their abort marker, which may be a later
-one than that of their records. Whether a transaction is still open at the tier's end is told by the producer
-snapshot of the last segment.
+one than that of their records. The producer snapshot of the last segment shows which transactions are still open at
+the tier's end.
 """
 
 from __future__ import annotations

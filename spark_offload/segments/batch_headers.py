@@ -38,8 +38,8 @@ _LENGTH = Struct(">i")
 
 
 def steps(view: memoryview) -> tuple[list[int], int]:
-    """Where the batches of `view` begin that lie whole in it, one behind the other, then where the last of them ends;
-    and how many bytes the next one says it has: 0 when that cannot be told yet, -1 when no batch can have so few."""
+    """The positions of the whole batches of `view`, then the end of the last one; and the stated size of the next one:
+    0 when it is not known yet, -1 when it is too small for a batch."""
     unpack = _LENGTH.unpack_from
     found: list[int] = []
     at, end = 0, len(view)

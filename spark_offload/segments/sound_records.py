@@ -1,9 +1,9 @@
-"""Which batches of a payload are surely sound, record by record, without a table of their records.
+"""Finds the batches of a payload whose records are certainly sound, without a table of their records.
 
-Most batches hold a record for each of their offsets, none with headers, no field of 8 KiB or more. Whether such a
-batch is what a writer makes can be told in a few passes over all batches at once: the i-th records of all of them are
-found together, and each field is looked at where the one before it ends. What does not fit is no damage yet: who asks
-looks at those batches again by all rules (`spark_offload.segments.record_table`).
+Most batches hold a record for each of their offsets, none with headers, no field of 8 KiB or more. A few passes over
+all batches at once check such batches: the i-th records of all of them are found together, and each field is read where
+the one before it ends. A batch that does not fit may still be sound; the caller checks it by all rules
+(`spark_offload.segments.record_table`).
 
 Positions are used unchecked, because reads are clipped to the payload and positions never decrease: if the last field
 of a record ends where its length says, every field lies inside.

@@ -57,7 +57,7 @@ def check_against_audit(
         if event.wall_ms >= began_ms
     ]
     shown = history_of(events, until=manifest.head.tier_state_offset)
-    if shown.is_told:
+    if shown.is_known:
         findings.checks(Check.TIER_STATE)
         _check_state(shown, history_of(events), manifest, place, findings)
         _check_stale(history_of(events, before_ms=now_ms - STALE_AFTER_MS), manifest, place, findings)

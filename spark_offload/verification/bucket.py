@@ -101,7 +101,7 @@ async def look(store: ObjectStore, reading: ReadOptions, now_ms: int) -> BucketF
     with suppress(ValueError):  # a damaged one concerns who writes
         file = await read_cluster_file(store, found.root)
         found.began_ms = file[0].changed_ms if file is not None and file[0].incarnation > FIRST_INCARNATION else 0
-    positions = await _told(store, found)
+    positions = await _reported_positions(store, found)
     for path, partition in sorted(await _partitions(store, found.root, reading)):
         found.partitions.append(PartitionFound(partition, position=positions.get((path.topic_id, path.partition))))
     if not found.partitions:
@@ -168,7 +168,7 @@ async def _objects(store: ObjectStore, root: TierRoot, partition: PartitionFound
 # what the cluster tells beside its manifests ---------------------------------------------------------------
 
 
-async def _told(store: ObjectStore, found: BucketFound) -> dict[tuple[bytes, int], Position]:
+async def _reported_positions(store: ObjectStore, found: BucketFound) -> dict[tuple[bytes, int], Position]:
     root = found.root
     for export in await newest_exports(store, root, METADATA):
         for event in export.events:

@@ -149,13 +149,13 @@ class _Bytes:
 
     def __init__(self, stage: Stage, total: int, tasks: int) -> None:
         self._stage, self._total, self._tasks = stage, total, tasks
-        self._done = self._told = 0
+        self._done = self._shown = 0
 
     def advance(self, by: int = 1) -> None:
         self._done += by
         now = self._total * self._done // max(self._tasks, 1)
-        self._stage.advance(now - self._told)
-        self._told = now
+        self._stage.advance(now - self._shown)
+        self._shown = now
 
 
 class Verification:

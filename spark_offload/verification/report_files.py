@@ -74,8 +74,8 @@ def _partition_row(one: PartitionReport) -> dict[str, Any]:
 
 
 def _problem_rows(report: VerifyReport) -> list[dict[str, Any]]:
-    return [_told("damage", one) for one in report.problems] + [_told("notice", one) for one in report.notices]
+    return [_row("damage", one) for one in report.problems] + [_row("notice", one) for one in report.notices]
 
 
-def _told(severity: str, problem: Problem) -> dict[str, Any]:
+def _row(severity: str, problem: Problem) -> dict[str, Any]:
     return {"severity": severity} | {name: getattr(problem, name) for name in _PROBLEMS.names if name != "severity"}

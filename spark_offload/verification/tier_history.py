@@ -48,7 +48,7 @@ class TierHistory:
     known_to: int = -1
 
     @property
-    def is_told(self) -> bool:
+    def is_known(self) -> bool:
         return self.known_to >= 0
 
 

@@ -40,8 +40,8 @@ class _Outstanding:
 
 
 class AuditJournal:
-    """An `AuditTrail`. `passes(what, error)` says whether what a disk refused may be tried again; if not, it has been
-    told to whom it concerns, and every act is refused from then on."""
+    """An `AuditTrail`. `passes(what, error)` returns whether a failed disk operation may be retried; if not, it has
+    reported the failure, and every act is rejected from then on."""
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class AuditJournal:
         self._turn = asyncio.Lock()
         self._task: asyncio.Task[None] | None = None
         self._failed: str | None = None
-        self._told_lost = 0
+        self._reported_lost = 0
         self._on_written: Callable[[], None] | None = None  # there is more to ship
 
     @property
@@ -145,9 +145,11 @@ class AuditJournal:
             self._failed = f"the audit journal failed: {error}"
             return
         self.events += len(group)
-        if self._writer.lost > self._told_lost:
-            self._told_lost = self._writer.lost
-            self.announce(Act(AuditKind.EVENTS_LOST, cause="the journal was full", after={"events": self._told_lost}))
+        if self._writer.lost > self._reported_lost:
+            self._reported_lost = self._writer.lost
+            self.announce(
+                Act(AuditKind.EVENTS_LOST, cause="the journal was full", after={"events": self._reported_lost})
+            )
         for _, outstanding in group:
             outstanding.written()
         if self._on_written is not None:

@@ -45,8 +45,8 @@ class JournalWriter:
         return len(self._files) * FILE_BYTES
 
     def open(self) -> None:
-        """Find the end of the journal, or begin it with room for its first events: on a full device retention has to be
-        told before it makes room. Does nothing when it is open."""
+        """Find the end of the journal, or begin it with room for its first events, because on a full device retention
+        has to be recorded before it frees room. Does nothing when it is open."""
         if self.incarnation:
             return
         disk, directory = self._disk, self._directory

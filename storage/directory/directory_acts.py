@@ -36,7 +36,7 @@ def _leaves(kind: AuditKind, log: PartitionLog, cause: str) -> Act:
 async def load_logs(
     disk: Disk, open_files: OpenFiles, audit: AuditTrail, given: list[RecoveryInput]
 ) -> list[LoadedLog]:
-    """All of them, in a thread; one of which something is to be cut is read once more when the audit has told of that.
+    """Load all logs, in a thread. One that has to be truncated is read again when the audit has recorded that.
 
     Raises OSError.
     """

@@ -1,9 +1,8 @@
-"""The offset checkpoints of a log directory: written one at a time, and known for what they may say on the device.
+"""The offset checkpoints of a log directory, written one at a time, and the values that they may have on the device.
 
-The next start believes them. Below its recovery point a log is not scanned, below its log start nothing is served,
-and what lies below the high watermark counts as committed. So before a log holds something else below any of these
-than it did (it is cut, it begins anew, or another topic of the same name takes its place), they have to say less, on
-the device.
+The next start trusts them: a log is not scanned below its recovery point, nothing is served below its log start, and
+everything below the high watermark counts as committed. So before a log holds other bytes below any of these (it is
+truncated, it starts over, or another topic takes its name), they have to be lowered on the device.
 """
 
 from __future__ import annotations
@@ -136,7 +135,7 @@ class Checkpoints:
 
         Nothing is collected where no offset has moved, so an idle directory costs the same however many logs it has,
         and nothing is written where the file says it already. What was put there counts as waiting to be written:
-        whoever cuts a log meanwhile has it withdrawn.
+        a truncation meanwhile withdraws it.
         """
         if self._health.offline is not None:
             return False

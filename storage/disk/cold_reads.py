@@ -49,8 +49,8 @@ class Listener(Protocol):
 
 
 class PageWait:
-    """One piece of work that is queued or under way, for those who wait for it. It never fails: whoever asks again
-    meets the disk's error, if there is one."""
+    """One piece of work that is queued or under way, for its waiters. It never fails: a retry meets the disk's error,
+    if there is one."""
 
     __slots__ = ("_callbacks", "work")
 

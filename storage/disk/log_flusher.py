@@ -1,9 +1,9 @@
 """fsync off the loop, for all logs of one directory together: what a flush takes, its turns, and a clean stop's.
 
-One turn takes every log that asked, fsyncs their files in a thread and tells each how far it is on the device; who
-asks meanwhile waits for the next turn. Nobody else flushes a log that is in use: two threads would replace one small
-file at once, and one would tell of an end whose directory entry the other has yet to make durable. A failed fsync is
-never tried again: the kernel may have dropped the pages.
+One turn takes every log that requested a flush, fsyncs their files in a thread and reports to each its end on the
+device; later requests wait for the next turn. No other code flushes a log in use: two threads would replace one small
+file at once, and one would report an end whose directory entry the other has yet to make durable. A failed fsync is
+never retried, because the kernel may have dropped the pages.
 """
 
 import asyncio

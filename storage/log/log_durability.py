@@ -123,7 +123,8 @@ class LogDurability:
         self._files.postponed(job)
 
     def flush_finished(self, job: FlushJob) -> None:
-        """The job's files are on the device. A truncation meanwhile makes it void: what was cut is written anew."""
+        """The job's files are on the device. A truncation meanwhile voids the job, because its bytes are
+        overwritten."""
         if job.generation != self._ends.generation:
             self.request(FlushDepth.DATA)
             return

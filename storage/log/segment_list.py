@@ -76,7 +76,7 @@ class SegmentList:
         return tail
 
     def remove(self, doomed: Sequence[Segment]) -> None:
-        """Take segments out and rename their files; the audit has told of it. OSError.
+        """Take segments out and rename their files; the audit has recorded it. OSError.
 
         From the log's front they go oldest first, else newest first: a crash in between must not leave a hole, behind
         which recovery would cut off all that follows.

@@ -76,7 +76,7 @@ def batches_behind_entry(producer_id: int, producer: KnownProducer) -> list[Snap
     return []
 
 
-def told_by(entry: SnapshotEntry) -> KnownProducer:
+def known_from(entry: SnapshotEntry) -> KnownProducer:
     """What a snapshot's entry tells by itself."""
     start = entry.transaction_start
     head = (entry.producer_epoch, entry.coordinator_epoch, start, entry.last_timestamp, 0)

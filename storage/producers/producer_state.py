@@ -29,9 +29,9 @@ from storage.producers.known_producer import (
     TRANSACTION_START,
     KnownProducer,
     due_sequence,
+    known_from,
     last_sequence_of,
     repeated_batch,
-    told_by,
     with_batches,
 )
 from storage.producers.producer_bound import ProducerBound
@@ -357,7 +357,7 @@ class ProducerStates:
         for entry in snapshot.entries:
             if self._is_expired(entry.last_timestamp, entry.transaction_start, now_ms):
                 continue
-            producers[entry.producer_id] = told_by(entry)
+            producers[entry.producer_id] = known_from(entry)
             if entry.transaction_start != NO_OFFSET:
                 open_transactions.append((entry.transaction_start, entry.producer_id))
         self._ongoing = dict(sorted(open_transactions))

@@ -141,10 +141,10 @@ class LogScan:
         return end_offset, size
 
     def _came_back(self, header: BatchHeader, end_offset: int) -> bool:
-        """Whether a batch was cut off this log once, and what was written in its place did not reach the device.
+        """Whether a batch was truncated from this log once, and its replacement did not reach the device.
 
-        Its leader epoch tells: what differs from what was written anew is of another one. Epochs never fall along a
-        log, and only compaction leaves gaps.
+        Such a batch has another leader epoch than its replacement. Epochs never fall along a log, and only compaction
+        leaves gaps.
         """
         latest = self.epochs.latest_epoch
         if header.leader_epoch < 0 or latest < 0 or header.leader_epoch == latest:

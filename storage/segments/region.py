@@ -29,8 +29,8 @@ class Pin(Protocol):
 class Region(msgspec.Struct, frozen=True, gc=False):
     """`length` bytes of `file` from `position` on, whole record batches all of them.
 
-    The file stays open until `release`, also when its segment is deleted meanwhile; whoever asked for the region
-    releases it exactly once, after the last byte is sent or when its connection is lost.
+    The file stays open until `release`, also when its segment is deleted meanwhile. The caller releases the region
+    exactly once, after the last byte is sent or when its connection is lost.
     """
 
     file: File

@@ -15,13 +15,17 @@ ROOT = Path(__file__).resolve().parents[2]
 ARCHITECTURE = ROOT / "ARCHITECTURE.md"
 INTERNALS = sorted((ROOT / "docs" / "internals").glob("*.md"))
 PAGES = [ARCHITECTURE, ROOT / "CONTRIBUTING.md", *INTERNALS]
+USERS_PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+ROOMS = sorted(path.parent for path in ROOT.glob("*/__init__.py") if path.parent.name not in ("bench", "tests"))
 ARCHITECTURE_BYTES_MAX = 8_192
 FOLDERS = {path.name for path in ROOT.iterdir() if path.is_dir()}
 CODE = re.compile(r"`([^`\n]+)`")
 LINK = re.compile(r"\]\(([^)#:]+)(?:#([^)]*))?\)")
 PLANTED = re.compile(r"planted bug `(\w+)`")
 INVARIANT = re.compile(r"(?ms)^- \*\*.*?(?=^- |^#|^$|\Z)")
-PRIVATE_WORDS = re.compile(r"(?i)\b(nobody|whoever|anew|told|knocks?|turnstile|strangers?|departures?|crowded)\b")
+PRIVATE_WORDS = re.compile(
+    r"(?i)\b(nobody|whoever|anew|told|knocks?|turnstile|strangers?|departures?|crowd(?:s|ed)?)\b"
+)
 
 
 def name(path: Path) -> str:
@@ -74,9 +78,18 @@ def test_an_invariant_names_its_code_and_its_test(path: Path) -> None:
         assert re.search(r"\bTest:\s+(`tests/|planted bug)", invariant), invariant
 
 
-@pytest.mark.parametrize("path", PAGES, ids=name)
+@pytest.mark.parametrize("path", [*PAGES, *USERS_PAGES], ids=name)
 def test_words_are_those_of_the_field(path: Path) -> None:
     assert PRIVATE_WORDS.findall(CODE.sub("", path.read_text())) == []
+
+
+@pytest.mark.parametrize("room", ROOMS, ids=name)
+def test_words_in_the_code_are_those_of_the_field(room: Path) -> None:
+    """In identifiers, comments, messages and the meanings of settings alike."""
+    files = sorted(room.rglob("*.py"))
+    assert files
+    found = {name(file): PRIVATE_WORDS.findall(file.read_text().replace("_", " ")) for file in files}
+    assert {file: words for file, words in found.items() if words} == {}
 
 
 def test_the_overview_is_short_and_leads_to_every_page() -> None:

@@ -257,7 +257,7 @@ def test_a_cell_without_room_takes_no_more_partitions() -> None:
     [
         ("lkc-zzzzzz_t", "There is no tenant lkc-zzzzzz, and"),
         ("lkc-zzzzzz_", "the empty string is not allowed"),
-        ("lkc-zzzzzz.t", "a tenant's id and a dot are for nobody"),
+        ("lkc-zzzzzz.t", "a tenant's id and a dot are reserved"),
     ],
 )
 def test_a_name_like_a_tenants_is_for_that_tenant_alone(name: str, told: str) -> None:

@@ -144,8 +144,8 @@ def read_topic(consumer: KafkaConsumer, topic: str, listing: Listing) -> None:
 
 
 def _looked_up(consumer: KafkaConsumer, ask: Callable[[], T]) -> T:
-    """kafka-python goes on asking a broker that has ceased to lead, until its time is up: so it has little of it, and
-    is told to look who leads now. Raises NotAnswering."""
+    """kafka-python retries at a broker that no longer leads until its timeout, so it gets a short one, and then has to
+    refresh its metadata. Raises NotAnswering."""
     from kafka.errors import KafkaTimeoutError  # noqa: PLC0415
 
     for _ in range(int(SILENCE_S * 1000) // LOOK_UP_MS):

@@ -1,8 +1,7 @@
 """`--command-config FILE`: how administration commands connect and log in, in the words of Apache Kafka's tools.
 
-Properties of Java's clients and of librdkafka are taken alike, so that one file serves either. A setting of security
-that is not known here is refused and not left out; other settings of clients are passed over. No value is told in an
-error or a repr, for any may be a secret.
+It accepts properties of Java's clients and of librdkafka. An unknown security setting is an error; other settings of
+clients are ignored. No error or repr shows a value, because any may be a secret.
 """
 
 from __future__ import annotations

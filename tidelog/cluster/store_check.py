@@ -34,7 +34,7 @@ def store_trouble(uri: str) -> str | None:
         store.wait(lambda: asyncio.wait_for(_asked(store), CHECK_S))
     except (StoreUnavailable, TimeoutError) as error:
         reason = error.reason if isinstance(error, StoreUnavailable) else f"silence for {CHECK_S:g} s"
-        return f"nobody answers at the object store {uri} ({reason})"
+        return f"the object store {uri} does not answer ({reason})"
     except StoreError as error:
         return f"the object store {uri} cannot be used: {error.reason}"
     finally:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 EVENTS_SHOWN = 1_000
 NOTHING = "no such event; what was within the last minute may not be exported yet"
-COLUMNS = ["time", "event", "topic", "partition", "cause", "actor", "told_by", "before", "after"]
+COLUMNS = ["time", "event", "topic", "partition", "cause", "actor", "reported_by", "before", "after"]
 
 
 def audit(
@@ -158,7 +158,7 @@ def _row(event: AuditEvent) -> dict[str, Any]:
         "partition": None if event.partition < 0 else event.partition,
         "cause": event.cause or None,
         "actor": event.actor or None,
-        "told_by": event.source if event.node < 0 else f"{event.source} {event.node}",
+        "reported_by": event.source if event.node < 0 else f"{event.source} {event.node}",
         "before": event.before or None,
         "after": event.after or None,
     }

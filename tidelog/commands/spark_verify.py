@@ -44,7 +44,7 @@ def verify(
         Path | None, typer.Option(help="Acknowledged writes, CSV or Parquet: topic, partition, offset, key_hash.")
     ] = None,
     keys: Annotated[
-        Path | None, typer.Option(help="Compare the latest value of each key with this file, then write it anew.")
+        Path | None, typer.Option(help="Compare the latest value of each key with this file, then write it again.")
     ] = None,
     report: Annotated[
         Path | None, typer.Option(help="Write report.html, report.json and Parquet tables there.", metavar="DIR")

@@ -1,7 +1,7 @@
-"""How a node divides the files that the system lets it have open: for itself, its logs, the tier's cache, clients.
+"""How a node divides its limit of open files among itself, its logs, the tier's cache and clients.
 
-Every connection is an open file, too. Without a division a crowd of clients would leave none to open a segment with,
-and a log directory that cannot open its files goes offline.
+Every connection is an open file too. Otherwise many clients would leave none for segments, and a log directory that
+cannot open its files goes offline.
 """
 
 from __future__ import annotations

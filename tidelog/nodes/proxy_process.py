@@ -72,10 +72,10 @@ class Child:
 def run_proxy(
     settings: Mapping[str, str], *, reread: Reread | None = None, status_fd: int = -1, life_fd: int = -1
 ) -> int:
-    """Run a proxy until it is told to stop; its exit status. `reread` gives the settings for a rolling restart.
+    """Run a proxy until a signal stops it; returns its exit status. `reread` gives the settings for a rolling restart.
 
-    `status_fd` gets a line when the proxy serves, and one when it ends by itself that says why. `life_fd` is read: its
-    end means that the process which started this proxy is gone.
+    The proxy writes a line to `status_fd` when it serves, and one with the cause when it ends by itself. The end of
+    `life_fd` means that the process which started this proxy has ended.
     """
     values = NODE_SETTINGS.values(settings)
     node = values.group(NodeSettings)
@@ -97,7 +97,7 @@ class ProxyParent:
         self, settings: Mapping[str, str], config: ProxyConfig, reread: Reread, status_fd: int, life_fd: int
     ) -> None:
         self._settings, self._config, self._reread = settings, config, reread
-        self._told_fd, self._life_fd = status_fd, life_fd
+        self._status_fd, self._life_fd = status_fd, life_fd
         slots = WORKER_SLOTS + 2 * config.workers  # while workers are replaced there are two of each
         self._memory = mmap.mmap(-1, SharedState.bytes_for(slots))
         self._shared = SharedState(memoryview(self._memory), os.urandom(32))
@@ -182,7 +182,7 @@ class ProxyParent:
         if not self._announced and self._all_ready():
             self._announced = True
             logger.info("node serves", extra={"port": self._config.listen[1]})
-            _report(self._told_fd, "ready")
+            _report(self._status_fd, "ready")
 
     def _all_ready(self) -> bool:
         serving = {child.index for child in self._children.values() if child.ready_fd < 0}

@@ -83,13 +83,13 @@ class LineProgress:
 class LineStage:
     def __init__(self, title: str, total: int, unit: str) -> None:
         self._title, self._total, self._unit, self._done = title, total, unit, 0
-        self._told = time.monotonic()
+        self._shown_at = time.monotonic()
 
     def advance(self, by: int = 1) -> None:
         self._done += by
         now = time.monotonic()
-        if self._done >= self._total or now - self._told >= LINE_EVERY_S:
-            self._told = now
+        if self._done >= self._total or now - self._shown_at >= LINE_EVERY_S:
+            self._shown_at = now
             print(f"{self._title}: {amount(self._done, self._total, self._unit)}", file=sys.stderr, flush=True)
 
 

@@ -136,7 +136,7 @@ def opened_store(answers: Answers, uri: str | None) -> Iterator[tuple[BlockingSt
 
 def store_trouble(answers: Answers, uri: str | None, say: Callable[[str], None]) -> str:
     """Why the store does not answer now; "" when it does. As `opened_store` otherwise. A store that hangs is given up
-    after a minute and more: `say` is told meanwhile."""
+    after more than a minute; `say` reports the wait."""
     limits = StoreLimits()
     try:
         place = parse_uri(_place(answers, uri))

@@ -70,9 +70,8 @@ async def look(
 async def take_over(
     store: ObjectStore, seen: tuple[ClusterFile, str], wait_s: float, now_ms: int, taken: Callable[[int], None]
 ) -> int:
-    """The new incarnation, once an old cluster can no longer write; `taken` is told of it as soon as the bucket shows
-    it. The old cluster loses the bucket by this: nothing that may be refused is to follow. Raises CannotRebuild,
-    StoreError."""
+    """The new incarnation, once an old cluster can no longer write; `taken` is called with it as soon as the bucket
+    shows it. The old cluster loses the bucket by this, so all checks come before. Raises CannotRebuild, StoreError."""
     try:
         file = await begin_incarnation(store, TierRoot(seen[0].cluster_id), now_ms, seen)
     except (VersionConflict, ValueError) as error:

@@ -207,7 +207,7 @@ class ClusterGuard:
 
 
 def _not_the_one_there_was(cluster_id: str, *, is_empty: bool) -> str:
-    there = "nothing of the cluster is there" if is_empty else "the cluster began there anew"
+    there = "nothing of the cluster is there" if is_empty else "another cluster began there"
     return (
         f"this is not the store that this node has worked with, {there}: is the volume mounted, and tidelog.tier.uri "
         f"right? So that nothing gets to the wrong place, nothing is copied; to go on in it all the same, remove "

@@ -49,8 +49,8 @@ class AuditFeed(Protocol):
 
     @property
     def begin(self) -> int:
-        """Where this term began: what lies below was told by those before, what lies above may be another thing than
-        what they told."""
+        """The position where this term began. Earlier terms exported what is below; above it their exports may differ
+        from this term's events."""
         ...
 
     async def take(self, position: int) -> AuditPiece | None:

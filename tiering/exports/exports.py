@@ -97,8 +97,8 @@ def batched(items: Iterable[T], count: int) -> Iterator[list[T]]:
 
 
 async def newest_exports(store: ObjectStore, root: TierRoot, kind: str, before: int | None = None) -> list[Events]:
-    """The newest readable export of each scope, of the newest incarnation (below `before`) that tells anything. A
-    damaged one is told in the log, and the one before it taken. Raises StoreError."""
+    """The newest readable export of each scope, of the newest incarnation (below `before`) that has any. A
+    damaged one is logged, and the one before it is used. Raises StoreError."""
     found: list[Events] = []
     for name in sorted(await store.list_names(f"{root.metadata_prefix}{kind}/"), reverse=True):
         digits = name.rstrip("/")

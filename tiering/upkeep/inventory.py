@@ -44,7 +44,7 @@ class FoundPartition:
 
     @property
     def holds_nothing(self) -> bool:
-        """Whether it can be told that no records of it are in the bucket."""
+        """Whether it is certain that no records of it are in the bucket."""
         return not self.trouble and self.end_offset <= self.log_start_offset
 
     @property
@@ -84,8 +84,7 @@ class FoundTopic:
 
 
 async def find_clusters(store: ObjectStore) -> list[str]:
-    """Ids of the clusters that have written there, also where `cluster.json` is damaged: who reads it is told. Raises
-    StoreError."""
+    """Ids of the clusters that have written there, also where `cluster.json` is damaged. Raises StoreError."""
     found = []
     for name in await store.list_names(""):
         cluster_id = name.rstrip("/")

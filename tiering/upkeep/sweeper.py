@@ -21,7 +21,7 @@ from tiering.manifests.manifest import DamagedManifest, newest_version, read_hea
 from tiering.shard.partition_tier import PartitionTier
 
 KEYS_PER_DELETE = 1_000
-KEYS_TOLD_MAX = 1_000
+KEYS_REPORTED_MAX = 1_000
 
 _log = logging.getLogger(__name__)
 
@@ -52,7 +52,7 @@ class SweepReport:
 
     def removed(self, infos: Sequence[ObjectInfo]) -> None:
         self.bytes += sum(info.size for info in infos)
-        self.keys.extend(info.key for info in infos[: max(KEYS_TOLD_MAX - len(self.keys), 0)])
+        self.keys.extend(info.key for info in infos[: max(KEYS_REPORTED_MAX - len(self.keys), 0)])
 
     def add(
         self,
@@ -75,7 +75,7 @@ class SweepReport:
         self.probes += probes
 
     def leave(self, what: str) -> None:
-        if len(self.left) < KEYS_TOLD_MAX:
+        if len(self.left) < KEYS_REPORTED_MAX:
             self.left.append(what)
 
     @property

@@ -446,8 +446,8 @@ class GroupShard:
         return Decision(ErrorCode.NONE, records)
 
     def remove_groups(self, prefixes: tuple[str, ...], most: int, now: Now) -> Decision[CoordinatorRecord, int]:
-        """Groups whose ids begin so go, whoever is in them; `most` at a time, and some offsets. How many of these there
-        were before."""
+        """Remove at most `most` groups whose ids begin with `prefixes`, with or without members, and some offsets.
+        Returns how many of these there were before."""
         doomed = list(islice((name for name in self.names(prefixes) if name is not None), most))
         records: list[CoordinatorRecord] = []
         for group_id in doomed:

@@ -98,8 +98,7 @@ class Memberships:
         """A static member came back without its id: it goes on under a new one, and the old one is fenced.
 
         In a stable group whose protocol stays the same that costs no rebalance. Then the member must not assign,
-        since the group would not take it: a client that understands it is told to skip the assignment, an older one
-        is shown the old leader.
+        since the group would not take it: a client that supports it gets skip_assignment, an older one the old leader.
         """
         leader_before = group.leader_id or ""
         self._rebalances.refuse_parked(group, old, ErrorCode.FENCED_INSTANCE_ID)

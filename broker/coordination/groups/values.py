@@ -35,7 +35,7 @@ class GroupState(StrEnum):
 
 
 class JoinRequest(NamedTuple):
-    """`protocols` as (name, metadata) in order of preference. `knows_member_ids`: a member without an id is told
+    """`protocols` as (name, metadata) in order of preference. `knows_member_ids`: a member without an id gets
     one first (version 4 on); `skips_assignment`: the client understands skip_assignment (version 9 on)."""
 
     group_id: str
