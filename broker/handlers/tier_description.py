@@ -39,7 +39,6 @@ from tiering.shard.description import (
 )
 from tiering.shard.partition_tier import PartitionTier
 from tiering.shard.shard_protocol import SEGMENTS_PER_REQUEST_MAX
-from tiering.shard.tier_shard import PartitionId, TierShard
 from tiering.upkeep.sweeper import SweepReport
 from wire.messages import DescribeTierRequest, DescribeTierResponse, RestoreTopicRequest, RestoreTopicResponse, raw_uuid
 
@@ -202,7 +201,7 @@ class TierDescriptions:
         total = 0
         for index in self._coordinator.hosted():
             try:
-                identities = await self._coordinator.partitions(index, _dropped_of)
+                identities = await self._coordinator.dropped(index)
             except ProtocolError:
                 continue
             total += len(identities)
@@ -223,10 +222,6 @@ def _sweep_status(sweep: SweepReport) -> SweepStatus:
     return SweepStatus(
         objects=sweep.count, bytes=sweep.bytes, unfinished=sweep.unfinished, left=sweep.left[:SWEEP_LEFT_MAX]
     )
-
-
-def _dropped_of(shard: TierShard) -> list[PartitionId]:
-    return [identity for identity, tier in shard.partitions.items() if tier.is_dropped]
 
 
 def _dropped_status(tier: PartitionTier, delay_ms: int) -> DroppedStatus:

@@ -13,7 +13,7 @@ import pytest
 from broker.coordination.hosted_shard import HostLimits
 from broker.coordination.runtime import CoordinatorRuntime, RuntimeConfig
 from broker.coordination.tier.client import TierClient, TierClientLimits
-from broker.coordination.tier.coordinator import TierCoordinator
+from broker.coordination.tier.coordinator import DROPPED_AT_ONCE, TierCoordinator
 from broker.coordination.tier.upkeep import TierUpkeep, UpkeepConfig
 from broker.handlers.internal import TierStateHandler
 from common.errors import ErrorCode, OutcomeUnknown, ProtocolError
@@ -25,6 +25,7 @@ from kraft.records import PartitionChangeRecord, PartitionRecord, RemoveTopicRec
 from kraft.topic_names import TIER_TOPIC
 from tests.broker.broker_world import BrokerWorld, context, over_the_wire, reply_over_the_wire
 from tests.broker.coordinated_partition import MemoryPartition
+from tests.common.call_count import counted_calls
 from tests.object_store.memory_store import MemoryStore
 from tests.tiering.segments import segment
 from tests.tiering.tier_world import WorldClock
@@ -328,6 +329,26 @@ async def test_a_deleted_topic_leaves_the_bucket_after_the_delay(
     bucket[1].now_s += 86_500
     assert (await upkeep.sweep()).manifests == 1
     assert list(store.objects) == [services.root.cluster_file]
+
+
+async def test_the_partitions_of_a_large_deleted_topic_are_dropped_in_slices(cluster: TierCluster) -> None:
+    count, large = 20_000, bytes([7] * 16)
+    delta = MetadataDelta(cluster.world.image)
+    delta.replay_all([TopicRecord("large", large)])
+    delta.replay_all([PartitionRecord(large, at, (0, 1), (0, 1), 0) for at in range(count)])
+    cluster.world.image = delta.image()
+    held = [at for at in range(5 * DROPPED_AT_ONCE) if cluster.coordinators[0].shard_of(large, at) == 0]
+    for at in held:
+        assert isinstance(await cluster.client.claim(large, at, claim(1)), PartitionTier)
+    delta = MetadataDelta(cluster.world.image)
+    delta.replay_all([RemoveTopicRecord(large)])
+    cluster.world.image = delta.image()
+    with counted_calls() as count_of_calls:
+        cluster.coordinators[0].metadata_changed(delta, cluster.world.image)
+    assert count_of_calls.calls < count / 2
+    assert len(await cluster.coordinators[0].dropped(0)) < len(held)
+    await cluster.coordinators[0].drop_missing()
+    assert sorted(at for _, at in await cluster.coordinators[0].dropped(0)) == held
 
 
 async def test_a_topic_that_this_broker_has_not_heard_of_yet_keeps_its_data(

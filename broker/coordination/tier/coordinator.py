@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import islice
 
 from broker.coordination.placement import tier_partition_for
 from broker.coordination.runtime import CoordinatorRuntime
 from broker.coordination.shard import Answer, CoordinatorRecord, Now, Ticket, replay_each
 from common.decision import Decision
 from common.errors import ErrorCode, ProtocolError
+from common.pacing import Work
 from kraft.image.delta import MetadataDelta
 from kraft.image.metadata import MetadataImage
 from kraft.topic_names import TIER_TOPIC
-from tiering.shard.partition_tier import TierBefore
+from tiering.shard.partition_tier import PartitionTier, TierBefore
 from tiering.shard.shard_changes import Moment
 from tiering.shard.shard_protocol import Describe, DropPartition, Reply, Request
 from tiering.shard.tier_shard import PartitionId, TierShard
+
+DROPPED_AT_ONCE = 100  # partitions of deleted topics; each is a decision of its shard
+LOOKED_AT_ONCE = 200
+LANE = "deleted-tiers"
 
 
 class HostedTierShard:
@@ -94,10 +100,11 @@ class TierCoordinator:
     # deleted topics ----------------------------------------------------------------------------------------
 
     def metadata_changed(self, delta: MetadataDelta, image: MetadataImage) -> None:
-        """Partitions of deleted topics are dropped, without anybody waiting; `drop_missing` finds what this misses."""
-        for topic_id, topic in delta.topics_deleted.items():
-            for partition in topic.partitions:
-                self._drop(topic_id, partition, image.offset)
+        """Some partitions of deleted topics are dropped at once, without anybody waiting; `drop_missing` finds the
+        others."""
+        deleted = ((topic_id, index) for topic_id, topic in delta.topics_deleted.items() for index in topic.partitions)
+        for topic_id, partition in islice(deleted, DROPPED_AT_ONCE):
+            self._drop(topic_id, partition, image.offset)
 
     async def drop_missing(self) -> None:
         """Drop every partition kept here whose topic is gone.
@@ -108,17 +115,17 @@ class TierCoordinator:
         for index in self.hosted():
             image = self._image()
 
-            def query(hosted: HostedTierShard, _: Now, known: MetadataImage = image) -> list[PartitionId]:
-                return [
-                    identity
-                    for identity, tier in hosted.tiers.partitions.items()
-                    if not tier.is_dropped
+            def is_missing(identity: PartitionId, tier: PartitionTier, known: MetadataImage = image) -> bool:
+                return (
+                    not tier.is_dropped
                     and known.topics.get_by_id(identity[0]) is None
                     and 0 <= tier.record.metadata_offset <= known.offset
-                ]
+                )
 
-            for topic_id, partition in await self._runtime.read(TIER_TOPIC, index, query):
+            for number, (topic_id, partition) in enumerate(await self._found(index, is_missing), 1):
                 self._drop(topic_id, partition, image.offset)
+                if number % DROPPED_AT_ONCE == 0:
+                    await self._runtime.rest(LANE, own=True)
 
     def _drop(self, topic_id: bytes, partition: int, metadata_offset: int) -> None:
         try:
@@ -137,10 +144,18 @@ class TierCoordinator:
         """The partitions of `__tier_state` whose shards serve here, in order."""
         return self._runtime.active(TIER_TOPIC)
 
-    async def partitions(self, index: int, wanted: Callable[[TierShard], list[PartitionId]]) -> list[PartitionId]:
-        """What `wanted` picks of one shard here, once what it saw is committed."""
+    async def dropped(self, index: int) -> list[PartitionId]:
+        """The partitions of deleted topics that one shard here still has, once what it saw is committed."""
+        return await self._found(index, lambda _, tier: tier.is_dropped)
 
-        def query(hosted: HostedTierShard, _: Now) -> list[PartitionId]:
-            return wanted(hosted.tiers)
+    async def _found(self, index: int, is_wanted: Callable[[PartitionId, PartitionTier], bool]) -> list[PartitionId]:
+        def query(hosted: HostedTierShard, _: Now) -> Work[list[PartitionId]]:
+            found = []
+            for number, (identity, tier) in enumerate(list(hosted.tiers.partitions.items()), 1):
+                if is_wanted(identity, tier):
+                    found.append(identity)
+                if number % LOOKED_AT_ONCE == 0:
+                    yield LOOKED_AT_ONCE
+            return found
 
-        return await self._runtime.read(TIER_TOPIC, index, query)
+        return await self._runtime.read_slowly(TIER_TOPIC, index, query, LANE, own=True)

@@ -27,7 +27,7 @@ from tiering.bucket.keys import PartitionPath
 from tiering.manifests.manifest_writer import Deposed, ManifestContested, ManifestServices, ManifestWriter
 from tiering.shard.partition_tier import PartitionTier
 from tiering.shard.shard_protocol import Done, ForgetPartition
-from tiering.shard.tier_shard import PartitionId, TierShard
+from tiering.shard.tier_shard import PartitionId
 from tiering.upkeep.inventory import list_partitions
 from tiering.upkeep.sweeper import Sweeper, SweepLimits, SweepReport
 
@@ -97,7 +97,7 @@ class TierUpkeep:
         await self._coordinator.drop_missing()
         dropped: dict[PartitionId, None] = {}
         for index in self._coordinator.hosted():
-            dropped.update(dict.fromkeys(await self._coordinator.partitions(index, _dropped)))
+            dropped.update(dict.fromkeys(await self._coordinator.dropped(index)))
         self._announced = {identity: when for identity, when in self._announced.items() if identity in dropped}
         for identity in dropped:
             try:
@@ -179,7 +179,3 @@ class TierUpkeep:
     def _put_off(self, what: str, identity: PartitionId, error: Exception) -> None:
         fields = {"topic_id": identity[0].hex(), "partition": identity[1], "error": str(error)}
         _log.warning(what, extra=fields)
-
-
-def _dropped(shard: TierShard) -> list[PartitionId]:
-    return [identity for identity, tier in shard.partitions.items() if tier.is_dropped]
