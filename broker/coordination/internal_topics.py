@@ -159,12 +159,9 @@ class InternalTopics:
         image = self._image()
         serving = {broker.broker_id for broker in image.unfenced_brokers()}
         if len(serving) < topic.replication_factor and image.incarnation > FIRST_INCARNATION:
-            placed = (
-                replica for other in image.topics for one in other.partitions.values() for replica in one.replicas
-            )
             now_s = self._clock.monotonic()
             since_s = self._short_since.setdefault(topic.name, now_s)
-            if now_s - since_s < BROKERS_AWAITED_S and not serving.issuperset(placed):
+            if now_s - since_s < BROKERS_AWAITED_S and not serving.issuperset(image.topics.index.replicas):
                 self._not_before[topic.name] = now_s + RETRY_PAUSE_S
                 raise ProtocolError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
         return max(1, min(topic.replication_factor, len(serving)))

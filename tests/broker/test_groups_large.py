@@ -2,19 +2,31 @@
 
 from __future__ import annotations
 
+import asyncio
+import itertools
 from collections.abc import Callable, Iterator
 
 import pytest
 
 from broker.coordination.groups.config import GroupConfig
 from broker.coordination.groups.group_shard import NAMES_AT_ONCE
+from broker.coordination.groups.membership import MEMBERS_AT_ONCE
 from broker.coordination.groups.rebalance import ANSWERS_AT_ONCE, ANSWERS_TURN_S
 from broker.coordination.groups.records import group_record, offset_record
-from broker.coordination.groups.values import CommittedOffset, GroupMetadata, GroupState, JoinReply
+from broker.coordination.groups.values import (
+    CommittedOffset,
+    GroupMetadata,
+    GroupState,
+    JoinReply,
+    MemberIdentity,
+    MemberMetadata,
+)
 from common.errors import ErrorCode
 from common.pacing import SLICE_COST
+from kraft.topic_names import GROUP_TOPIC
+from tests.broker.broker_world import BrokerWorld
 from tests.broker.group_driver import GROUP, GroupDriver, subscription
-from tests.broker.test_groups_scale import new_shard
+from tests.broker.test_groups_scale import batch_of, new_shard
 from tests.common.call_count import counted_calls
 
 QUICK = GroupConfig(group_initial_rebalance_delay_ms=0)
@@ -130,3 +142,45 @@ def test_many_groups_are_listed_in_slices(kind: str, monkeypatch: pytest.MonkeyP
         assert cost <= SLICE_COST
         most, walked = max(most, walked), 0
     assert 0 < most <= 2 * NAMES_AT_ONCE
+
+
+def test_a_large_group_is_removed_and_left_in_steps() -> None:
+    """However many members there are, each step lets some of them go."""
+    driver, _ids, _ = joining(3 * MEMBERS_AT_ONCE)
+    shard, steps, most = driver.shard, 0, 0
+    while True:
+        before = len(shard.groups[GROUP].members) if GROUP in shard.groups else 0
+        decision = shard.remove_groups(("",), 10, driver.now)
+        driver.append(decision.records)
+        if not decision.reply:
+            break
+        steps += 1
+        most = max(most, before - (len(shard.groups[GROUP].members) if GROUP in shard.groups else 0))
+    assert most == MEMBERS_AT_ONCE
+    assert 3 <= steps <= 4
+    assert not shard.committed
+
+
+async def test_a_request_in_which_many_leave_is_decided_in_parts() -> None:
+    count = 2 * MEMBERS_AT_ONCE + 10
+    ids = [f"m-{number}" for number in range(count)]
+    saved = tuple(MemberMetadata(one, None, "c", "/h", 60_000, 60_000, b"", b"") for one in ids)
+    world = BrokerWorld()
+    await world.internal_topics.ensure(GROUP_TOPIC)
+    record = group_record(GROUP, GroupMetadata("consumer", 1, "range", ids[0], 5, saved))
+    world.offsets.append_records(batch_of([record]), 1, 0)
+    world.runtime.elected(world.offsets)
+    while not world.runtime.active(GROUP_TOPIC):  # noqa: ASYNC110 - nothing tells
+        await asyncio.sleep(0)
+    leaving = asyncio.ensure_future(
+        world.coordinator.leave(GROUP, tuple(MemberIdentity(one, None) for one in [*ids, "nobody"]))
+    )
+    looks: list[asyncio.Future[int]] = []
+    while not leaving.done():
+        await asyncio.sleep(0)
+        members = world.coordinator.read_shard(0, lambda shard, _: len(shard.groups[GROUP].members))
+        looks.append(asyncio.ensure_future(members))
+    assert leaving.result() == (ErrorCode.NONE,) * count + (ErrorCode.UNKNOWN_MEMBER_ID,)
+    sizes = await asyncio.gather(*looks)
+    steps = [before - after for before, after in itertools.pairwise([count, *sizes, 0])]
+    assert 0 < max(steps) <= MEMBERS_AT_ONCE

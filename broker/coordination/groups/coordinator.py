@@ -8,6 +8,7 @@ from typing import TypeVar
 
 from broker.coordination.groups.config import GroupConfig
 from broker.coordination.groups.group_shard import GroupShard
+from broker.coordination.groups.membership import MEMBERS_AT_ONCE
 from broker.coordination.groups.offsets import TopicOffsets
 from broker.coordination.groups.values import (
     CommitRequest,
@@ -107,6 +108,21 @@ class GroupCoordinator:
         return await self._runtime.write(GROUP_TOPIC, self.partition_of(request.group_id), decide, soft=True)
 
     async def leave(self, group_id: str, leaving: tuple[MemberIdentity, ...]) -> tuple[ErrorCode, ...]:
+        """One code per member, in order. Many leave some at a time."""
+        codes: list[ErrorCode] = []
+        for some in list(batched(leaving, MEMBERS_AT_ONCE)) or [[]]:
+            try:
+                if codes:
+                    await self._runtime.rest(Lane(LANE, group_id))  # a decision without records waits for nothing
+                codes += await self._leave_some(group_id, tuple(some))
+            except ProtocolError as error:
+                if not codes:
+                    raise
+                codes += [error.code] * (len(leaving) - len(codes))
+                break
+        return tuple(codes)
+
+    async def _leave_some(self, group_id: str, leaving: tuple[MemberIdentity, ...]) -> tuple[ErrorCode, ...]:
         def decide(shard: GroupShard, now: Now, _: Ticket) -> Decision[CoordinatorRecord, tuple[ErrorCode, ...]]:
             return shard.leave(group_id, leaving, now)
 
@@ -184,6 +200,7 @@ class GroupCoordinator:
         def decide(shard: GroupShard, now: Now, _: Ticket) -> Decision[CoordinatorRecord, int]:
             return shard.remove_groups(prefixes, most, now)
 
+        await self.rest()  # members may go without a record, which waits for nothing
         return await self._runtime.write(GROUP_TOPIC, index, decide)
 
     # exporting ---------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from itertools import islice
 
 from broker.coordination.groups.classic_group import CONSUMER_PROTOCOL_TYPE, ClassicGroup
 from broker.coordination.groups.config import GroupConfig
-from broker.coordination.groups.membership import STRING_BYTES_MAX, Memberships
+from broker.coordination.groups.membership import GIVEN_UP_AT_ONCE, MEMBERS_AT_ONCE, STRING_BYTES_MAX, Memberships
 from broker.coordination.groups.offsets import (
     CommittedOffsets,
     TopicOffsets,
@@ -62,7 +62,6 @@ TopicIdOf = Callable[[str], bytes | None]
 KeepingOf = Callable[[str], Keeping]
 RETENTION_TURN_S = 0.02
 TAKE_UP_TURN_S = 0.002
-GIVEN_UP_AT_ONCE = 100
 NAMES_AT_ONCE = 200
 GROUP_BYTES = 200  # of a group's entries beside its record
 OFFSETS_AT_ONCE = 200
@@ -207,13 +206,18 @@ class GroupShard:
 
     def _give_up_some(self) -> None:
         """Of the groups that may be served elsewhere now; meanwhile no request reaches them, and no timer."""
-        for group_id in list(islice(self._maybe_moved, GIVEN_UP_AT_ONCE)):
-            self._give_up_if_moved(group_id)
+        left = GIVEN_UP_AT_ONCE
+        while self._maybe_moved and left > 0:
+            left -= self._give_up_if_moved(next(iter(self._maybe_moved)))
 
-    def _give_up_if_moved(self, group_id: str) -> None:
+    def _give_up_if_moved(self, group_id: str) -> int:
+        """How many groups and members were looked at."""
         self._maybe_moved.pop(group_id, None)
-        if group_id in self.groups and not self._is_served(group_id):
-            self._rebalances.give_up(self.groups.pop(group_id))
+        if group_id not in self.groups or self._is_served(group_id):
+            return 1
+        group = self.groups.pop(group_id)
+        self._rebalances.give_up(group)
+        return 1 + len(group.members)
 
     def _expire_soon(self, now: Now) -> None:
         self._retention.begin_again()
@@ -450,18 +454,17 @@ class GroupShard:
         Returns how many of these there were before."""
         doomed = list(islice((name for name in self.names(prefixes) if name is not None), most))
         records: list[CoordinatorRecord] = []
+        members_left = MEMBERS_AT_ONCE
         for group_id in doomed:
             if records and self._taking_up.is_long(group_id):
                 break
             group = self._group(group_id)
-            if group is not None and (group.members or group.pending):
-                leaving = [MemberIdentity(member.member_id, None) for member in group.members.values()]
-                leaving += [MemberIdentity(member_id, None) for member_id in group.pending]
-                self._memberships.leave(group, tuple(leaving), now)
+            if group is not None:
+                members_left -= self._memberships.expel(group, members_left, now)
                 records += self._effects.take_records()
                 self._forget_if_idle(group_id)
             records += self._remove(group_id, REMOVED_AT_ONCE)
-            if len(records) >= REMOVED_AT_ONCE:
+            if len(records) >= REMOVED_AT_ONCE or members_left <= 0:
                 break
         return Decision(len(doomed), records)
 

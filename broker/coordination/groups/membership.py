@@ -7,6 +7,7 @@ the end of a rebalance. Source: KIP-345 (static members), KIP-394 (member id fir
 from __future__ import annotations
 
 import random
+from itertools import chain, islice
 
 from broker.coordination.groups.classic_group import ClassicGroup
 from broker.coordination.groups.config import GroupConfig
@@ -30,6 +31,8 @@ from kraft.image.tenants import local_name
 
 MEMBER_ID_EXAMPLE = "client-00000000-0000-0000-0000-000000000000"
 STRING_BYTES_MAX = 32_000  # the records keep strings with 16-bit lengths; a member id is a name and a uuid
+MEMBERS_AT_ONCE = 500  # that leave in one step
+GIVEN_UP_AT_ONCE = 200  # groups and members, while their coordinator changes
 
 
 class Memberships:
@@ -172,6 +175,13 @@ class Memberships:
         else:
             self._rebalances.maybe_complete(group, now)  # pending members may have gone
         return codes
+
+    def expel(self, group: ClassicGroup, most: int, now: Now) -> int:
+        """So many of its members and pending ones go at most; how many did."""
+        some = list(islice(chain(group.members, group.pending), most))
+        if some:
+            self.leave(group, tuple(MemberIdentity(member_id, None) for member_id in some), now)
+        return len(some)
 
     def _leave_one(self, group: ClassicGroup, identity: MemberIdentity) -> ErrorCode:
         if group.drop_pending(identity.member_id):
