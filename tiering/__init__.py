@@ -1,1 +1,1 @@
-"""History in the object store: what of a partition lies there, who may change it, and how it is published and read."""
+"""Tiered segments in the object store: their state, who may change it, and how they are published and read."""

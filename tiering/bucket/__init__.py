@@ -1,1 +1,1 @@
-"""What lies in the bucket, by its names and values: segments, whose bucket it is."""
+"""The bucket's objects: their names, segments, and the file that names the owning cluster."""

@@ -1,5 +1,5 @@
-"""`cluster.json`: whose bucket this is. The incarnation changes, by compare-and-set, each time a cluster is rebuilt
-from the bucket; a cluster that sees a newer one than its own stops writing, for its data now lives elsewhere.
+"""`cluster.json`: the cluster that owns the bucket. Each rebuild from the bucket raises the incarnation by
+compare-and-set; a cluster that sees a newer one than its own stops writing, because it has been replaced.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ _decoder = msgspec.json.Decoder(ClusterFile)
 
 
 async def read_cluster_file(store: ObjectStore, root: TierRoot) -> tuple[ClusterFile, str] | None:
-    """The file and its version for compare-and-set; None when there is none. Raises StoreError, and ValueError when
-    it cannot be read."""
+    """The file and its version for compare-and-set; None when it is missing. Raises StoreError, and ValueError for an
+    unreadable one."""
     try:
         body, version = await store.get_with_version(root.cluster_file)
     except ObjectMissing:
@@ -61,7 +61,7 @@ async def read_cluster_file(store: ObjectStore, root: TierRoot) -> tuple[Cluster
 async def set_incarnation(
     store: ObjectStore, root: TierRoot, expected: ClusterFile | None, version: str | None, incarnation: int, now_ms: int
 ) -> ClusterFile:
-    """Write `incarnation` over the file as it was read (None: there was none). Raises VersionConflict, StoreError."""
+    """Replace the file that was read (None: it was missing). Raises VersionConflict, StoreError."""
     file = ClusterFile(
         cluster_id=root.cluster_id,
         incarnation=incarnation,
@@ -75,8 +75,8 @@ async def set_incarnation(
 async def begin_incarnation(
     store: ObjectStore, root: TierRoot, now_ms: int, seen: tuple[ClusterFile, str] | None = None
 ) -> ClusterFile:
-    """For a rebuild: take the bucket over from whichever cluster wrote it. With `seen`, only if the file still is what
-    was seen. Raises VersionConflict when another one does the same, StoreError, ValueError."""
+    """For a rebuild: take the bucket over from the cluster that wrote it. With `seen`, only if the file is unchanged.
+    Raises VersionConflict when another rebuild does the same, StoreError, ValueError."""
     found = seen or await read_cluster_file(store, root)
     if found is None:
         return await set_incarnation(store, root, None, None, FIRST_INCARNATION, now_ms)
@@ -84,10 +84,10 @@ async def begin_incarnation(
 
 
 class ClusterGuard:
-    """Asked before each write of a manifest: whether the bucket is still this cluster's.
+    """Checks before each write of a manifest whether this cluster still owns the bucket.
 
-    What this cluster is stands in its metadata, not in the bucket, so that a broker that joins the old cluster after a
-    rebuild does not take itself for the new one. The bucket is looked at once per `interval_s` at most.
+    The cluster's own incarnation is in its metadata, so that a broker that joins the old cluster after a rebuild does
+    not take it for the new one. The bucket is read at most once per `interval_s`.
     """
 
     def __init__(
@@ -101,14 +101,14 @@ class ClusterGuard:
         begins: Callable[[], bool] = lambda: True,
         probe_name: Callable[[], str] | None = None,
     ) -> None:
-        """`begins`: whether this node may make `cluster.json` where there is none. `probe_name` gives a new name each
-        time; with it the store is tried once before anything is written."""
+        """`begins`: whether this node may create a missing `cluster.json`. `probe_name` returns a new name each time,
+        for one trial write before any other."""
         self.incarnation = 0
         """0 until the first check."""
         self.stale: str | None = None
-        """Why nothing may be written any more; for status and log."""
+        """Why nothing may ever be written again, for status and log; None when writing is allowed."""
         self.missing: str | None = None
-        """Why nothing may be written for now; the same."""
+        """Why nothing may be written for now; None when writing is allowed."""
         self.missing_since_ms = 0
         self._store = store
         self._root = root
@@ -123,8 +123,8 @@ class ClusterGuard:
         self._checked_at = float("-inf")
 
     async def check(self) -> int:
-        """This cluster's incarnation. Raises StaleCluster, once for ever; StoreError and ValueError when it cannot be
-        known now whose the bucket is."""
+        """This cluster's incarnation. Raises StaleCluster for good; StoreError and ValueError while the bucket's owner
+        is not known."""
         if self.stale is None and self._clock.monotonic() - self._checked_at >= self._interval_s:
             began_at = self._clock.monotonic()
             await self._look()
@@ -134,7 +134,7 @@ class ClusterGuard:
         return self.incarnation
 
     def saw(self, incarnation: int) -> None:
-        """An object of the bucket names an incarnation. Raises StaleCluster when it is newer than this cluster's."""
+        """Note the incarnation in an object. Raises StaleCluster when it is newer than this cluster's."""
         if self.incarnation and incarnation > self.incarnation:
             self._become_stale(incarnation)
             raise StaleCluster(self.stale or "")
@@ -162,7 +162,7 @@ class ClusterGuard:
             await self._seen.note(file.created_ms)
 
     async def _check_seen(self, file: ClusterFile | None) -> None:
-        """Raises StoreUnavailable before a store that is not the one there was, or not yet this node's to begin in."""
+        """Raises StoreUnavailable when this is another store than before, or this node may not begin in it yet."""
         if self._seen is None:
             return
         noted = await self._seen.noted()
@@ -175,7 +175,7 @@ class ClusterGuard:
             raise StoreUnavailable(self._store.name, "get", self._root.cluster_file, reason)
 
     async def _check_fit(self) -> None:
-        """Try the store's conditional writes, once. Raises StoreUnfit, and what else a trial write meets."""
+        """Try the store's conditional writes, once. Raises StoreUnfit, and other errors of the trial write."""
         if self._probe_name is None:
             return
         now_s = self._clock.monotonic()

@@ -1,7 +1,7 @@
-"""A checksum for JSON objects of the bucket that no other object vouches for: their own last member.
+"""A checksum as the last member of JSON objects in the bucket whose checksum no other object holds.
 
-`…,"crc32c":N}`: N is the CRC-32C of all bytes before that comma. Readers that do not know of it pass it over like any
-field; objects without it, of older versions, are read as they are.
+`…,"crc32c":N}`: N is the CRC-32C of all bytes before that comma. Older readers ignore it like any unknown field;
+objects of older versions without it are read unchecked.
 """
 
 from __future__ import annotations

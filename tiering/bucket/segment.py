@@ -1,4 +1,4 @@
-"""One closed segment of a partition as it lies in the object store: one object, the log's bytes first, then sections.
+"""One tiered segment: an object with the log's bytes first, then sections.
 
 All offsets are Kafka offsets; ends are exclusive. The object never changes once it is written.
 """
@@ -16,13 +16,13 @@ TIME_INDEX = "time_index"
 TRANSACTION_INDEX = "transaction_index"
 PRODUCER_SNAPSHOT = "producer_snapshot"
 LEADER_EPOCHS = "leader_epochs"
-"""In the order in which they lie behind the log's bytes. The transaction index is absent when nothing was aborted."""
+"""In their order behind the log's bytes. The transaction index is absent when no transaction was aborted."""
 
 UUID_HEX_DIGITS = 32
 
 
 class SegmentState(StrEnum):
-    """KIP-405. Readers see COPY_FINISHED alone; an entry that is deleted to the end is forgotten."""
+    """The states of KIP-405. Readers see only COPY_FINISHED; a deleted segment has no state."""
 
     COPY_STARTED = "COPY_STARTED"
     COPY_FINISHED = "COPY_FINISHED"
@@ -39,7 +39,7 @@ class Section(msgspec.Struct, frozen=True):
 
 
 class SegmentId(NamedTuple):
-    """What names a segment within its partition: two copies of one range differ in `uuid` (32 hex digits)."""
+    """A segment's identity within its partition; two copies of one range differ in `uuid` (32 hex digits)."""
 
     base_offset: int
     uuid: str
@@ -79,7 +79,7 @@ class TieredSegment(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def complaint(segment: TieredSegment) -> str | None:
-    """Why this cannot be a segment at all (for its state), in words; None when it can."""
+    """Why these values are invalid for a segment in its state; None when they are valid."""
     if not is_uuid(segment.uuid):
         return f"uuid {segment.uuid!r} is not {UUID_HEX_DIGITS} lower-case hex digits"
     if not 0 <= segment.base_offset < segment.end_offset:

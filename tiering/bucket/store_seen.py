@@ -1,4 +1,4 @@
-"""What a node remembers, on its own disk, of the object store that it has worked with."""
+"""A node's note, on its own disk, of the object store that it has used."""
 
 from __future__ import annotations
 
@@ -15,9 +15,8 @@ FILE_NAME = "tier-store-seen"
 class StoreSeen:
     """When its cluster began in the store that this node works with (`created_ms` of `cluster.json`), once it knows.
 
-    A node that then finds another beginning, or none, has another store before it than the one that holds the tier: a
-    volume that is not mounted, another prefix, an emptied bucket. What was copied there would be missing where it
-    belongs.
+    A node that finds another value, or none, has another store than the one that holds the tier: a volume is not
+    mounted, the prefix differs, or the bucket was emptied. Segments copied there would be missing in the tier.
     """
 
     def __init__(self, disk: Disk) -> None:
@@ -27,12 +26,12 @@ class StoreSeen:
         self._file = asyncio.Lock()
 
     async def noted(self) -> int | None:
-        """None before the first note, also where it cannot be read."""
+        """The noted value; None before the first note, or when it cannot be read."""
         async with self._file:
             return await self._known()
 
     async def note(self, created_ms: int) -> None:
-        """For good, unless it is known; where the disk does not take it, for as long as this node runs."""
+        """Note the value unless one is known. If the disk refuses it, it holds only while this node runs."""
         async with self._file:
             if await self._known() is None:
                 self._noted = created_ms

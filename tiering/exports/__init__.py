@@ -1,1 +1,1 @@
-"""What the cluster writes to its bucket beside segments: its metadata, and the audit."""
+"""The cluster's exports to its bucket beside segments: its metadata, and the audit."""

@@ -1,7 +1,7 @@
 """Writes the audit to the object store: each source's events since the last file, once per interval.
 
-Unlike the exports of the present state, files are kept: the changes themselves are the audit. They go by their age. A
-source that changes hands may be written twice for a moment; readers pass over what they have seen.
+Unlike exports of state, files are not superseded, because they hold changes; they are removed by age. While a source
+passes to another node, events may be written twice; readers skip copies.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class AuditPiece(NamedTuple):
 
 
 class AuditFeed(Protocol):
-    """One source and scope that this node is to export now. `term` changes with the exporting node."""
+    """One source and scope that this node exports. `term` changes with the exporting node."""
 
     @property
     def source(self) -> str: ...
@@ -54,8 +54,8 @@ class AuditFeed(Protocol):
         ...
 
     async def take(self, position: int) -> AuditPiece | None:
-        """What there is from `position` on, a bounded piece of it; None when there is nothing. It begins above
-        `position` where what was there is gone. Raises ProtocolError."""
+        """A bounded piece of the events from `position` on; None when there are none. It begins above `position` where
+        earlier events are gone. Raises ProtocolError."""
         ...
 
 
@@ -70,8 +70,8 @@ class AuditWriter:
         self._keep_ms = keep_ms
 
     async def end(self, source: str, scope: int) -> int:
-        """Up to where the store holds this scope, in this incarnation of the cluster; 0 when it holds nothing. Raises
-        StoreError, and what the guard raises."""
+        """The end of this scope's events in the store, of this incarnation of the cluster; 0 without any. Raises
+        StoreError, and the guard's errors."""
         incarnation = await self._guard.check()
         end = 0
         async for info in self._store.list(scope_prefix(self._root, source, incarnation, scope)):
@@ -99,11 +99,11 @@ class AuditWriter:
         key = audit_key(self._root, AuditKey(source, incarnation, scope, piece.first, piece.end))
         try:
             await self._store.put(key, writer.finish(), create_only=True)
-        except ObjectExists:  # the same, by another node or by a run before
+        except ObjectExists:  # the same events, from another node or an earlier run
             return
 
     async def prune(self, source: str) -> int:
-        """Remove this source's files that are older than is to be kept; how many there were. Raises StoreError."""
+        """Remove this source's files that are older than `keep_ms`; returns how many. Raises StoreError."""
         if self._keep_ms == FOR_EVER:
             return 0
         before_ms = self._clock.wall_ms() - self._keep_ms
@@ -139,7 +139,7 @@ class AuditExporter(ExportRounds):
         self._pruned_s = float("-inf")
 
     async def round(self) -> int:
-        """Write what is new; how many events that were. Raises as `AuditWriter.write`, and what feeds raise."""
+        """Write new events; returns how many. Raises as `AuditWriter.write`, and the feeds' errors."""
         writer = self._services.writer()
         if writer is None:
             return 0

@@ -1,10 +1,10 @@
-"""The audit as it lies in the object store: names, and reading it without a broker.
+"""The audit in the object store: names, and reading it without a broker.
 
     <cluster id>/audit/<source>/<10-digit incarnation>/<10-digit scope>/<20-digit first>-<20-digit end>.events
 
 A file holds the events of the positions [first, end) of one source: offsets of the metadata log (scope 0), of a
 partition of `__audit` or of one of `__tier_state` (scope is the partition). Files of one scope follow each other
-without overlap; where one begins above the end of the one before, the positions between are missed. The format of a
+without overlap; where one begins above the end of the one before, the positions between are missing. The format of a
 file is that of all exports, `records.events`.
 """
 
@@ -40,7 +40,7 @@ class AuditKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class AuditProblem:
-    """Something of the audit that cannot be read: a file (`key`), or positions [first, end) that no file holds."""
+    """An unreadable part of the audit: a file (`key`), or positions [first, end) that no file holds."""
 
     key: str
     reason: str
@@ -53,15 +53,14 @@ class AuditProblem:
 
 @dataclass(slots=True)
 class ExportedAudit:
-    """What the object store has of the audit: all events of a cluster in order of source, incarnation, scope and
-    position, copies left out."""
+    """All events of a cluster in the object store, by source, incarnation, scope and position, without copies."""
 
     events: list[AuditEvent] = field(default_factory=list)
     problems: list[AuditProblem] = field(default_factory=list)
     _by_partition: dict[tuple[str, int], list[AuditEvent]] = field(default_factory=dict)
 
     def of_partition(self, topic_id: bytes, partition: int) -> list[AuditEvent]:
-        """Those that concern this partition, or its topic as a whole, ascending by wall time."""
+        """The events of this partition, or of its whole topic, ascending by wall time."""
         topic = topic_id.hex()
         found = [*self._by_partition.get((topic, partition), ()), *self._by_partition.get((topic, -1), ())]
         return sorted(found, key=lambda event: event.wall_ms)
@@ -128,7 +127,7 @@ async def list_audit(
 
 
 def missed_positions(root: TierRoot, keys: Iterable[AuditKey]) -> list[AuditProblem]:
-    """Between consecutive files of one scope; what was before the first file is gone by its age and is none."""
+    """Missing positions between consecutive files of one scope. Files before the first one were removed by age."""
     problems = []
     scope: tuple[str, int, int] | None = None
     end = 0
@@ -175,7 +174,7 @@ async def iterate_audit(
 
 
 async def _read_if_there(store: ObjectStore, root: TierRoot, key: AuditKey) -> list[AuditEvent] | AuditProblem:
-    """Nothing of a file that was removed by its age since it was listed."""
+    """The file's events; none if it was removed by age since it was listed."""
     try:
         return await read_audit_file(store, root, key)
     except ObjectMissing:
@@ -186,7 +185,7 @@ async def _read_if_there(store: ObjectStore, root: TierRoot, key: AuditKey) -> l
 
 
 async def read_audit(store: ObjectStore, root: TierRoot, sources: Iterable[str] = AuditSource) -> ExportedAudit:
-    """All of it in memory. Raises StoreError; what is damaged or missed is among `problems`."""
+    """The whole audit, in memory. Raises StoreError; damaged and missing parts are in `problems`."""
     audit = ExportedAudit()
     async for item in iterate_audit(store, root, sources):
         if isinstance(item, AuditProblem):

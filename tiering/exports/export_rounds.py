@@ -1,4 +1,4 @@
-"""What all that is exported has in common: once per interval a round writes what is new, less often while it fails."""
+"""The common part of exports: once per interval a round writes new data, less often while it fails."""
 
 from __future__ import annotations
 
@@ -20,8 +20,7 @@ BACKOFF_MAX_S = 600.0
 _log = logging.getLogger(__name__)
 
 OF_ONE = (OutcomeUnknown, ProtocolError, ValueError)
-"""What goes wrong with one thing that is to be exported, and not with the store: the others are exported all the same.
-"""
+"""Errors of one export rather than of the store; the others are exported all the same."""
 
 
 @dataclass(slots=True)
@@ -33,10 +32,10 @@ class ExportTrouble:
 
 
 class ExportRounds(ABC):
-    """One task between `start` and `stop`. It ends by itself when the cluster is no longer the one that may write."""
+    """One task between `start` and `stop`. It ends by itself when the cluster may no longer write to the bucket."""
 
     def __init__(self, what: str, clock: Clock, chance: random.Random, interval_s: float) -> None:
-        """`what` is exported, as the log calls it."""
+        """`what`: the export's name in the log."""
         self.trouble = ExportTrouble()
         self._what = what
         self._clock = clock
@@ -54,8 +53,8 @@ class ExportRounds(ABC):
 
     @abstractmethod
     async def round(self) -> int:
-        """Write what is new; how much that was. Raises StaleCluster, StoreError, and any of OF_ONE when the rest is
-        written."""
+        """Write new data; returns how much. Raises StaleCluster, StoreError, and one of OF_ONE after writing the
+        rest."""
 
     async def _run(self) -> None:
         while True:

@@ -2,8 +2,8 @@
 
     <cluster id>/metadata/<kind>/<10-digit incarnation>/<10-digit scope>/<20-digit position>.events
 
-Of one kind, incarnation and scope the highest position is the newest. Nothing is overwritten, and a writer that
-lost the right to write meanwhile writes a lower position, which is never read.
+Of one kind, incarnation and scope the highest position is the newest. Nothing is overwritten, and a deposed writer
+writes a lower position, which is never read.
 """
 
 from __future__ import annotations
@@ -51,11 +51,11 @@ class ExportKey(NamedTuple):
 
 
 class NotExported(Exception):
-    """This one is not this node's to export any more; the others are."""
+    """This node may no longer write this export; others it may."""
 
 
 class Export(Protocol):
-    """One thing to export now. `mark` tells whether it says another thing than the last time."""
+    """One export. `mark` changes with its content."""
 
     kind: str
     scope: int
@@ -63,7 +63,7 @@ class Export(Protocol):
     mark: int
 
     async def fill(self, writer: EventsWriter) -> None:
-        """Add the events, in pieces with pauses between them when they are many. Raises NotExported."""
+        """Add the events, many of them in pieces with pauses. Raises NotExported."""
         ...
 
 
@@ -118,12 +118,12 @@ async def newest_exports(store: ObjectStore, root: TierRoot, kind: str, before: 
 
 
 async def kept_exports(store: ObjectStore, root: TierRoot, kind: str) -> AsyncIterator[Events]:
-    """All of a kind that can be read, of every incarnation and scope, superseded ones too. Raises StoreError."""
+    """All readable exports of a kind, of every incarnation and scope, superseded ones too. Raises StoreError."""
     names = [info.key async for info in store.list(f"{root.metadata_prefix}{kind}/")]
     for name in names:
         try:
             events = decode_events(await store.get(name), name)
-        except (DamagedEvents, ObjectMissing):  # superseded ones go at any time
+        except (DamagedEvents, ObjectMissing):  # superseded ones may be removed at any time
             continue
         if events.header.cluster_id == root.cluster_id:
             yield events
@@ -155,12 +155,12 @@ class ExportWriter:
         return self._guard
 
     async def check(self) -> int:
-        """This cluster's incarnation: also a cluster that has nothing to write is to learn that it was replaced.
-        Raises as `ClusterGuard.check`."""
+        """This cluster's incarnation, so that a cluster without new exports also learns that it was replaced. Raises as
+        `ClusterGuard.check`."""
         return await self._guard.check()
 
     async def write(self, export: Export) -> int:
-        """Its size. Raises StaleCluster, StoreError, and what `fill` and the guard raise."""
+        """Write an export; returns its size. Raises StaleCluster, StoreError, and the errors of `fill` and guard."""
         incarnation = await self.check()
         header = EventsHeader(
             kind=export.kind,
@@ -176,7 +176,7 @@ class ExportWriter:
         key = ExportKey(export.kind, incarnation, export.scope, export.position)
         try:
             await self._store.put(export_key(self._root, key), body, create_only=True)
-        except ObjectExists:  # of a run before, which saw the same
+        except ObjectExists:  # from an earlier run with the same content
             return 0
         await self._prune(key)
         return len(body)
@@ -209,7 +209,7 @@ class ExporterServices:
 
 
 class Exporter(ExportRounds):
-    """One per node that exports: what has changed, once per interval; less often while the store fails."""
+    """One per exporting node: writes changed exports once per interval, less often while the store fails."""
 
     def __init__(self, services: ExporterServices) -> None:
         super().__init__("metadata", services.clock, services.random, services.interval_s)
@@ -217,7 +217,7 @@ class Exporter(ExportRounds):
         self._written: dict[tuple[str, int], int] = {}  # (kind, scope) → mark
 
     async def round(self) -> int:
-        """Write what has changed since the last time; how many exports that were. Raises as `ExportWriter.write`."""
+        """Write changed exports; returns how many. Raises as `ExportWriter.write`."""
         writer = self._services.writer()
         if writer is None:
             return 0
@@ -244,7 +244,7 @@ class Exporter(ExportRounds):
 
 
 class ReadyExport:
-    """An export whose events need no waiting for."""
+    """An export whose events are at hand."""
 
     def __init__(self, kind: str, scope: int, position: int, mark: int, events: Callable[[], Iterable[Event]]) -> None:
         self.kind = kind

@@ -1,1 +1,1 @@
-"""How jobs beside the cluster change the tier: segments that they make, and proposals to take them."""
+"""Changes of the tier by jobs outside the cluster: their segments, and proposals to accept them."""

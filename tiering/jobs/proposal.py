@@ -1,13 +1,13 @@
-"""How jobs beside the cluster ask it to change a tiered partition: immutable JSON objects below `<cluster>/proposals/`.
+"""Requests of jobs to change a tiered partition: immutable JSON objects below `<cluster>/proposals/`.
 
-A job writes new segments under keys of their own, then a *proposal* that names the segments which they replace. The
-partition's leader finds it, checks it, has the tier's shard exchange the segments in one step, and writes its
-*verdict* beside it. No broker is called, and a job that loses a race (with retention, with another job, with an
-earlier attempt) is refused and has changed nothing.
+A job writes new segments under new keys, then a *proposal* that names the segments to replace. The partition's leader
+finds and checks it, has the tier's shard exchange the segments in one step, and writes its *verdict* beside it. Jobs
+call no broker. A job that loses a race (with retention, another job, or an earlier attempt) is rejected and has changed
+nothing.
 
-An erasure begins with an *erase request*: each leader of the topic rolls its log, tiers all that it held by then, and
-answers with an *erase ready*: a job that rewrites everything below those ends has seen all records that were
-acknowledged before the request. docs/tier-format.md has the names and fields.
+An erasure begins with an *erase request*: each leader of the topic rolls its log, tiers all its records of that moment,
+and answers with an *erase ready*. A job that rewrites everything below those ends has seen all records acknowledged
+before the request. docs/tier-format.md has the names and fields.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tiering.shard.shard_protocol import SWAP_SEGMENTS_MAX
 
 FORMAT = 1
 SEGMENTS_MAX = SWAP_SEGMENTS_MAX
-"""Inputs, and outputs, of one proposal: it is one record of `__tier_state`. Longer runs take several proposals."""
+"""Of inputs and of outputs, because a swap is one record of `__tier_state`. Longer runs take several proposals."""
 VERDICT_POLL_S = 0.5
 JOB_LENGTH_MAX = 1_000
 
@@ -35,15 +35,15 @@ Kind = Literal["compaction", "erasure"]
 class Proposal(msgspec.Struct, frozen=True, kw_only=True):
     """Replace `inputs` by `outputs`, both of one partition, ascending, each without a hole, over the same offsets.
 
-    `uuid` and `topic_id` are 32 hex digits. `created_ms` is Unix milliseconds by the job's clock; `job` is free text:
-    who asks. `incarnation` is that of the manifest that the job read, `log_start_offset` the log start that it says.
+    `uuid` and `topic_id` are 32 hex digits. `created_ms` is Unix milliseconds by the job's clock; `job` is a free text
+    that identifies it. `incarnation` and `log_start_offset` are those of the manifest that the job read.
 
-    `reaches_log_start`: something was dropped that hides older records (a tombstone, a marker, the entry of an aborted
-    transaction), so no record may live below the first input; refused otherwise. `erase_end`, of an erasure: every
-    replica is to drop what it holds on its own disk below this offset, which is at or below the tier's end.
+    `reaches_log_start`: the job dropped something that hides older records (a tombstone, a marker, the entry of an
+    aborted transaction), so the proposal is rejected if records remain below the first input. `erase_end`, of an
+    erasure: every replica drops local records below this offset, which is at or below the tier's end.
 
     Outputs are COPY_FINISHED and `rewritten`; their `leader_epoch`, `broker_id` and `changed_ms` are overwritten.
-    `swap.swap_complaint` says what else has to hold.
+    `swap.swap_complaint` has the other conditions.
     """
 
     format: int = FORMAT
@@ -68,11 +68,11 @@ class Proposal(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of a proposal. `accepted`: the outputs are the partition's from `tier_state_offset` of
-    `__tier_state` on, and the inputs' objects go. Otherwise `reason` says why nothing was changed.
+    """The decision on a proposal. `accepted`: the outputs belong to the partition from `tier_state_offset` of
+    `__tier_state` on, and the inputs' objects will be deleted. Otherwise `reason` says why nothing was changed.
 
-    A job deletes nothing that it has proposed, whatever the verdict: a leader that is deposed may refuse what the next
-    one accepts. The sweeper, which asks `__tier_state`, removes unreferenced objects.
+    A job never deletes its outputs, because a deposed leader may reject a proposal that the next one accepts. The
+    sweeper, which reads `__tier_state`, removes unreferenced objects.
     """
 
     format: int = FORMAT
@@ -86,7 +86,7 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EraseRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """Have these partitions tier all that they hold now. It names no key of any record."""
+    """Asks these partitions to tier all their current records. It names no key of any record."""
 
     format: int = FORMAT
     uuid: str
@@ -99,7 +99,7 @@ class EraseRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EraseReady(msgspec.Struct, frozen=True, kw_only=True):
-    """One leader's answer: what was appended before it saw the request lies below `tier_end_offset`, in the tier."""
+    """One leader's answer: all records appended before it saw the request are in the tier, below `tier_end_offset`."""
 
     format: int = FORMAT
     request: str
@@ -123,7 +123,7 @@ def encode(document: Document) -> bytes:
 
 
 def decode_proposal(data: bytes) -> Proposal:
-    """ValueError when it is none, with the reason in words; whether it may be accepted is another question."""
+    """Raises ValueError with a reason for malformed data; whether it may be accepted is checked elsewhere."""
     proposal = _decode(data, Proposal)
     problem = _proposal_complaint(proposal)
     if problem is not None:
@@ -182,8 +182,8 @@ def _proposal_complaint(proposal: Proposal) -> str | None:
 
 
 async def submit(store: ObjectStore, root: TierRoot, proposal: Proposal) -> str:
-    """Propose; every output's object is in the store already. The key. Raises ValueError for what no leader could
-    accept, ObjectExists when the uuid was used before, StoreError."""
+    """Write a proposal whose outputs are in the store already; returns its key. Raises ValueError for one that no
+    leader could accept, ObjectExists when the uuid was used before, StoreError."""
     problem = _proposal_complaint(proposal)
     if problem is not None:
         raise ValueError(problem)
@@ -195,7 +195,7 @@ async def submit(store: ObjectStore, root: TierRoot, proposal: Proposal) -> str:
 async def wait_for_verdict(
     store: ObjectStore, root: TierRoot, uuid: str, timeout_s: float, poll_s: float = VERDICT_POLL_S
 ) -> Verdict:
-    """Raises TimeoutError when no leader decided in time (it may still do so, for a day), StoreError, ValueError."""
+    """Raises TimeoutError when no leader decided in time (one may still, for a day), StoreError, ValueError."""
     return decode_verdict(await _wait_for(store, root.verdict_key(uuid), timeout_s, poll_s))
 
 

@@ -1,8 +1,8 @@
-"""Segments that a job makes out of others: bytes of batches in, indexes, sections and the segment's description out.
+"""Makes a job's new segment: from bytes of batches to indexes, sections and the segment's description.
 
-The indexes are those that a broker would have written for these batches. Producer snapshot and leader epochs are
-taken over from the input that ends where the new segment does, for they tell of all that lies below that end, and not
-of the batches that are left. docs/tier-format.md has the sections.
+The indexes are those that a broker would have written for these batches. Producer snapshot and leader epochs are copied
+from the input that ends where the new segment does, because they cover everything below that end, not only the
+remaining batches. docs/tier-format.md has the sections.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ OFFSETS_MAX = 2**31 - 1  # between the base offset and the end: offsets in the i
 
 
 class Finished(NamedTuple):
-    """`tail` are the sections' bytes, which come behind those of the log in the object."""
+    """`tail`: the sections' bytes, which follow the log's in the object."""
 
     segment: TieredSegment
     tail: list[bytes]
 
 
 class SegmentWriter:
-    """One new segment from `base_offset` on: `append` in order of offsets, then `finish`. It keeps no bytes of the log:
-    who writes them to the object does."""
+    """One new segment from `base_offset` on: `append` in order of offsets, then `finish`. It keeps no bytes of the log;
+    the caller writes them to the object."""
 
     def __init__(self, base_offset: int, index_interval_bytes: int = INDEX_INTERVAL_BYTES) -> None:
         self.base_offset = base_offset
@@ -58,8 +58,8 @@ class SegmentWriter:
         self._attributes = 0
 
     def append(self, batches: Buffer) -> None:
-        """One or more whole batches. ValueError when the segment would become too large for its indexes, or when
-        offsets do not grow; their CRCs are the caller's care."""
+        """Add whole batches, whose CRCs the caller has checked. Raises ValueError when the segment becomes too large
+        for its indexes, or offsets do not grow."""
         view = memoryview(batches)
         start = self.log_bytes
         for at, header in iterate_batches(view, 0, len(view), verify_crc=False):

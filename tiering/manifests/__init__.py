@@ -1,1 +1,1 @@
-"""What the tier holds of a partition, published in the bucket for readers without any broker."""
+"""Manifests: a partition's tiered segments, published in the bucket for readers without a broker."""

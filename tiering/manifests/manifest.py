@@ -1,7 +1,7 @@
-"""The manifest: what a partition's tier holds, published in the bucket for readers without any broker.
+"""The manifest of a partition's tiered segments, published in the bucket for readers without a broker.
 
-One version is one immutable JSON object, the head; the highest version is the truth. Of many segments the head names
-the newest, and immutable pages with the older ones. docs/tier-format.md is the specification.
+One version is one immutable JSON object, the head; the highest version is valid. The head names the newest segments,
+and immutable pages with the older ones. docs/tier-format.md is the specification.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ class Page(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ManifestHead(msgspec.Struct, frozen=True, kw_only=True):
-    """Segments of the pages, then `segments`: consecutive, ascending. One that ends at or below `log_start_offset` is
-    no part of the partition any more, although an old page may still name it.
+    """Segments of the pages, then `segments`: consecutive, ascending. A segment that ends at or below
+    `log_start_offset` is no longer part of the partition, although an old page may still name it.
 
     `end_offset` is the tier's end, `topic_id` 32 hex digits, `tenant` "" without tenants. `leader_epoch`, `broker_id`
-    and `broker_epoch` are the publisher's claim; `tier_state_offset` is the place in `__tier_state` that this shows.
-    `generation` counts how often the tier was emptied, as tiering was disabled: within one the tier's end never falls.
-    `dropped_ms` is when the topic was deleted, 0 while it lives: such a manifest is the last but one, and the last one
-    names no segments.
+    and `broker_epoch` are the publisher's claim; `tier_state_offset` is the offset of `__tier_state` that this shows.
+    `generation` counts how often the tier was emptied because tiering was disabled; within one the tier's end never
+    falls. `dropped_ms` is when the topic was deleted, else 0. After such a manifest follows a last one without
+    segments.
     """
 
     format: int = FORMAT
@@ -77,7 +77,7 @@ class ManifestHead(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Manifest(NamedTuple):
-    """A head with what its pages hold: all segments that reach above the log start, ascending."""
+    """A head with the segments of its pages: all that reach above the log start, ascending."""
 
     head: ManifestHead
     segments: tuple[TieredSegment, ...]
@@ -101,7 +101,7 @@ class Built(NamedTuple):
 
 
 class DamagedManifest(ValueError):
-    """A head or page whose bytes are not what they should be, named."""
+    """A damaged head or page; the text names it."""
 
 
 _encoder = msgspec.json.Encoder()
@@ -117,7 +117,7 @@ def encode_head(head: ManifestHead) -> bytes:
 
 
 def decode_head(body: bytes, key: str) -> ManifestHead:
-    """Raises DamagedManifest. Fields that are not known are passed over; a higher format is refused."""
+    """Ignores unknown fields. Raises DamagedManifest, also for a higher format."""
     try:
         head = _head_decoder.decode(body)
         if head.format != FORMAT:
@@ -129,12 +129,12 @@ def decode_head(body: bytes, key: str) -> ManifestHead:
 
 
 def encode_page(segments: Sequence[TieredSegment]) -> bytes:
-    """The same bytes for the same segments, always: a leader checks the pages of its predecessor by their CRC."""
+    """Equal bytes for equal segments, because a leader checks its predecessor's pages by their CRC."""
     return _encoder.encode(Page(segments=list(segments)))
 
 
 def decode_page(body: bytes, ref: PageRef, key: str) -> list[TieredSegment]:
-    """Raises DamagedManifest unless these are the bytes that `ref` promised."""
+    """Raises DamagedManifest unless the bytes fit `ref`."""
     if len(body) != ref.size or crc32c(body) != ref.crc32c:
         raise DamagedManifest(f"{key}: {len(body)} bytes that are not the page of {ref.size} bytes")
     try:
@@ -234,7 +234,7 @@ def _paged(head: ManifestHead, held: HeldSegments | None, new_uuid: Callable[[],
 
 
 async def newest_version(store: ObjectStore, root: TierRoot, path: PartitionPath, known: int = 0) -> int:
-    """The highest version in the bucket, 0 when there is none. `known` shortens the listing. Raises StoreError."""
+    """The highest version in the bucket, 0 without any. A `known` one shortens the listing. Raises StoreError."""
     newest = 0
     start_after = root.manifest_key(path, known - 1) if known > 0 else ""
     async for info in store.list(root.manifest_prefix(path), start_after=start_after):
@@ -261,7 +261,7 @@ async def read_newest_head(store: ObjectStore, root: TierRoot, path: PartitionPa
             return None
         try:
             return await read_head(store, root, path, version)
-        except ObjectMissing:  # it was swept in between: there is a newer one, or the partition is gone
+        except ObjectMissing:  # swept meanwhile: there is a newer one, or the partition was deleted
             continue
     raise DamagedManifest(f"{root.manifest_prefix(path)}: its newest version is always gone")
 

@@ -1,6 +1,5 @@
-"""Keeps the manifests of the partitions that a broker leads up to date: after each change, but not more often than
-once in a while per partition, a few at a time, again with growing pauses while the store fails.
-"""
+"""Publishes the manifests of the partitions that a broker leads after changes, with a minimum interval per partition, a
+few at a time, and with backoff while the store fails."""
 
 from __future__ import annotations
 
@@ -24,7 +23,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class PublisherLimits:
-    """`interval_s` lies between two versions of one partition at least; `parallel` are written at a time."""
+    """`interval_s`: the minimum between two versions of one partition. `parallel`: concurrent writes."""
 
     interval_s: float = 1.0
     parallel: int = 4
@@ -87,8 +86,8 @@ class _Led:
 
 
 class ManifestPublisher:
-    """One per broker. Calls on the loop; `start` once, `stop` ends it. A deposed partition stays silent until it is
-    led again; `trouble` tells why."""
+    """One per broker, used on the loop. A deposed partition is not published until it is led again; `trouble` returns
+    why."""
 
     def __init__(
         self,
@@ -120,20 +119,20 @@ class ManifestPublisher:
     # leadership --------------------------------------------------------------------------------------------
 
     def lead(self, tier: PartitionTier) -> None:
-        """This broker's claim was answered; `tier` is its live view. Publishes what the bucket does not show yet."""
+        """Publish changes of `tier`, the live view of a partition whose claim was granted."""
         identity = (tier.topic_id, tier.partition)
         self.resign(*identity)
         self._led[identity] = _Led(ManifestWriter(self._services, tier))
         self.changed(tier.topic_id, tier.partition)
 
     def resign(self, topic_id: bytes, partition: int) -> None:
-        """Publish nothing more. A version that is on its way may still appear."""
+        """Publish nothing more. A write under way may still complete."""
         led = self._led.pop((topic_id, partition), None)
         if led is not None:
             led.stop("leadership has gone")
 
     def changed(self, topic_id: bytes, partition: int) -> None:
-        """The view of a led partition has changed: publish it when its time comes."""
+        """Publish a led partition's changed view when its interval has passed."""
         identity = (topic_id, partition)
         led = self._led.get(identity)
         if led is None or led.stopped is not None:
@@ -148,7 +147,7 @@ class ManifestPublisher:
         return led.writer.published if led is not None else None
 
     def trouble(self, topic_id: bytes, partition: int) -> str | None:
-        """Why nothing more is published for a led partition; None while it goes on."""
+        """Why a led partition is no longer published; None otherwise."""
         led = self._led.get((topic_id, partition))
         return led.stopped if led is not None else None
 

@@ -1,9 +1,9 @@
-"""Writes the versions of one partition's manifest: create-only, so that of two leaders one always learns of the other.
+"""Writes the versions of one partition's manifest, create-only, so that of two leaders one always detects the other.
 
-A leader looks for the newest version once, and again when the next number is taken, when a put has failed, and when its
-last look is long ago. It stops for good when that version is of a higher leader epoch, of a newer incarnation of the
-cluster, or of a deleted topic. A page that its predecessor wrote, or that a swap may have changed, is taken over only
-if it names exactly what the leader's own state has in its range.
+A leader looks for the newest version at first, when the next number exists, after a failed put, and after a long time.
+It stops for good when that version has a higher leader epoch, a newer incarnation of the cluster, or a deleted topic. A
+page from its predecessor, or one that a swap may have changed, is reused only if it names exactly the segments in the
+leader's own state.
 """
 
 from __future__ import annotations
@@ -38,19 +38,20 @@ _log = logging.getLogger(__name__)
 
 
 class Deposed(Exception):
-    """The bucket shows that somebody newer leads this partition, or that it is gone: publish nothing more."""
+    """The bucket shows a newer leader of this partition, or its deletion: nothing more is published."""
 
 
 class ManifestContested(Exception):
-    """Not now: others write versions as fast as this one, or an adoption comes first."""
+    """Not now: another leader writes versions as fast, or an adoption comes first."""
 
 
 @dataclass(frozen=True, slots=True)
 class ManifestServices:
-    """What writers share. `guard` is asked before each version; without `pacer` manifests are built at once.
+    """The writers' common services. `guard` is checked before each version; without `pacer` manifests are built at
+    once.
 
     `sight_s`: how long a writer relies on its last look. It is well below the age at which the sweeper removes the last
-    manifest of a deleted topic, so that a leader which was suspended that long learns of the deletion.
+    manifest of a deleted topic, so that a leader that was suspended for long detects the deletion.
     """
 
     store: ObjectStore
@@ -76,7 +77,7 @@ class ManifestWriter:
         self._pages_of = (-1, -1)  # generation and newest swap when they were known to hold
 
     async def publish(self, *, empty: bool = False) -> ManifestHead:
-        """Write the tier as it is now as the next version; does nothing when the last one shows the same already.
+        """Write the current tier as the next version, unless the last one shows the same.
 
         Raises Deposed and StaleCluster for good; ManifestContested, StoreError and what the guard raises for now.
         """
@@ -105,7 +106,7 @@ class ManifestWriter:
             for page in built.new_pages:
                 await services.store.put(services.root.page_key(path, page.ref.uuid), page.body, create_only=True)
             sent_s = services.clock.monotonic()
-            self._version = -1  # whatever becomes of the put: an error leaves open whether the number is taken
+            self._version = -1  # in case the put fails, after which the number may exist or not
             try:
                 key = services.root.manifest_key(path, head.version)
                 await services.store.put(key, encode_head(head), create_only=True)
@@ -117,7 +118,7 @@ class ManifestWriter:
         raise ManifestContested(f"{ATTEMPTS_MAX} versions of {tier.path.topic}-{tier.partition} were taken")
 
     async def _look(self) -> None:
-        """Find the newest version, and what of it can be built upon."""
+        """Find the newest version and its reusable pages."""
         services, path = self._services, self.tier.path
         seen_s = services.clock.monotonic()
         version = await newest_version(services.store, services.root, path)
@@ -182,7 +183,7 @@ class ManifestWriter:
 
 
 def _shape(tier: PartitionTier) -> tuple[int, int]:
-    """What changes when segments go, or are replaced, above the log start."""
+    """A value that changes when segments above the log start are removed or replaced."""
     return tier.generation, tier.record.swapped_offset
 
 

@@ -1,12 +1,12 @@
 """Chunks of tiered segments on the local disk: bounded in bytes and open files, least recently read out first.
 
-What a store has on another device or another machine is written to a file of its own. An object that lies on a disk of
-the node itself is checked and then read where it is. Either is good only for as long as the file is the one that was
-checked: each read asks the file system once, and an altered file is forgotten and checked again.
+A chunk from another device or machine is written to a new file. An object on a disk of the node is checked and then
+read in place. Each read asks the file system once whether the file is still the checked one; an altered file is dropped
+and checked again.
 
-It survives nothing: the directory is emptied when the node starts. A chunk under send is pinned and stays. All calls
-run on the event loop; files are written and removed in threads. No file is written to twice, though that would
-be cheaper: sendfile gives the socket the pages themselves, and the peer may not have taken them yet.
+The directory is emptied when the node starts. A chunk that is being sent is pinned and stays. All calls run on the
+event loop; threads write and remove files. Files are never rewritten, although that would be cheaper, because sendfile
+gives the socket the pages themselves, and the peer may not have received them yet.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from tiering.reading.downloads import Key
 logger = logging.getLogger(__name__)
 
 DIRECTORY = "tier-cache"
-AHEAD_REST_S = 0.005  # after each step: of one chunk at a time there are still 200 MB/s
+AHEAD_REST_S = 0.005  # after each step of prefetching, which still allows 200 MB/s
 CHECKS_MAX = 3  # of one chunk whose object is altered meanwhile
-YOUNG_NS = 20_000_000  # two of the longest ticks by which file systems tell time: a change now is seen by its time
-WRITERS_MAX = 2  # threads that check and write at a time: others of the node have to find one, too
+YOUNG_NS = 20_000_000  # two of the longest ticks of file systems: later changes have another time
+WRITERS_MAX = 2  # threads that check and write at a time, so that some are left for the node's other work
 
 
 @dataclass(slots=True, frozen=True)
@@ -48,7 +48,7 @@ class CacheLimits:
 
 
 class LentFile:
-    """An object that its store lent: open until it is retired and has no reader any more."""
+    """An object lent by its store, open until it is retired and its last reader has finished."""
 
     __slots__ = ("_cold", "_file", "_name", "pins", "retired")
 
@@ -98,7 +98,7 @@ class Chunk:
         self._cut_short = False
 
     def trouble(self) -> str | None:
-        """Why it is not to be read any more: its file is not the one that was checked, or cannot be read."""
+        """Why it must not be read: its file is not the checked one, or cannot be read. None if it may be."""
         if self._cut_short:
             return "it could not be read to its end"
         try:
@@ -121,7 +121,7 @@ class Chunk:
         return self.handle.bring_in(file, position)
 
     def is_intact(self) -> bool:
-        """Whether the bytes are as they were. Unlike `trouble` it lets pass that the file lost its name meanwhile."""
+        """Whether the bytes are unchanged. Unlike `trouble` it accepts that the file was unlinked meanwhile."""
         try:
             found = self.handle.use().identity()
         except OSError:
@@ -183,7 +183,7 @@ class ChunkCache:
 
     @property
     def bytes_used(self) -> int:
-        """Of files of its own that exist or are being written."""
+        """Bytes of the cache's own files that exist or are being written."""
         return self._kept + self._doomed_bytes
 
     @property
@@ -200,14 +200,14 @@ class ChunkCache:
             self._disk.remove(f"{self._directory}/{name}")
 
     def get(self, key: Key) -> Chunk | None:
-        """A chunk that is there; it counts as read."""
+        """A cached chunk, which counts as read now."""
         chunk = self._chunks.pop(key, None)
         if chunk is not None:
             self._chunks[key] = chunk
         return chunk
 
     def reserve(self, size: int) -> bool:
-        """Make room; False while too much is under send or on its way."""
+        """Reserve room; False while too much is being sent or downloaded."""
         room = max(self._limits.bytes_max, size) - size - self._reserved
         if room < 0:
             return False
@@ -256,8 +256,8 @@ class ChunkCache:
     ) -> Chunk:
         """Check and keep a chunk where it lies in a lent object; a reservation of `length` bytes is given back.
 
-        Unless somebody waits for it there are rests in between: what is read ahead has time, and others have work.
-        The file is closed when the chunk goes. Raises DamagedChunk, OSError.
+        Unless a reader waits for it, the work pauses between steps. The file is closed when the chunk is dropped.
+        Raises DamagedChunk, OSError.
         """
         try:
             index, identity = await _checked(file, start, length, expected, is_awaited, self._scratch)
@@ -296,13 +296,13 @@ class ChunkCache:
                 logger.warning("a cached chunk stays on the disk", extra={"path": path, "reason": str(error)})
 
     def drop(self, key: Key) -> None:
-        """Forget a chunk whose file went bad; readers that have it under send keep it."""
+        """Drop a chunk whose file is bad; readers that are sending it keep it."""
         chunk = self._chunks.pop(key, None)
         if chunk is not None:
             self._retire(chunk)
 
     async def forget_all(self) -> None:
-        """Keep nothing that was read, on the disk neither; what is under send, or on its way here, still is."""
+        """Drop all chunks and their files, except those that are being sent or downloaded."""
         for key in list(self._chunks):
             self.drop(key)
         doomed, self._doomed = self._doomed, []

@@ -1,11 +1,10 @@
 """Downloads from the tier for readers: one per thing however many wait, bounded in number and memory, fair.
 
-A thing that is missing is asked for under a key. Each reader (a client's connection, by number) has a line of its own
-and the lines take turns, so that one reader's many wishes do not delay another's one; what readers wait for goes
-before what is fetched ahead of them. A download goes on when no reader waits any more: the next reader finds it done.
-Its waiting readers read it before it can be evicted; otherwise, with little room, readers of different things would
-evict each other's for ever, and none would make progress. A failure is remembered for a time that grows with each
-attempt, so that readers who retry cost the store nothing.
+Each missing item has a key. Each reader (a client's connection, by number) has its own queue, and the queues take
+turns, so that one reader's many requests do not delay another's. Items that readers wait for come before prefetched
+ones. A download continues when no reader waits any more, for the next reader. Its waiting readers read it before it can
+be evicted; otherwise, with little room, readers of different items would evict each other's for ever. A failure is
+remembered for a time that grows with each attempt, so that retrying readers cost the store nothing.
 """
 
 from __future__ import annotations
@@ -34,15 +33,16 @@ Key = tuple[str, int]
 
 
 class Listener(Protocol):
-    """Somebody who waits for a download."""
+    """A reader that waits for a download."""
 
     def download_settled(self) -> None:
-        """It succeeded or failed: ask again, in the loop's next turn at the latest. Cheap, never raises."""
+        """Called when it succeeded or failed. The reader retries in the loop's next turn at the latest. Never
+        raises."""
         ...
 
 
 class Task(Protocol):
-    """What a download does. `size` bytes pass through memory."""
+    """The work of a download. `size` bytes pass through memory."""
 
     @property
     def key(self) -> Key: ...
@@ -59,7 +59,7 @@ class Task(Protocol):
         ...
 
     def let_go(self) -> None:
-        """Follows `run`, when those who waited have asked again: until then what came must stay. Never raises."""
+        """Called after `run`, when the waiting readers have retried; until then the result must stay. Never raises."""
         ...
 
 
@@ -78,9 +78,9 @@ class Failure(NamedTuple):
 
 
 class Ticket:
-    """A download that is queued or under way, for those who wait for it.
+    """A download that is queued or under way, for its waiting readers.
 
-    `failure` is why the attempt before failed: what to tell a reader that cannot wait for the end of this one.
+    `failure` is the error of the previous attempt, for a reader that cannot wait for the end of this one.
     """
 
     __slots__ = ("_listeners", "ahead", "failure", "reader", "task")
@@ -93,7 +93,7 @@ class Ticket:
         self._listeners: dict[Listener, None] = {}
 
     def listen(self, listener: Listener) -> None:
-        """Have `listener` called once, when it is settled."""
+        """Call `listener` once, when it is settled."""
         self._listeners[listener] = None
 
     def want(self) -> None:
@@ -114,7 +114,7 @@ class Ticket:
 
 
 class _Lines:
-    """Lines of tickets, one per reader, which take turns."""
+    """Queues of tickets, one per reader, which take turns."""
 
     def __init__(self) -> None:
         self._lines: dict[int, deque[Ticket]] = {}
@@ -130,7 +130,7 @@ class _Lines:
         return None
 
     def take(self) -> None:
-        """Remove the first; its reader goes behind the others."""
+        """Remove the first ticket; its reader goes behind the others."""
         reader, line = next(iter(self._lines.items()))
         line.popleft()
         self.count -= 1
@@ -183,9 +183,9 @@ class Downloads:
         reader: int,
         is_worth_it: Callable[[ProtocolError], bool] = lambda error: False,
     ) -> Ticket:
-        """Have it downloaded for a reader that waits.
+        """Queue a download for a reader that waits.
 
-        Raises the ProtocolError of a failure that is too young for another attempt, unless that `is_worth_it`.
+        Raises the ProtocolError of a failure that is too recent for a retry, unless a retry `is_worth_it`.
         """
         ticket = self._tickets.get(key)
         if ticket is None:
@@ -206,7 +206,7 @@ class Downloads:
         return ticket
 
     def want_ahead(self, key: Key, make: Callable[[], Task], reader: int) -> None:
-        """Have it downloaded before the reader asks; what failed is left until somebody asks."""
+        """Queue a prefetch. A failed download is retried only when a reader needs it."""
         failure = self._failures.get(key)
         if key in self._tickets or failure is not None:
             return
@@ -215,17 +215,17 @@ class Downloads:
         self._pump()
 
     def errors(self) -> list[ProtocolError]:
-        """Of what failed the last time that it was tried, the oldest failure first; at most FAILURES_MAX."""
+        """The errors of downloads whose last attempt failed, oldest first; at most FAILURES_MAX."""
         return [failure.error for failure in self._failures.values()]
 
     def forget_ahead(self, reader: int) -> None:
-        """The reader went elsewhere: drop what was queued ahead of it."""
+        """Drop the queued prefetches of a reader that jumped."""
         for ticket in self._ahead.of(reader):
             self._ahead.remove(ticket)
             del self._tickets[ticket.task.key]
 
     async def stop(self) -> None:
-        """Cancel all; who waits is not called any more."""
+        """Cancel all downloads without calling listeners."""
         self._stopped = True
         if self._poll is not None:
             self._poll.cancel()
@@ -234,7 +234,7 @@ class Downloads:
             self._held.popleft().let_go()
 
     def _pump(self) -> None:
-        """Start what the limits allow. The last place is kept for readers that wait."""
+        """Start downloads within the limits. The last place is kept for readers that wait."""
         places = self._limits.concurrency
         while not self._stopped and len(self._running) < places:
             lines, ticket = self._wanted, self._wanted.first()

@@ -1,4 +1,4 @@
-"""What to fetch ahead of a reader: more the longer it reads in sequence, nothing once it jumps. Pure."""
+"""How much to prefetch for a reader: more the longer it reads sequentially, nothing once it jumps. Pure."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from typing import Generic, TypeVar
 from common.node_settings.tier import TierReads
 from common.settings import same
 
-ACTIVE_S = 10.0  # a reader that asked for nothing this long no longer shares what may be ahead
+ACTIVE_S = 10.0  # a reader idle for longer has no share of the total window
 READERS_MAX = 1_000
 
 Place = TypeVar("Place")
 Asked = tuple[str, int, int]
-"""(segment, chunk, window): all that lies so far ahead of that chunk was asked for."""
+"""(segment, chunk, window): everything within `window` bytes of that chunk was requested."""
 
 
 class Sequence:
-    """One reader in one partition. Offsets; `window` is how many bytes beyond its place are to be there already."""
+    """One reader in one partition. `window`: how many bytes beyond its offset should be cached already."""
 
     __slots__ = ("_began", "_expected", "asked", "last_at", "window")
 
@@ -28,11 +28,11 @@ class Sequence:
         self.asked: Asked | None = None
 
     def goes_on(self, offset: int) -> bool:
-        """Reading the last piece again, or a part of it, is going on, too: answers get lost."""
+        """Whether the read continues the sequence. Reading the last piece again counts, because responses get lost."""
         return self._began <= offset <= self._expected
 
     def read(self, offset: int, next_offset: int, window_first: int, window_max: int) -> None:
-        """The reader was given [offset, next_offset)."""
+        """Note that the reader got [offset, next_offset)."""
         if not self.goes_on(offset):
             self.window = 0
         elif next_offset > self._expected:
@@ -57,7 +57,7 @@ class PrefetchLimits:
 
 
 class Sequences(Generic[Place]):
-    """The readers of late, by place (a reader in a partition); at most `READERS_MAX`."""
+    """Recent readers, by place (a reader in a partition); at most `READERS_MAX`."""
 
     def __init__(self, limits: PrefetchLimits) -> None:
         self._limits = limits
@@ -67,12 +67,12 @@ class Sequences(Generic[Place]):
         return len(self._sequences)
 
     def jumps(self, place: Place, offset: int) -> bool:
-        """Whether a reader that is known here now asks for something else than what comes next."""
+        """Whether a known reader now requests another offset than the next one."""
         sequence = self._sequences.get(place)
         return sequence is not None and not sequence.goes_on(offset)
 
     def read(self, place: Place, offset: int, next_offset: int, now: float) -> int:
-        """How many bytes are to be fetched ahead of a reader that was given [offset, next_offset)."""
+        """How many bytes to prefetch for a reader that got [offset, next_offset)."""
         sequence = self._sequences.pop(place, None) or Sequence()
         self._sequences[place] = sequence  # behind all others
         sequence.seen(now)

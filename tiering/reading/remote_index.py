@@ -1,9 +1,9 @@
-"""What is known of tiered segments' insides: chunk plans, time indexes, aborted transactions. Bounded in memory.
+"""Indexes of tiered segments in bounded memory: chunk plans, time indexes, aborted transactions.
 
-Each comes from a section of the segment's object, downloaded when somebody needs it and checked against the CRC that
-the segment's entry carries. What came stays until those who waited have asked again, and what a read has found stays
-while it waits for more, however little memory there is: else readers of different segments, or one that needs two
-indexes at once, would evict the one for the other for ever.
+Each comes from a section of the segment's object, downloaded on demand and checked against the CRC in the segment's
+entry. A new index stays until its waiting readers have retried, and a read's indexes stay while it waits for more, even
+beyond the memory limit. Otherwise readers of different segments, or one that needs two indexes, would evict them for
+ever.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ OFFSETS, TIMES, ABORTED = -1, -2, -3  # in place of a chunk's number
 THREAD_FROM_BYTES = 64 << 10
 ABORTED_ENTRY_MEMORY = 200
 READS_MAX = 1_000  # that wait, and whose indexes stay
-READ_HOLD_S = 30.0  # so long after it was last tried: who asked may be gone
+READ_HOLD_S = 30.0  # after its last attempt, because its reader may have left
 
 
 class RemoteSegment(NamedTuple):
@@ -45,7 +45,7 @@ class RemoteSegment(NamedTuple):
 
 
 class TimeEntries:
-    """A segment's time index as bytes: searched where it lies."""
+    """A segment's time index, searched as bytes."""
 
     __slots__ = ("_base_offset", "_data")
 
@@ -96,7 +96,7 @@ class IndexLimits:
 
 
 class _Read:
-    """A read that may have to be tried several times: what it has asked for, and whether it still waits."""
+    """A read that may need several attempts: the keys it has requested, and whether it still waits."""
 
     __slots__ = ("key", "offset", "reader", "touched", "tried_at", "waits")
 
@@ -118,9 +118,9 @@ class _Read:
 
 
 class RemoteIndexes:
-    """What was asked for, least recently used out first. Each method answers the thing or the ticket to wait for.
+    """Indexes with least-recently-used eviction. Each method returns the index or the ticket to wait for.
 
-    They raise the ProtocolError of a failed download until it is time to try again.
+    They raise the ProtocolError of a failed download until it may be retried.
     """
 
     def __init__(self, store: ObjectStore, downloads: Downloads, limits: IndexLimits) -> None:
@@ -135,8 +135,8 @@ class RemoteIndexes:
         self.memory_bytes = 0
 
     def begin(self, reader: int, name: str, offset: int) -> None:
-        """`reader` tries to read what has this name at `offset`, maybe again: what it asks for from now on, until
-        another read begins, is what that read needs."""
+        """Begin an attempt of `reader` to read the partition `name` at `offset`. Requests until the next `begin` belong
+        to this read."""
         reads, current, now = self._reads, self._current, self._loop.time()
         if current is not None and not current.waits:
             reads.pop(current.key, None)
@@ -149,7 +149,7 @@ class RemoteIndexes:
             del reads[next(iter(reads))]
 
     def wait(self) -> None:
-        """The read that began last is to be made again."""
+        """Note that the read that began last will be retried."""
         if self._current is not None:
             self._current.wait()
 
@@ -163,7 +163,7 @@ class RemoteIndexes:
         return self._find(remote, ABORTED, TRANSACTION_INDEX, AbortedEntries, _make_aborted, reader)
 
     def plan_ahead(self, remote: RemoteSegment, reader: int) -> ChunkPlan | None:
-        """The plan if it is there; else it is fetched in the background."""
+        """The plan if it is cached; otherwise None, and it is downloaded in the background."""
         key = (remote.segment.uuid, OFFSETS)
         known = self._known.get(key)
         if isinstance(known, ChunkPlan):
@@ -205,12 +205,12 @@ class RemoteIndexes:
         self._make_room()
 
     def let_go(self, key: Key) -> None:
-        """Those who waited for it have asked again."""
+        """Note that the waiting readers of `key` have retried."""
         if self._coming.pop(key, self) is None:
             self._make_room()
 
     def _make_room(self) -> None:
-        """The newest one stays, and what those need who wait: there may be more of that than memory is to hold."""
+        """Evict, except the newest index and those of waiting reads, which may exceed the memory limit."""
         surplus = self.memory_bytes - self._limits.memory_bytes
         if surplus <= 0:
             return
@@ -334,6 +334,6 @@ class DamagedObject(ProtocolError):
 
 
 def damaged(key: str, what: str, reason: str, *, is_partial: bool = False) -> DamagedObject:
-    """Say in the log what is wrong with which object, and give the error for the client."""
+    """Log the damage of an object, and return the error for the client."""
     logger.error("an object of the tier is missing or damaged", extra={"key": key, "part": what, "reason": reason})
     return DamagedObject(key, what, reason, is_partial=is_partial)

@@ -1,9 +1,9 @@
-"""Reads of tiered segments: regions of cached chunks, or a ticket for what has to be downloaded first.
+"""Reads of tiered segments: regions of cached chunks, or a ticket for a download that has to come first.
 
 Bytes go from the store to a thread that checks each batch and writes the chunk's file, and from that file to the
-socket. Objects on a disk of the node's own are only checked, and sent from where they lie. Nothing here waits: a read
-that cannot be answered yet names what is missing, and is asked again. So several downloads may follow one another for
-one read: the index, then the chunk, then indexes of aborted transactions.
+socket. Objects on a disk of the node are only checked, and sent from there. Nothing here waits: a read that cannot be
+answered yet returns a ticket and is retried. So one read may need several downloads in turn: the index, then the chunk,
+then indexes of aborted transactions.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""The bucket as a whole: what lies in it, whether that agrees, what may go, what is brought back."""
+"""Upkeep of the bucket: inventory, consistency checks, sweeping and restoring."""

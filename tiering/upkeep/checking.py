@@ -1,4 +1,4 @@
-"""Whether manifest, `__tier_state` and objects of a partition agree. By names and sizes; no record is read. Pure."""
+"""Compares manifest, `__tier_state` and objects of a partition by names and sizes, without reading records. Pure."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ class State(NamedTuple):
 
 
 class Disagreement(NamedTuple):
-    """`what` disagrees: "manifest", "state" or "objects". `is_harmless`: it is to be expected, and cures itself.
-    `is_behind`: a manifest that is still to be published would cure it."""
+    """`what` disagrees: "manifest", "state" or "objects". `is_harmless`: it is expected and resolves itself.
+    `is_behind`: the next manifest will resolve it."""
 
     what: str
     text: str
@@ -33,7 +33,7 @@ class Disagreement(NamedTuple):
 
 
 def compare(state: State, manifest: Manifest | None, objects: Mapping[SegmentId, int]) -> list[Disagreement]:
-    """`objects` are the sizes of the segment objects that are there."""
+    """All disagreements. `objects`: the sizes of the existing segment objects."""
     found: list[Disagreement] = []
     if manifest is not None:
         found += check_objects(manifest, objects)
@@ -53,7 +53,7 @@ def compare(state: State, manifest: Manifest | None, objects: Mapping[SegmentId,
 
 
 def check_objects(manifest: Manifest, objects: Mapping[SegmentId, int]) -> list[Disagreement]:
-    """What `manifest` names and is not there, or has another size. `objects` as above."""
+    """Objects that `manifest` names and that are missing or have another size. `objects` as above."""
     return [Disagreement("objects", text) for _, text in lost_objects(manifest, objects)]
 
 
@@ -78,7 +78,7 @@ def _lineage(manifest: Manifest) -> list[Disagreement]:
 
 
 def behind(state: State, manifest: Manifest) -> str | None:
-    """In which way `manifest` does not show yet what `__tier_state` has finished; None when it does."""
+    """How `manifest` is behind the finished segments of `__tier_state`; None when it is not."""
     shown = manifest.head.tier_state_offset
     if not state.known or shown >= state.state_offset:
         return None

@@ -1,4 +1,4 @@
-"""What lies in a bucket, found by names and manifests alone: clusters, their topics, how far each partition goes."""
+"""The content of a bucket by names and manifests: clusters, their topics, and each partition's offsets."""
 
 from __future__ import annotations
 

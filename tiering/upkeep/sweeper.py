@@ -1,9 +1,8 @@
 """Removes unreferenced objects from the bucket: copies that never ended, what a deposed leader left, old manifests.
 
-Everything is looked at in the order that makes a mistake harmless: first the objects are listed, then the state is
-read. An object older than the safe age that is not in a state read later is unreferenced and stays so: a copy
-is in the state before its first byte is written, and its uuid is used once; what a job wrote is taken over only while
-it is younger than half that age.
+The order makes races harmless: first the objects are listed, then the state is read. An object older than the safe age
+that is not in a later state is unreferenced and stays so: a copy is in the state before its first byte is written, its
+uuid is used once, and a job's output is accepted only while it is younger than half that age.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class SweepLimits:
-    """Milliseconds. `age_ms` has to be longer than any copy takes, and than clocks differ."""
+    """Milliseconds. `age_ms` has to exceed the duration of any copy and the difference of clocks."""
 
     age_ms: int = 24 * 3_600_000
     manifest_keep_ms: int = 3_600_000
@@ -65,7 +64,7 @@ class SweepReport:
         proposals: int = 0,
         probes: int = 0,
     ) -> None:
-        """Count what is gone."""
+        """Count removed objects."""
         self.segments += segments
         self.manifests += manifests
         self.pages += pages
@@ -80,7 +79,7 @@ class SweepReport:
 
     @property
     def count(self) -> int:
-        """Objects that are gone."""
+        """The number of removed objects."""
         return self.segments + self.manifests + self.pages + self.proposals + self.probes
 
 
@@ -111,18 +110,18 @@ class Sweeper:
         self._limits = limits
 
     async def sweep_unfinished(self, now_ms: int, report: SweepReport) -> None:
-        """Uploads that were begun and never ended, as far as the store can tell."""
+        """Remove unfinished uploads, as far as the store lists them."""
         report.add(unfinished=await self._store.sweep_unfinished(now_ms - self._limits.age_ms))
 
     async def sweep_probes(self, now_ms: int, report: SweepReport) -> None:
-        """Trial writes that failed for the node that tried the store, and came there all the same."""
+        """Remove objects of trial writes that seemed to fail but reached the store."""
         found = await sweep_probes(self._store, self._root.probe_key(""), now_ms - self._limits.age_ms)
         report.removed(found)
         report.add(probes=len(found))
 
     async def sweep_proposals(self, now_ms: int, report: SweepReport) -> None:
-        """What jobs proposed or asked for long ago, with the answers. Proposals go before their verdicts: without one
-        they would be decided again."""
+        """Remove old proposals and requests with their answers. Proposals are removed before their verdicts, because
+        without one they would be decided again."""
         prefix, old = self._root.proposals_prefix, now_ms - self._limits.age_ms
         asked: list[ObjectInfo] = []
         answers: list[ObjectInfo] = []
