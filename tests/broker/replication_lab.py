@@ -255,6 +255,13 @@ class LabBroker:
     def catch_up(self, image: MetadataImage) -> None:
         self.plane.partitions.apply(at_once(differing(self.plane.partitions.image, image)), image)
 
+    def pause_fetching(self) -> None:
+        """The partition copies nothing from its leader until `resume_fetching`."""
+        self.plane.fetchers.pause(self.partition)
+
+    def resume_fetching(self) -> None:
+        self.plane.fetchers.resume(self.partition)
+
     async def stop(self, *, clean: bool = True) -> None:
         self.lab.controller.brokers.pop(self.node_id, None)
         await self.plane.stop()

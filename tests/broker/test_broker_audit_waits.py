@@ -106,11 +106,11 @@ async def test_a_follower_cuts_its_log_when_the_audit_has_told_of_it(tmp_path: P
         lab.controller.create_topic((0, 1))
         client = await lab[0].connect()
         await produce(client, batch(b"kept"))
-        await lab[1].plane.fetchers.stop()
+        lab[1].pause_fetching()
         await produce(client, batch(b"lost"), acks=1)
         slow(lab, 0)
-        lab[1].plane.fetchers._stopped = False
         lab.controller.elect(1)
+        lab[1].resume_fetching()
         await eventually(lambda: lab[0].audit.waiting, "the old leader wants to cut its log")
         assert lab[0].partition.log.log_end_offset == 2
         (act,) = lab[0].audit.waiting

@@ -107,8 +107,8 @@ async def test_a_follower_cuts_a_cold_log(tmp_path: Path, monkeypatch: pytest.Mo
         client = await lab[0].connect()
         assert (await produce(client, batch(b"committed"))).error_code == 0
         lab.controller.publishes = False
-        await lab[1].plane.fetchers.stop()
-        await lab[2].plane.fetchers.stop()
+        lab[1].pause_fetching()
+        lab[2].pause_fetching()
         for _ in range(4):
             for _ in range(5):
                 await produce(client, batch(b"lost" * 2_000), acks=1)
@@ -116,8 +116,8 @@ async def test_a_follower_cuts_a_cold_log(tmp_path: Path, monkeypatch: pytest.Mo
         await lab[0].stop()
         lab.controller.elect(1, isr=(1, 2))
         for broker in (lab[1], lab[2]):
-            broker.plane.fetchers._stopped = False
             broker.catch_up(lab.controller.image)
+            broker.resume_fetching()
         assert (await produce(await lab[1].connect(), batch(b"instead"))).error_code == 0
         evict_log(disk, lab)
         await lab[0].start()

@@ -12,6 +12,7 @@ from broker.security.session import ClientSession
 from common.errors import ErrorCode
 from kraft.records import PartitionChangeRecord
 from tests.broker.replication_lab import TOPIC_ID, Lab, batch, eventually
+from tests.virtual_time import stall
 from wire.hot_codec import FetchCall, FetchPart
 
 pytestmark = pytest.mark.virtual_time
@@ -95,9 +96,9 @@ async def test_followers_get_back_the_time_in_which_their_leader_stood_still(tmp
         for node in (1, 2):
             partition.follower_fetched(node, 0, 0, lab[node].broker_epoch)
         partition.append_records(bytearray(batch(b"x")), partition.leader_epoch, 0)
-        replicas, before = partition.replica_set, partition._now()
+        replicas = partition.replica_set
         assert replicas is not None
-        partition._now = lambda: before + 60.0  # the loop stood still; their fetches wait in the sockets
+        stall(60.0)  # their fetches wait in the sockets
         partition.review(stalled_s=60.0)
         assert replicas.proposal is None
         partition.review()
@@ -111,15 +112,13 @@ async def test_what_was_whole_while_the_isr_was_too_small_is_not_behind_at_the_n
         await lab[2].stop()
         lab.controller.create_topic((0, 1, 2), isr=(0, 1), min_insync_replicas="3")
         partition: Partition = lab[0].partition
-        now = partition._now()
-        partition._now = lambda: now
         partition.append_records(bytearray(batch(b"x")), partition.leader_epoch, 0)
         partition.follower_fetched(1, partition.log.log_end_offset, 0, lab[1].broker_epoch)
         assert partition.high_watermark < partition.log.log_end_offset
-        now += 60.0
+        stall(60.0)
         partition.review()
         partition.append_records(bytearray(batch(b"y")), partition.leader_epoch, 0)
-        now += 0.001
+        stall(0.001)
         partition.review()
         replicas = partition.replica_set
         assert replicas is not None

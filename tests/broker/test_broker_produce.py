@@ -24,6 +24,7 @@ from tests.broker.replication_lab import (
     produce,
     within,
 )
+from tests.virtual_time import stall
 from wire.client import ConnectionLost
 from wire.messages import DescribeProducersRequest, InitProducerIdRequest
 
@@ -112,7 +113,7 @@ async def test_a_duplicate_is_answered_with_its_first_offset_and_not_before_it_i
 
 
 async def test_what_was_in_flight_behind_a_refused_first_batch_waits_for_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
     """A leader that knows nothing of a producer takes any sequence, and would take the second batch for the first."""
     async with Lab(tmp_path, count=1) as lab:
@@ -127,12 +128,12 @@ async def test_what_was_in_flight_behind_a_refused_first_batch_waits_for_it(
         behind = await produce(client, numbered(2))
         assert behind.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
         assert [(await produce(client, numbered(at))).base_offset for at in (0, 2)] == [0, 2]
-        monkeypatch.setattr("broker.partitions.partition.FIRST_BATCH_PATIENCE_S", 0.0)
+        stall(FIRST_BATCH_PATIENCE_S)
         assert (await produce(client, numbered(40, producer_id=8))).base_offset == 4, "perhaps it was forgotten"
 
 
 async def test_wrong_sequences_of_one_producer_do_not_hold_up_one_that_was_forgotten(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
     async with Lab(tmp_path, count=1) as lab:
         lab.controller.create_topic((0,))
@@ -141,10 +142,8 @@ async def test_wrong_sequences_of_one_producer_do_not_hold_up_one_that_was_forgo
         def numbered(producer_id: int, sequence: int) -> bytes:
             return batch(b"x", producer_id=producer_id, producer_epoch=0, base_sequence=sequence)
 
-        partition = lab[0].partition
         assert (await produce(client, numbered(7, 0))).base_offset == 0
-        later = partition._now() + FIRST_BATCH_PATIENCE_S  # its leadership began longer ago than that
-        monkeypatch.setattr(partition, "_now", lambda: later)
+        stall(FIRST_BATCH_PATIENCE_S)  # its leadership began longer ago than that
         assert (await produce(client, numbered(7, 9))).error_code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
         assert (await produce(client, numbered(8, 40))).base_offset == 1
 

@@ -119,13 +119,13 @@ async def test_a_new_leader_keeps_what_was_acknowledged_and_the_old_one_gives_up
         client = await lab[0].connect()
         assert (await produce(client, batch(b"committed"))).error_code == 0
         lab.controller.publishes = False
-        await lab[1].plane.fetchers.stop()
-        await lab[2].plane.fetchers.stop()
+        lab[1].pause_fetching()
+        lab[2].pause_fetching()
         assert (await produce(client, batch(b"lost"), acks=1)).base_offset == 1
         lab.controller.elect(1, isr=(1, 2))
         for broker in (lab[1], lab[2]):
-            broker.plane.fetchers._stopped = False
             broker.catch_up(lab.controller.image)
+            broker.resume_fetching()
         other = await lab[1].connect()
         row = await produce(other, batch(b"instead"))
         assert (row.error_code, row.base_offset) == (0, 1)
@@ -182,13 +182,13 @@ async def test_a_log_that_parts_from_its_leaders_is_a_warning_when_something_com
         lab.controller.create_topic((0, 1))
         client = await lab[0].connect()
         assert (await produce(client, batch(b"kept"))).error_code == 0
-        await lab[1].plane.fetchers.stop()
+        lab[1].pause_fetching()
         if committed:  # by the old leader alone, and lost in an unclean election
             lab.controller.change(_isr((0,)))
         assert (await produce(client, batch(b"lost"), acks=1)).error_code == 0
-        lab[1].plane.fetchers._stopped = False
         lab[0].audit.slow = True  # a cut that waits for the audit is told of once
         lab.controller.elect(1, isr=(1,))
+        lab[1].resume_fetching()
         await eventually(lambda: lab[0].audit.waiting)
         assert not _parted(caplog)
         lab[0].audit.flush()
@@ -285,8 +285,8 @@ async def test_latest_is_not_known_before_the_high_watermark_reaches_the_epoch(t
         lab.controller.create_topic((0, 1, 2))
         client = await lab[0].connect()
         await produce(client, batch(b"one"))
-        await lab[1].plane.fetchers.stop()
-        await lab[2].plane.fetchers.stop()
+        lab[1].pause_fetching()
+        lab[2].pause_fetching()
         await produce(client, batch(b"two"), acks=1)
         lab.controller.elect(0)  # a new epoch of the same leader begins above its high watermark
         assert (await list_offset(client, -1)).error_code == ErrorCode.OFFSET_NOT_AVAILABLE
@@ -295,8 +295,7 @@ async def test_latest_is_not_known_before_the_high_watermark_reaches_the_epoch(t
         assert row.error_code == ErrorCode.OFFSET_NOT_AVAILABLE
         assert (await list_offset(client, -2)).offset == 0
         for broker in (lab[1], lab[2]):
-            broker.plane.fetchers._stopped = False
-            broker.plane.fetchers.follow(broker.partition)
+            broker.resume_fetching()
         await eventually(lambda: lab[0].partition.high_watermark == 2)
         assert (await list_offset(client, -1)).offset == 2
 
@@ -336,15 +335,15 @@ async def test_a_damaged_answer_is_not_appended_and_told_ever_more_seldom(
         lab.controller.create_topic((0, 1))
         client = await lab[0].connect()
         await produce(client, batch(b"sound"))
-        await lab[1].plane.fetchers.stop()
+        lab[1].pause_fetching()
+        await asyncio.sleep(1.0)  # the fetch that named it is over
         await produce(client, batch(b"to be damaged"), acks=1)
         path = tmp_path / "broker-0" / "flights-0" / f"{0:020d}.log"
         data = bytearray(path.read_bytes())
         sound = len(batch(b"sound"))
         data[sound + CRC_FROM + 45] ^= 1
         path.write_bytes(data)
-        lab[1].plane.fetchers._stopped = False
-        lab[1].plane.fetchers.follow(lab[1].partition)
+        lab[1].resume_fetching()
         await eventually(lambda: 5 in told(), "the follower tries again")
         assert told() == [1, 2, 3, 5]
         assert lab[1].values() == [b"sound"]

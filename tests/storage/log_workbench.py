@@ -161,8 +161,8 @@ class Workbench:
         return self.audit.events
 
     async def start(self) -> LogDirectory:
-        ports = Ports(MachineNetwork(), self.disk, self.clock, random.Random(1))
-        self.directory = LogDirectory(ports, "", 1, self.audit, self.limits, on_failed=self.failures.append)
+        self.ports = Ports(MachineNetwork(), self.disk, self.clock, random.Random(1))
+        self.directory = LogDirectory(self.ports, "", 1, self.audit, self.limits, on_failed=self.failures.append)
         await self.directory.open(CLUSTER)
         await self.directory.recover(lambda topic: self.config)
         return self.directory

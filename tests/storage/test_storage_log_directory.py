@@ -37,7 +37,7 @@ async def test_identity_is_made_once_and_checked(tmp_path: Path) -> None:
     assert bench.directory.previous_broker_epoch == 3
     await bench.directory.close()
     for node_id, cluster in ((2, CLUSTER), (1, "another")):
-        ports = bench.directory._ports
+        ports = bench.ports
         with pytest.raises(StorageFailure):
             await LogDirectory(ports, "", node_id, bench.audit, DirectoryConfig()).open(cluster)
 
@@ -45,7 +45,7 @@ async def test_identity_is_made_once_and_checked(tmp_path: Path) -> None:
 async def test_a_directory_below_the_root(tmp_path: Path) -> None:
     bench = Workbench(tmp_path)
     await bench.start()
-    below = LogDirectory(bench.directory._ports, "brokers/1", 1, bench.audit, bench.limits)
+    below = LogDirectory(bench.ports, "brokers/1", 1, bench.audit, bench.limits)
     await below.open(CLUSTER)
     await below.recover(lambda topic: FOREVER)
     append(below.create_log("t", 0, TOPIC_ID, FOREVER), produced())
@@ -175,7 +175,7 @@ async def test_two_thousand_partitions_open_after_any_stop(tmp_path: Path) -> No
     for stop in (bench.directory.close, lambda: bench.directory.close_clean(1)):
         await stop()
         seen.clear()
-        bench.directory = LogDirectory(bench.directory._ports, "", 1, bench.audit, bench.limits)
+        bench.directory = LogDirectory(bench.ports, "", 1, bench.audit, bench.limits)
         await bench.directory.open(CLUSTER)
         await bench.directory.recover(lambda topic: FOREVER, lambda done, total: seen.append((done, total)))
         assert seen[-1] == (2_000, 2_000)

@@ -57,7 +57,7 @@ async def test_what_many_deleted_logs_leave_is_removed_in_parts(tmp_path: Path) 
         trash.add(f"gone-{number}", 0.0)
     parts = [len(trash.take_due(1.0)) for _ in range(4)]
     assert parts == [TAKEN_MAX, TAKEN_MAX, 1, 0]
-    bench.directory = LogDirectory(bench.directory._ports, "", 1, bench.audit, bench.limits)
+    bench.directory = LogDirectory(bench.ports, "", 1, bench.audit, bench.limits)
     for number in range(2 * TAKEN_MAX + 1):
         bench.directory.context.trash.add(f"gone-{number}", 0.0)
     await bench.directory.open(CLUSTER)

@@ -68,7 +68,7 @@ class FakeSocket:
         size = min(len(view), len(self.inbox), self.receive_max)
         view[:size] = self.inbox[:size]
         del self.inbox[:size]
-        self.other._poll()
+        self.other.poll()
         return size
 
     def send(self, data: Buffer, more: bool = False) -> int:
@@ -87,18 +87,18 @@ class FakeSocket:
         if room <= 0:
             raise BlockingIOError
         self.other.inbox += data[:room]
-        self.other._poll()
+        self.other.poll()
         return min(room, len(data))
 
     def on_readable(self, callback: Callable[[], None] | None) -> None:
         self._readable = callback
-        self._poll()
+        self.poll()
 
     def on_writable(self, callback: Callable[[], None] | None) -> None:
         self._writable = callback
-        self._poll()
+        self.poll()
 
-    def _poll(self) -> None:
+    def poll(self) -> None:
         if not self._scheduled and not self.is_closed:
             self._scheduled = True
             self._loop.call_soon(self._fire)
@@ -109,12 +109,12 @@ class FakeSocket:
             return
         if self._readable is not None and (self.inbox or self.ended):
             self._readable()
-            self._poll()
+            self.poll()
         if not self.is_closed and self._writable is not None:
             room = self.ended or len(self.other.inbox) < self.pipe_bytes
             if room:
                 self._writable()
-                self._poll()
+                self.poll()
 
     def secure(self, context: Any, *, server_side: bool, server_hostname: str | None = None) -> Any:
         raise NotImplementedError("no TLS over memory")
@@ -124,7 +124,7 @@ class FakeSocket:
             self.is_closed = True
             self._readable = self._writable = None
             self.other.ended = True
-            self.other._poll()
+            self.other.poll()
 
     def abort(self) -> None:
         self.was_aborted = True

@@ -68,7 +68,7 @@ def test_any_frames_cut_anywhere_arrive_whole_and_in_order(sizes: list[int], cut
         while at < len(stream):
             size = rng.choice([3, 1000, 100_000, len(stream)])
             peer.other.inbox += stream[at : at + size]
-            peer.other._poll()
+            peer.other.poll()
             at += size
             await turns(2)
         await until(lambda: len(bench.frames) == len(payloads))
@@ -268,7 +268,7 @@ def test_bytes_and_regions_leave_in_order_and_regions_are_released_once(sizes: l
             await turns(2)
             got += peer.inbox
             peer.inbox.clear()
-            connection._socket._poll()  # type: ignore[attr-defined]
+            connection._socket.poll()  # type: ignore[attr-defined]
         await turns(4)
         assert bytes(got) == expected
         assert all(part.released == 1 for part in parts if isinstance(part, FakeRegion))
@@ -359,13 +359,13 @@ async def test_a_slow_reader_that_makes_progress_keeps_its_connection() -> None:
     limits = ConnectionSettings(unsent_bytes_max=10_000, stall_s=0.5)
     connection, peer = bench.connect(echo, limits, pipe_bytes=2000)
     peer.other.inbox += frame(b"x" * 3000) * 10
-    peer.other._poll()
+    peer.other.poll()
     got = bytearray()
     while len(got) < 30_040 and not connection.is_closed:
         await asyncio.sleep(0.05)
         got += peer.inbox
         peer.inbox.clear()
-        connection._socket._poll()  # type: ignore[attr-defined]
+        connection._socket.poll()  # type: ignore[attr-defined]
     assert frames_in(got) == [b"x" * 3000] * 10
     assert not connection.is_closed
     bench.watch.close()
@@ -383,7 +383,7 @@ async def test_reply_bytes_of_all_connections_are_bounded_together() -> None:
     pairs = [bench.connect(answer, pipe_bytes=10) for _ in range(40)]
     for _, peer in pairs:
         peer.other.inbox += frame(b"?") * 20
-        peer.other._poll()
+        peer.other.poll()
     await turns(50)
     # Without the common bound each would hold its own 16 MB: 20 replies each.
     assert bench.pool.unsent < (1 << 20) + 40 * 200_000
@@ -418,7 +418,7 @@ async def test_half_frames_wait_in_line_for_memory_and_all_get_through() -> None
     for at in range(0, 300_004, 50_000):
         for (_, peer), payload in zip(pairs, payloads, strict=True):
             peer.other.inbox += frame(payload)[at : at + 50_000]
-            peer.other._poll()
+            peer.other.poll()
         await turns(3)
         most = max(most, bench.pool.held)
     await until(lambda: len(bench.frames) == count)
@@ -479,7 +479,7 @@ async def test_close_after_flush_sends_what_is_left() -> None:
         await turns(2)
         got += peer.inbox
         peer.inbox.clear()
-        connection._socket._poll()  # type: ignore[attr-defined]
+        connection._socket.poll()  # type: ignore[attr-defined]
     got += peer.inbox
     assert got.endswith(b"y" * 5000)
     bench.watch.close()

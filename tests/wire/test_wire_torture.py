@@ -91,14 +91,14 @@ class Talk:
             size = self.rng.choice([3, 1000, 100_000, 1 << 20])
             self.socket.inbox += self.to_send[:size]
             self.to_send = self.to_send[size:]
-            self.socket._poll()
+            self.socket.poll()
         else:
             self.drain()
 
     def drain(self) -> None:
         self.got += self.peer.inbox
         self.peer.inbox.clear()
-        self.socket._poll()
+        self.socket.poll()
 
     @property
     def progress(self) -> int:
@@ -154,8 +154,8 @@ async def test_the_right_to_pass_the_budget_goes_round() -> None:
     for _ in range(300):
         if len(streaming.other.inbox) < 2 * len(endless):
             streaming.other.inbox += endless * 3
-        streaming.other._poll()
-        single.other._poll()
+        streaming.other.poll()
+        single.other.poll()
         await turns(1)
     payloads = {bytes(payload[:1]) for payload in bench.frames}
     assert payloads == {b"e", b"o"}
