@@ -53,7 +53,6 @@ class _Stay:
     common: list[FrameType]
     began_s: float
     seen_s: float
-    stack: tuple[str, ...]
     samples: int = 1
 
 
@@ -81,14 +80,13 @@ class LoopWatch:
             stay.common = _shared(stay.common, frames)
             stay.seen_s = cpu_s
             stay.samples += 1
-            stay.stack = _described(stay.common)
             return None
         ended = self._ended()
         if frames:
             in_c_s = max(0.0, since_last - self.interval_s)
             if switched and in_c_s < OVERLOOKED_S:
                 in_c_s = 0.0
-            self._stay = _Stay(turn, list(frames), cpu_s - in_c_s, cpu_s, _described(frames))
+            self._stay = _Stay(turn, list(frames), cpu_s - in_c_s, cpu_s)
         return ended
 
     def settle(self) -> Held | None:
@@ -100,14 +98,15 @@ class LoopWatch:
         if stay is None or stay.seen_s - stay.began_s < self.held_s:
             return None
         seconds = stay.seen_s - stay.began_s
-        what = stay.stack[-1] if stay.stack else OTHER
+        stack = _described(stay.common)  # only now: nearly no sample finds a callback that held the loop
+        what = stack[-1] if stack else OTHER
         if what not in self.places and len(self.places) >= PLACES_MAX:
             what = OTHER
         place = self.places.setdefault(what, Place())
         place.count += 1
         place.seconds += seconds
         place.longest_s = max(place.longest_s, seconds)
-        return Held(what, seconds, stay.samples, stay.stack)
+        return Held(what, seconds, stay.samples, stack)
 
     def take_log(self, held: Held) -> bool:
         """Whether to log it: the first, second, fourth, eighth … of a place, and any twice as long as those logged."""
