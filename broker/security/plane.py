@@ -141,10 +141,13 @@ class Security:
         self.authorizer.follow(image.acls)
         access = delta.access
         gone = {key: None for key, before in access.keys_changed.items() if before is not None}
+        refused: dict[str | None, None] = {}
         for tenant in access.tenants_changed:
             now = image.tenants.get(tenant)
             if now is None or not now.may_log_in:
-                gone.update(dict.fromkeys(key for key, logins in self._logins.items() if _tenant_of(logins) == tenant))
+                refused[tenant] = None
+        if refused:
+            gone.update(dict.fromkeys(key for key, logins in self._logins.items() if _tenant_of(logins) in refused))
         for key in gone:
             known = image.keys.get(key)
             tenant_now = image.tenants.get(known.tenant) if known is not None else None

@@ -32,6 +32,7 @@ from kraft.records import (
     TenantState,
     TopicRecord,
 )
+from tests.common.call_count import counted_calls
 from wire.identity import PeerIdentity
 from wire.listeners import ListenerConfig, ListenerKind, SecurityProtocol
 
@@ -129,6 +130,22 @@ async def test_connections_of_a_key_that_is_gone_close_at_once(record: MetadataR
     assert connection.is_closed and not stranger.is_closed
     session.closed()
     assert world.log_in()[2] == "revoked meanwhile"
+
+
+async def test_many_tenants_that_go_at_once_cost_one_look_at_the_connections() -> None:
+    world, tenants = World(), [f"lkc-{number:06d}" for number in range(200)]
+    world.change(*(TenantRecord(one, one, "default", 0) for one in tenants))
+    world.change(*(ApiKeyRecord(f"key-{one}", one, "", (), 0) for one in tenants))
+    connections = []
+    for one in tenants:
+        connection, _, login = world.come()
+        assert world.security.enter(login, f"key-{one}", "", one) == ""
+        login.user = f"key-{one}"
+        connections.append(connection)
+    with counted_calls() as count:
+        world.change(*(TenantRecord(one, one, "default", 0, state=TenantState.DELETING) for one in tenants))
+    assert all(connection.is_closed for connection in connections)
+    assert count.calls < len(tenants) ** 2
 
 
 async def test_a_tenant_has_so_many_connections_and_no_more() -> None:
