@@ -47,8 +47,12 @@ def files_behind(path: Path) -> set[Path]:
     return seen
 
 
+@cache
 def runs_in_virtual_time(path: Path) -> bool:
     """Whether a file has the mark, or gives its coroutines to the simulator's `run`."""
+    text = path.read_text()
+    if "virtual_time" not in text and "tests.sim.loop" not in text:
+        return False
     tree = parsed(path)
     is_marked = any(isinstance(node, ast.Attribute) and node.attr == "virtual_time" for node in ast.walk(tree))
     return is_marked or any(name == "tests.sim.loop.run" for node in ast.walk(tree) for name in _imports(node))
@@ -68,7 +72,8 @@ def parsed(path: Path) -> ast.Module:
 
 @cache
 def _imported_test_code(path: Path) -> list[Path]:
-    names = {name for node in ast.walk(parsed(path)) for name in _imports(node)}
+    nodes = (node for node in ast.walk(parsed(path)) if isinstance(node, (ast.Import, ast.ImportFrom)))
+    names = {name for node in nodes for name in _imports(node)}
     files = [ROOT / (name.replace(".", "/") + ".py") for name in names if name.startswith(TEST_CODE)]
     return [file for file in files if file.exists()]
 
