@@ -11,7 +11,6 @@ from typing import NamedTuple
 from common.errors import ErrorCode, ProtocolError
 from records.record import decode_records
 
-MARKER_VERSION = 0
 MARKER_BYTES_MAX = 64 * 1024
 _KEY = Struct(">hh")
 _VALUE = Struct(">hi")
@@ -28,11 +27,6 @@ class EndMarker(NamedTuple):
     kind: MarkerKind
     coordinator_epoch: int
     timestamp: int
-
-
-def encode_marker(kind: MarkerKind, coordinator_epoch: int) -> tuple[bytes, bytes]:
-    """Key and value of the record."""
-    return _KEY.pack(MARKER_VERSION, kind), _VALUE.pack(MARKER_VERSION, coordinator_epoch)
 
 
 def read_marker(view: memoryview, at: int, size: int) -> EndMarker | None:

@@ -48,10 +48,6 @@ class LeaderEpochCache:
         """(epoch, start offset), oldest first."""
         return list(zip(self._epochs, self._starts, strict=True))
 
-    @property
-    def latest_start(self) -> int:
-        return self._starts[-1] if self._starts else UNDEFINED_OFFSET
-
     def assign(self, epoch: int, start_offset: int) -> bool:
         """Note that `epoch` begins at `start_offset`; whether anything changed.
 

@@ -165,22 +165,6 @@ class ProducerStates:
             raise ProtocolError(ErrorCode.INVALID_TXN_STATE, message)
         return None
 
-    def check_marker(self, header: BatchHeader, marker: EndMarker) -> None:
-        """Whether a leader may append a marker that a transaction coordinator sent.
-
-        Raises ProtocolError: INVALID_PRODUCER_EPOCH, TRANSACTION_COORDINATOR_FENCED (an older coordinator epoch).
-        """
-        producer = self._producers.get(header.producer_id)
-        if producer is None:
-            return
-        epoch, coordinator_epoch = producer[EPOCH], producer[COORDINATOR_EPOCH]
-        if header.producer_epoch < epoch:
-            message = f"epoch {header.producer_epoch} of producer {header.producer_id} is older than {epoch}"
-            raise ProtocolError(ErrorCode.INVALID_PRODUCER_EPOCH, message)
-        if marker.coordinator_epoch < coordinator_epoch:
-            message = f"coordinator epoch {marker.coordinator_epoch} is older than {coordinator_epoch}"
-            raise ProtocolError(ErrorCode.TRANSACTION_COORDINATOR_FENCED, message)
-
     def update(self, header: BatchHeader, marker: EndMarker | None = None) -> CompletedTransaction | None:
         """Take in an appended batch, checked or from a leader, with its final offsets.
 

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from struct import pack
+
 from records.builder import NO_EPOCH, build_batch
-from records.control import MarkerKind, encode_marker
+from records.control import MarkerKind
 from records.record import Record
+
+MARKER_VERSION = 0
 
 
 def build_control_batch(
@@ -18,7 +22,7 @@ def build_control_batch(
     leader_epoch: int = NO_EPOCH,
 ) -> bytearray:
     """The marker that ends a transaction of `producer_id`."""
-    key, value = encode_marker(kind, coordinator_epoch)
+    key, value = pack(">hh", MARKER_VERSION, kind), pack(">hi", MARKER_VERSION, coordinator_epoch)
     return build_batch(
         [Record(base_offset, timestamp, key, value)],
         base_offset=base_offset,

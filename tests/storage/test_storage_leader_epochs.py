@@ -70,7 +70,7 @@ def test_changes_are_noted_until_they_are_saved() -> None:
     assert cache.take_unsaved() is None
     cache.truncate_from_start(3)
     assert cache.take_unsaved() is None, "whoever reads the file drops what lies below the log's start"
-    assert (cache.latest_epoch, cache.latest_start) == (1, 3)
+    assert (cache.latest_epoch, cache.entries()) == (1, [(1, 3)])
     assert cache.assign(2, 9)
     cache.take_unsaved()
     cache.not_saved()

@@ -128,19 +128,6 @@ def test_transactions_hold_the_stable_offset_until_their_marker_is_replicated() 
     assert producers.update(marker(16), COMMIT) is None
 
 
-def test_markers_are_fenced_by_both_epochs() -> None:
-    producers = states()
-    producers.update(batch(0, epoch=2, attributes=TRANSACTIONAL))
-    producers.check_marker(marker(1, epoch=2), COMMIT)
-    with pytest.raises(ProtocolError) as caught:
-        producers.check_marker(marker(1, epoch=1), COMMIT)
-    assert caught.value.code is ErrorCode.INVALID_PRODUCER_EPOCH
-    producers.update(marker(1, epoch=2), COMMIT)
-    with pytest.raises(ProtocolError) as caught:
-        producers.check_marker(marker(2, epoch=2), COMMIT._replace(coordinator_epoch=2))
-    assert caught.value.code is ErrorCode.TRANSACTION_COORDINATOR_FENCED
-
-
 def test_a_marker_of_a_new_epoch_makes_the_next_batch_begin_at_zero() -> None:
     producers = states()
     producers.update(batch(0, 4, attributes=TRANSACTIONAL))
