@@ -290,6 +290,9 @@ class _Metered(Generic[T]):
                 self._ended()
             try:
                 step, value = steps.send, (yield waits_for)
+            except GeneratorExit:  # its task is dropped, and the work perhaps before it
+                steps.close()
+                raise
             except BaseException as error:  # such as a cancellation, which the work handles
                 step, value = steps.throw, error
 

@@ -331,3 +331,16 @@ async def test_metered_work_ends_as_it_would_alone() -> None:
     later = asyncio.get_running_loop().create_future()
     asyncio.get_running_loop().call_soon(later.set_result, 7)
     assert await pacer.metered(later) == 7
+
+
+async def test_metered_work_that_is_dropped_before_its_task_ends_in_silence() -> None:
+    """When a node ends, its tasks and what they wait for are collected in any order."""
+
+    async def endless() -> None:
+        await asyncio.Event().wait()
+
+    work = endless()
+    metered = Pacer(strain=World().strain()).metered(work)
+    metered.send(None)
+    work.close()
+    metered.close()
