@@ -49,6 +49,7 @@ SKIP_ASSIGNMENT_FROM = 9
 SYNC_PROTOCOL_FROM = 5
 LEAVE_MANY_FROM = 3
 NOT_FOUND_FROM = 6
+PROTOCOLS_MAX = 500  # that a member may list; clients list one to five assignors
 ROW_COST = 4  # units of `common.pacing`
 
 
@@ -62,24 +63,7 @@ class GroupHandlers:
 
     async def join_group(self, context: RequestContext, request: JoinGroupRequest) -> JoinGroupResponse:
         version = context.api_version
-        rebalance_timeout_ms = request.rebalance_timeout_ms if version >= 1 else request.session_timeout_ms
-        join = JoinRequest(
-            request.group_id,
-            request.member_id,
-            request.group_instance_id,
-            context.client_id or "",
-            f"/{context.client_host}",
-            request.session_timeout_ms,
-            max(rebalance_timeout_ms, 0),
-            request.protocol_type,
-            tuple((protocol.name, protocol.metadata) for protocol in request.protocols),
-            knows_member_ids=version >= MEMBER_ID_FIRST_FROM,
-            skips_assignment=version >= SKIP_ASSIGNMENT_FROM,
-        )
-        try:
-            reply = await self._coordinator.join(join)
-        except ProtocolError as error:
-            reply = JoinReply(error.code, request.member_id)
+        reply = await self._join(context, request)
         protocol = reply.protocol
         if protocol is None and version < PROTOCOL_NULLABLE_FROM:
             protocol = ""
@@ -99,6 +83,29 @@ class GroupHandlers:
             ],
         )
 
+    async def _join(self, context: RequestContext, request: JoinGroupRequest) -> JoinReply:
+        version = context.api_version
+        if len(request.protocols) > PROTOCOLS_MAX:
+            return JoinReply(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, request.member_id)
+        rebalance_timeout_ms = request.rebalance_timeout_ms if version >= 1 else request.session_timeout_ms
+        join = JoinRequest(
+            request.group_id,
+            request.member_id,
+            request.group_instance_id,
+            context.client_id or "",
+            f"/{context.client_host}",
+            request.session_timeout_ms,
+            max(rebalance_timeout_ms, 0),
+            request.protocol_type,
+            tuple((protocol.name, protocol.metadata) for protocol in request.protocols),
+            knows_member_ids=version >= MEMBER_ID_FIRST_FROM,
+            skips_assignment=version >= SKIP_ASSIGNMENT_FROM,
+        )
+        try:
+            return await self._coordinator.join(join)
+        except ProtocolError as error:
+            return JoinReply(error.code, request.member_id)
+
     async def sync_group(self, context: RequestContext, request: SyncGroupRequest) -> SyncGroupResponse:
         named = context.api_version >= SYNC_PROTOCOL_FROM
         if named and (request.protocol_type is None or request.protocol_name is None):
@@ -110,7 +117,7 @@ class GroupHandlers:
             request.generation_id,
             request.protocol_type if named else None,
             request.protocol_name if named else None,
-            tuple((assignment.member_id, assignment.assignment) for assignment in request.assignments),
+            request.assignments,
         )
         try:
             reply = await self._coordinator.sync(sync)

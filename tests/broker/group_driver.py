@@ -22,6 +22,7 @@ from broker.coordination.shard import PARKED, CoordinatorRecord, Now
 from common.decision import Decision
 from common.errors import ErrorCode, ProtocolError
 from common.identifiers import ZERO_UUID
+from wire.messages import SyncGroupRequest
 
 GROUP = "flights"
 WALL_0 = 1_700_000_000_000
@@ -129,7 +130,8 @@ class GroupDriver:
         instance: str | None = None,
         group: str = GROUP,
     ) -> int:
-        given = tuple((assignments or {}).items())
+        row = SyncGroupRequest.SyncGroupRequestAssignment
+        given = [row(member_id=one, assignment=data) for one, data in (assignments or {}).items()]
         request = SyncRequest(group, member_id, instance, generation, None, None, given)
         return self.ask(request, lambda now, ticket: self.shard.sync(request, now, ticket))
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from broker.handlers.group_offsets import GroupOffsetHandlers
-from broker.handlers.groups import GroupHandlers
+from broker.handlers.groups import PROTOCOLS_MAX, GroupHandlers
 from common.errors import ErrorCode
 from kraft.records import PartitionRecord, RemoveTopicRecord, TopicRecord
 from kraft.topic_names import GROUP_TOPIC
@@ -163,6 +163,24 @@ async def test_two_members_share_a_generation(groups: Groups) -> None:
     assert not waiting.done()
     await groups.sync(5, leader, 1, {first: b"1", second: b"2"})
     assert (await waiting).assignment == (b"1" if follower == first else b"2")
+
+
+async def test_a_member_lists_so_many_protocols_and_no_more(groups: Groups) -> None:
+    protocol = JoinGroupRequest.JoinGroupRequestProtocol
+    request = JoinGroupRequest(
+        group_id="many",
+        session_timeout_ms=10_000,
+        rebalance_timeout_ms=10_000,
+        member_id="",
+        protocol_type="consumer",
+        protocols=[protocol(name=str(number), metadata=b"") for number in range(PROTOCOLS_MAX)],
+    )
+    for version in (3, 9):
+        request.protocols.append(protocol(name="one more", metadata=b""))
+        refused = await groups.ask("JoinGroup", version, request)
+        assert refused.error_code == ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+        request.protocols.pop()
+    assert (await groups.ask("JoinGroup", 9, request)).error_code == ErrorCode.MEMBER_ID_REQUIRED
 
 
 async def test_sync_without_a_protocol_is_inconsistent(groups: Groups) -> None:

@@ -150,7 +150,8 @@ class Memberships:
             return self._rebalances.assigned(group, member)
         self._rebalances.park_sync(group, member, ticket)
         if group.leader_id == member.member_id:
-            self._rebalances.assign(group, request.assignments, now)
+            assignments = {row.member_id: row.assignment for row in request.assignments}
+            self._rebalances.assign(group, assignments, now)
         return PARKED
 
     # Heartbeat ---------------------------------------------------------------------------------------------

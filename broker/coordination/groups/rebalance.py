@@ -262,9 +262,9 @@ class Rebalances:
         if group.has_synced(member_id):
             self._timers.cancel(TimerKey(TimerKind.SYNC, group.group_id))
 
-    def assign(self, group: ClassicGroup, assignments: tuple[tuple[str, bytes], ...], now: Now) -> None:
+    def assign(self, group: ClassicGroup, assignments: dict[str, bytes], now: Now) -> None:
         """The leader's assignment makes the group stable, and is answered to all who wait once it is durable."""
-        group.assign(dict(assignments))
+        group.assign(assignments)
         value = encode_group_value(group.metadata()._replace(state_timestamp=now.wall_ms))
         if len(value) > self._config.group_record_bytes_max:
             self._refuse_syncs(group, ErrorCode.UNKNOWN_SERVER_ERROR, now)

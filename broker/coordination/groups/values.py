@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import StrEnum
 from typing import NamedTuple
 
 from common.errors import ErrorCode
 from common.identifiers import ZERO_UUID
+from wire.messages import SyncGroupRequest
 
 NO_GENERATION = -1
 NO_MEMBER = ""
@@ -71,7 +73,7 @@ class JoinReply(NamedTuple):
 
 
 class SyncRequest(NamedTuple):
-    """`protocol_type` and `protocol` are None before version 5. `assignments` comes from the leader."""
+    """`protocol_type` and `protocol` are None before version 5. `assignments` are rows of the leader."""
 
     group_id: str
     member_id: str
@@ -79,7 +81,7 @@ class SyncRequest(NamedTuple):
     generation: int
     protocol_type: str | None
     protocol: str | None
-    assignments: tuple[tuple[str, bytes], ...] = ()
+    assignments: Sequence[SyncGroupRequest.SyncGroupRequestAssignment] = ()
 
 
 class SyncReply(NamedTuple):
