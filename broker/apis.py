@@ -7,9 +7,10 @@ Key, versions and listeners are in `wire.apis`. What a row's handler forwards to
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from inspect import getmembers, isfunction
 from typing import Any
+
+from msgspec import Struct, field
 
 from broker.gates import cluster_gates, group_gates, record_gates, topic_gates
 from broker.gates.gating import (
@@ -67,8 +68,7 @@ Paths = Mapping[FieldClass, str]
 paths with spaces between them. An API that tenants are not served needs none."""
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(Struct, frozen=True):
     """One API. `handler`, and `gate` if it is a method, are those of a class, which `routes` binds to its instance."""
 
     key: ApiKey

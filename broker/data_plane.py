@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from broker.config import BrokerConfig
 from broker.coordination.producer_ids import ProducerIds
@@ -40,8 +41,7 @@ from wire.watch import Watch
 DISK_PAUSE_MS = 200  # how long producers pause after each request while the disk fills up
 
 
-@dataclass(slots=True, frozen=True)
-class Machinery:
+class Machinery(Struct, frozen=True):
     """What all connections of a node share; made while its event loop runs."""
 
     ports: Ports

@@ -6,9 +6,10 @@ Architecture Blog).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from random import Random
 from typing import NamedTuple
+
+from msgspec import Struct
 
 DOUBLINGS_MAX = 60  # a larger power of two exceeds every bound, and at last a float
 
@@ -29,8 +30,7 @@ AROUND = Jitter(0.5, 1.5)
 SLIGHT = Jitter(0.9, 1.1)  # for periodic work
 
 
-@dataclass(frozen=True, slots=True)
-class Backoff:
+class Backoff(Struct, frozen=True):
     """The pause after consecutive failures: `first_s`, doubled each time up to `max_s`."""
 
     first_s: float

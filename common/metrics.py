@@ -7,8 +7,9 @@ the first scrape loads the Prometheus library.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
+
+from msgspec import Struct
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
@@ -19,16 +20,14 @@ Samples = Iterable[tuple[Mapping[str, str], float]]
 Totals = Iterable[tuple[Mapping[str, str], tuple[int, float]]]
 
 
-@dataclass(frozen=True, slots=True)
-class _Family:
+class _Family(Struct, frozen=True):
     name: str
     kind: Kind
     doc: str
     read: Callable[[], Samples]
 
 
-@dataclass(frozen=True, slots=True)
-class _Summary:
+class _Summary(Struct, frozen=True):
     name: str
     doc: str
     read: Callable[[], Totals]

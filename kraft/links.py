@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Protocol, TypeVar
+
+from msgspec import Struct
 
 from common.ports import Address, Ports
 from wire.buffers import BufferPool
@@ -37,8 +38,7 @@ class Links(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class NodeLinks:
+class NodeLinks(Struct, frozen=True):
     """Links over the node's own network, authenticated by the cluster's secret."""
 
     ports: Ports

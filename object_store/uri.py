@@ -7,9 +7,10 @@ container, instance).
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import Literal
 from urllib.parse import parse_qsl, quote, unquote, urlsplit
+
+from msgspec import Struct
 
 from object_store.store import check_key
 
@@ -23,8 +24,7 @@ class InvalidStoreUri(ValueError):
     """The text says what is wrong and never repeats a part that may be secret."""
 
 
-@dataclass(frozen=True, slots=True)
-class StoreUri:
+class StoreUri(Struct, frozen=True):
     """A checked URI. `file` has `path` (absolute, normalized), `s3` the rest. `prefix` has no slash at either end."""
 
     kind: Literal["file", "s3"]

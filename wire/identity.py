@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from common.ports import Address
 from wire.listeners import SecurityProtocol
@@ -24,8 +25,7 @@ _KEYWORDS = {
 _MAIL = "emailAddress"  # RFC 2253 has no keyword for it: its number and the value's bytes as an IA5String
 
 
-@dataclass(frozen=True, slots=True)
-class PeerIdentity:
+class PeerIdentity(Struct, frozen=True):
     """`client_address` is from the PROXY header on listeners behind a proxy, else the socket's peer.
 
     `tls_principal` is "User:" and the mapped name of the client's certificate, None without one. `server_name` is the

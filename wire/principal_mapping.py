@@ -7,7 +7,8 @@ matches the whole name, in lower or upper case on wish. Source: Apache Kafka's d
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 _FIELD = r"((?:\\.|[^\\/])*)"
 _RULE = re.compile(rf"\s*(?:(DEFAULT)|RULE:{_FIELD}/{_FIELD}/([LU]?))\s*(?:,|$)")
@@ -22,8 +23,7 @@ class NoRuleMatches(Exception):
     """A name that matches no rule: its certificate has no principal."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Rule:
+class _Rule(Struct, frozen=True):
     pattern: re.Pattern[str]
     template: str  # a Python replacement
     case: str

@@ -14,6 +14,8 @@ import ssl
 from contextlib import suppress
 from dataclasses import dataclass
 
+from msgspec import Struct
+
 from common.certificate_files import FileState, load_chain, private_key_in, read_pem, state_of
 from common.lifecycle import duty
 from common.node_settings.listeners import TlsSettings
@@ -42,8 +44,7 @@ class TlsConfig(TlsSettings):
     name: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class LoadedTls:
+class LoadedTls(Struct, frozen=True):
     """The contexts made of the settings and their files."""
 
     server: ssl.SSLContext

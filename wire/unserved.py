@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 NOT_ANNOUNCED = "ApiVersions does not name these APIs: the client itself says UNSUPPORTED_VERSION"
 
 
-@dataclass(frozen=True, slots=True)
-class Unserved:
+class Unserved(Struct, frozen=True):
     """An unserved feature: `what` it is, and what a client that wants it gets (`seen`)."""
 
     what: str

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from common.node_settings.connections import ConnectionSettings
 from wire.connection import Connection
@@ -18,8 +19,7 @@ ADDRESSES_MAX = 1_000
 LINES_MAX = ConnectionSettings().violation_lines_max  # per address and window
 
 
-@dataclass(slots=True)
-class _Window:
+class _Window(Struct):
     began: float
     lines: int = 0
     unsaid: int = 0

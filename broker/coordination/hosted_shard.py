@@ -11,8 +11,10 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Generic
+
+from msgspec import Struct, field
 
 from broker.coordination.partition_access import CoordinatedPartition
 from broker.coordination.shard import (
@@ -61,8 +63,7 @@ class HostLimits:
     batch_records_max: int = 1_000
 
 
-@dataclass(slots=True)
-class Uncommitted:
+class Uncommitted(Struct):
     """One appended batch, and who waits for it or for what lies below it."""
 
     end_offset: int

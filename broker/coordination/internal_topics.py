@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from dataclasses import dataclass, field
 from typing import Protocol
+
+from msgspec import Struct, field
 
 from common.errors import ErrorCode, ProtocolError, error_name
 from common.ports import Clock
@@ -26,8 +27,7 @@ CreateTopics = Callable[[CreateTopicsRequest, int], Awaitable[CreateTopicsRespon
 """Forwards a CreateTopicsRequest in a version; raises ProtocolError."""
 
 
-@dataclass(frozen=True, slots=True)
-class InternalTopic:
+class InternalTopic(Struct, frozen=True):
     """`exact`: the factor was set, so the topic waits until there are as many brokers; else fewer make do."""
 
     name: str

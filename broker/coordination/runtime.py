@@ -13,8 +13,9 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable, Coroutine, Hashable
-from dataclasses import dataclass, field
 from typing import Any
+
+from msgspec import Struct, field
 
 from broker.coordination.hosted_shard import HostedShard, HostLimits
 from broker.coordination.lateness import Lateness
@@ -48,8 +49,7 @@ LOOK_S = 0.001  # the loop reads all sockets once in this time
 _log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class RuntimeConfig:
+class RuntimeConfig(Struct, frozen=True):
     """`loads_at_once` bounds the logs that are replayed at the same time, `reload` the pace of retries."""
 
     host: HostLimits = field(default_factory=HostLimits)

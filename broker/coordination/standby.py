@@ -10,7 +10,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from broker.coordination.loading import LoadLimits, load_shard
 from broker.coordination.partition_access import CoordinatedLog, CoordinatedPartition
@@ -27,16 +28,14 @@ _log = logging.getLogger(__name__)
 Key = tuple[str, int]
 
 
-@dataclass(frozen=True, slots=True)
-class StandbyLimits:
+class StandbyLimits(Struct, frozen=True):
     """`bytes_max` of all standbys, 0: none are kept. `interval_s` is the pause between two looks at the logs."""
 
     bytes_max: int = 0
     interval_s: float = 0.5
 
 
-@dataclass(slots=True)
-class _Standby:
+class _Standby(Struct):
     """`shard` reflects `log`, in the state that `generation` counts, below `applied`."""
 
     shard: Shard | None  # None where it would take more memory than there is

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass
 from types import GeneratorType
 from typing import Any, Protocol, TypeVar
+
+from msgspec import Struct
 
 from broker.requests.context import Gate, Handler, RequestContext
 from broker.security.authorizer import RIGHT_COST, Access
@@ -139,8 +140,7 @@ def by_topic(operation: int, refusal: Callable[[Any], Any], *, name: str = "name
     return gate
 
 
-@dataclass(slots=True, frozen=True)
-class ClusterRight:
+class ClusterRight(Struct, frozen=True):
     """Of an API that needs a right over the cluster and is refused as a whole."""
 
     operation: int

@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from broker.coordination.internal_topics import InternalTopics
 from broker.coordination.placement import keeping_partition
@@ -49,8 +50,7 @@ _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 _Coordinator = FindCoordinatorResponse.Coordinator
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
+class Found(Struct, frozen=True):
     """A coordinator, or why there is none."""
 
     broker: VisibleBroker | None

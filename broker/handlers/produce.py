@@ -13,9 +13,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from broker.deadlines import Deadlines
@@ -62,8 +62,7 @@ _EMPTY: Mapping[int, Partition] = {}
 _WRITE, _TOPIC = int(AclOperation.WRITE), int(AclResource.TOPIC)
 
 
-@dataclass(slots=True, frozen=True)
-class ProduceServices:
+class ProduceServices(Struct, frozen=True):
     """What the handler is built from; `disk_pause_ms` tells how long producers are slowed while the disk fills."""
 
     hosted: HostedPartitions

@@ -11,7 +11,8 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from broker.partitions.partition import Partition
 from broker.partitions.throttles import ReplicationQuota
@@ -47,8 +48,7 @@ _SESSION_ERRORS = (
 )
 
 
-@dataclass(slots=True, frozen=True)
-class LinkServices:
+class LinkServices(Struct, frozen=True):
     """What every link of a broker shares. `broker_epoch` tells this broker's present registration."""
 
     ports: Ports

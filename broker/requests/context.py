@@ -11,6 +11,8 @@ from collections.abc import Awaitable, Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
+from msgspec import Struct
+
 from broker.requests.portions import Listing
 from broker.security.authorizer import Access
 from broker.security.session import ClientSession
@@ -26,8 +28,7 @@ Gate = Callable[["RequestContext", Access, Any, Handler], "Awaitable[Any] | Work
 """Calls the handler for what the session may have, and answers the rest with refusals."""
 
 
-@dataclass(slots=True)
-class RequestContext:
+class RequestContext(Struct):
     """One request outside the two hot APIs, as its handler sees it."""
 
     session: ClientSession
@@ -110,8 +111,7 @@ class Throttle(Protocol):
         ...
 
 
-@dataclass(slots=True, frozen=True)
-class Route:
+class Route(Struct, frozen=True):
     """How requests of one API outside the hot path are served."""
 
     handler: Handler
@@ -129,8 +129,7 @@ class Route:
         return None
 
 
-@dataclass(slots=True, frozen=True)
-class RequestChain:
+class RequestChain(Struct, frozen=True):
     """What every request outside the hot APIs passes on its way to its handler."""
 
     rewriter: Rewriter

@@ -7,8 +7,9 @@ Source: KIP-590 (Envelope).
 from __future__ import annotations
 
 from collections.abc import Hashable
-from dataclasses import dataclass
 from typing import Protocol, TypeVar
+
+from msgspec import Struct
 
 from broker.requests.context import RequestContext
 from broker.security.session import NODE_PRINCIPAL
@@ -43,8 +44,7 @@ class Observer(Protocol):
     async def wait_for(self, offset: int, timeout_s: float) -> bool: ...
 
 
-@dataclass(frozen=True, slots=True)
-class ForwardLimits:
+class ForwardLimits(Struct, frozen=True):
     """Seconds. Clients ask for a time of their own, within these bounds."""
 
     timeout_min_s: float = 1.0

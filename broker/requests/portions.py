@@ -10,8 +10,9 @@ elements is not atomic, as its answer says anyway, which has an error for each.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator
-from dataclasses import dataclass
 from typing import Any, NamedTuple
+
+from msgspec import Struct
 
 from common.pacing import Work
 from wire.messages import Message, changed
@@ -20,8 +21,7 @@ LEAVES_MAX = 50  # of one portion, where the table names no other number
 NEVER = 1 << 15
 
 
-@dataclass(frozen=True, slots=True)
-class Listing:
+class Listing(Struct, frozen=True):
     """Where an API's request lists what it asks for, and where its answer lists the rows, one for each.
 
     `asked` and `answered` name a list, the list within each of its elements, and so on. `kind` tells what an element is

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from typing import Any, Protocol
+
+from msgspec import Struct, field
 
 from broker.security.authorizer import Access
 from common.pacing import Lane
@@ -21,8 +22,7 @@ class ClosedListener(Protocol):
         ...
 
 
-@dataclass(slots=True)
-class ClientSession:
+class ClientSession(Struct):
     """What is known of a connection for as long as it lives; one per connection, shared by its requests.
 
     `internal` is true only after the node handshake: nothing else makes a peer a node. `tenant` is the logical

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
 from uuid import UUID
+
+from msgspec import Struct, field
 
 from common.errors import ErrorCode, error_name
 from common.host_names import broker_host
@@ -24,8 +25,7 @@ def prefix_of(tenant: str) -> str:
     return tenant + SEPARATOR
 
 
-@dataclass(frozen=True, slots=True)
-class ProxyAddress:
+class ProxyAddress(Struct, frozen=True):
     """Where tenants reach brokers: names below `domain`, at `port`. Without a domain they get the brokers' own."""
 
     domain: str = ""
@@ -35,8 +35,7 @@ class ProxyAddress:
         return (broker_host(broker, tenant, self.domain), self.port) if self.domain else None
 
 
-@dataclass(slots=True)
-class TenantScope:
+class TenantScope(Struct):
     """One request of `tenant`. `hidden` maps the ids that the handler sees to those that the client sent."""
 
     tenant: str

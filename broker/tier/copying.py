@@ -11,10 +11,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import msgspec
+from msgspec import Struct
 
 from broker.tier.config import TierConfig
 from broker.tier.led import Fenced, LedPartition, NotNow, Refusal, check_owned
@@ -47,8 +47,7 @@ FINISHES_MAX = 10
 BURST_S = 0.5  # of `copy_bytes_per_second` that an idle broker saves
 
 
-@dataclass(slots=True)
-class CopyCounts:
+class CopyCounts(Struct):
     """Since the broker started. `failures` counts each attempt at a step of a copy once, whatever it failed at."""
 
     segments: int = 0

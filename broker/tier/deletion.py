@@ -7,9 +7,10 @@ only then is their entry forgotten. Objects with records that were erased by the
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
 from itertools import islice
+
+from msgspec import Struct
 
 from broker.tier.led import LedPartition, NotNow, check_owned
 from broker.tier.services import Guard, Manifests, TierCalls
@@ -28,8 +29,7 @@ from tiering.shard.tier_records import cause_text
 OBJECTS_PER_ROUND_MAX = 1_000
 
 
-@dataclass(slots=True, frozen=True)
-class DeleteDelays:
+class DeleteDelays(Struct, frozen=True):
     """How long objects stay after their deletion began, in milliseconds; `erased_ms` where records in them were erased:
     for reads that are under way."""
 
@@ -46,8 +46,7 @@ def holds_erased(tier: PartitionTier, segment: TieredSegment) -> bool:
     return segment.base_offset < record.erased_end_offset and segment.changed_ms <= record.erased_ms
 
 
-@dataclass(slots=True)
-class DeleteCounts:
+class DeleteCounts(Struct):
     """Since the broker started."""
 
     segments: int = 0

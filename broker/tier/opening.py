@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from common.ports import Clock, File
 from object_store.errors import StoreDenied, StoreError, StoreFull, StoreUnavailable
@@ -15,8 +16,7 @@ OpenStore = Callable[[str], Awaitable[ObjectStore]]
 _TROUBLE = (StoreUnavailable, StoreDenied, StoreFull)
 
 
-@dataclass(slots=True)
-class StoreHealth:
+class StoreHealth(Struct):
     """What the last calls met. `since_ms` is wall time, 0 while the store does what it is asked; a store that only
     takes nothing more is in trouble until it takes something."""
 

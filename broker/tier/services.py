@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Protocol
+
+from msgspec import Struct
 
 from broker.partitions.hosted import HostedPartitions
 from common.pacing import Pacer
@@ -64,8 +65,7 @@ class Manifests(Protocol):
         ...
 
 
-@dataclass(slots=True, frozen=True)
-class TierServices:
+class TierServices(Struct, frozen=True):
     """What the service is built from. `broker_epoch` tells this broker's present registration."""
 
     ports: Ports

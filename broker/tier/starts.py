@@ -8,7 +8,8 @@ that led to nothing is followed by a pause, twice as long each time.
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from broker.partitions.partition import Partition
 from common.backoff import Backoff
@@ -18,8 +19,7 @@ logger = logging.getLogger(__name__)
 NO_OFFSET = -1
 
 
-@dataclass(slots=True)
-class _Attempts:
+class _Attempts(Struct):
     """Of one replica."""
 
     offset: int = NO_OFFSET  # where it began the last time

@@ -7,14 +7,14 @@ seconds draws no tenant away, and an hour ago is forgotten.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 MEAN_OVER_S = 60.0
 CPU_SHARE_MAX = 1_000.0
 
 
-@dataclass(slots=True)
-class MeanLoad:
+class MeanLoad(Struct):
     """`at_s` is when it was last heard of."""
 
     broker_epoch: int

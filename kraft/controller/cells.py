@@ -9,8 +9,9 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TypeVar
+
+from msgspec import Struct
 
 from common.decision import Decision
 from common.errors import ErrorCode, ProtocolError
@@ -50,8 +51,7 @@ _Limit = AlterCellRequest.AlteredCellLimit | AlterTenantRequest.AlteredTenantLim
 _Described = DescribeCellsResponse.DescribedCell
 
 
-@dataclass(frozen=True, slots=True)
-class CellState:
+class CellState(Struct, frozen=True):
     """One cell. `replicas` counts those on its brokers, `tenants` those that live in it or move there.
 
     `broker_load` is the share of a processor that its live brokers use on average, `bandwidth_share` what they receive

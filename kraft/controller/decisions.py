@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from kraft.controller.acls import create_acls, delete_acls
 from kraft.controller.api_keys import decide_create_api_key, decide_delete_api_key
@@ -30,8 +31,7 @@ from wire.apis import ApiKey
 from wire.messages import Message
 
 
-@dataclass(frozen=True, slots=True)
-class Circumstances:
+class Circumstances(Struct, frozen=True):
     """What a decision may depend on besides image and request. `now_ms` is wall time."""
 
     policy: ControllerPolicy

@@ -17,8 +17,9 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
+
+from msgspec import Struct, field
 
 from common.decision import Decision
 from common.errors import ErrorCode, OutcomeUnknown, ProtocolError
@@ -80,8 +81,7 @@ class Quorum(Protocol):
     def on_leadership(self, callback: Callable[[bool, int], None]) -> None: ...
 
 
-@dataclass(frozen=True, slots=True)
-class DriverConfig:
+class DriverConfig(Struct, frozen=True):
     """Seconds, bytes and counts; the settings that set them stand beside. `rebuilt` is what an empty quorum begins
     with, when the cluster is rebuilt from its object store."""
 
@@ -93,14 +93,12 @@ class DriverConfig:
     rebuilt: MetadataImage | None = None  # tidelog.metadata.rebuild.file
 
 
-@dataclass(slots=True)
-class _Write:
+class _Write(Struct):
     decide: Decide
     done: asyncio.Future[Any]
 
 
-@dataclass(slots=True)
-class _Group:
+class _Group(Struct):
     """Writes that are proposed together, and what each is answered once that is committed; `repeated` are decided again
     then. `scratch` is `base` with the records."""
 

@@ -13,11 +13,11 @@ list it, and every decision treats these as if it were gone: see `Standing`.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator
-from dataclasses import dataclass
 from enum import Enum
 from itertools import chain
 
 import msgspec
+from msgspec import Struct
 
 from common.pacing import Work
 from kraft.controller.policy import ControllerPolicy, min_insync_replicas, unclean_leader_election
@@ -62,8 +62,7 @@ class PartitionTarget(msgspec.Struct, frozen=True, gc=False):
     leaving: frozenset[int] = frozenset()
 
 
-@dataclass(frozen=True, slots=True)
-class Standing:
+class Standing(Struct, frozen=True):
     """What brokers may be to partitions, as one image has it.
 
     `leaving` are those that partitions list as in sync although they are not active: fenced, on their way out, or

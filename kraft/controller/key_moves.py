@@ -11,10 +11,10 @@ move may be taken back at any time.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import msgspec
+from msgspec import Struct, field
 
 from kraft.image.key_ranges import range_at, range_for
 from kraft.image.metadata import MetadataImage
@@ -33,8 +33,7 @@ class Report(NamedTuple):
     partitions: tuple[tuple[int, int], ...]
 
 
-@dataclass(slots=True)
-class KeyReports:
+class KeyReports(Struct):
     """What leaders have reported. Soft state of the active controller; brokers say it again and again."""
 
     _done: dict[tuple[str, int, int], dict[int, None]] = field(default_factory=dict)
@@ -63,8 +62,7 @@ class KeyReports:
             del self._done[key]
 
 
-@dataclass(slots=True)
-class KeyStep:
+class KeyStep(Struct):
     """`record`: what to commit now. `settled`: the keys are where the tenant lives, nothing is left to do."""
 
     record: TenantRecord | None = None

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from functools import partial
 from itertools import chain, islice
+
+from msgspec import Struct
 
 from common.decision import Decision
 from common.errors import OutcomeUnknown, ProtocolError
@@ -34,8 +35,7 @@ from kraft.records import Cause, MetadataRecord, PartitionChangeRecord
 Look = Callable[[MetadataImage, ControllerPolicy, Iterable[PartitionKey]], list[PartitionChangeRecord]]
 
 
-@dataclass(frozen=True, slots=True)
-class PieceworkConfig:
+class PieceworkConfig(Struct, frozen=True):
     """Seconds. `room_look_s`: how often it is looked at what others may take over from a broker without room, when the
     metadata have changed."""
 

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from common.errors import ErrorCode, ProtocolError
 
 
-@dataclass(frozen=True, slots=True)
-class UsableBroker:
+class UsableBroker(Struct, frozen=True):
     broker_id: int
     rack: str | None
     fenced: bool

@@ -9,9 +9,9 @@ ISR or ELR where fewer of these would be left: any one may just have lost power,
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 import msgspec
+from msgspec import Struct
 
 from common.errors import ErrorCode, ProtocolError
 from kraft.controller.elections import Election, PartitionTarget, Targets, change_partition
@@ -25,16 +25,14 @@ from kraft.records import NO_LEADER, Cause, PartitionChangeRecord
 Replicas = tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Completion:
+class Completion(Struct, frozen=True):
     """What a finished reassignment leaves."""
 
     replicas: Replicas
     isr: Replicas
 
 
-@dataclass(frozen=True, slots=True)
-class _Moving:
+class _Moving(Struct, frozen=True):
     """A partition's replicas on their way: `replicas` are those of before and after together."""
 
     replicas: Replicas

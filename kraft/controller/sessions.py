@@ -8,13 +8,13 @@ Connections are known by a number.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from kraft.records import Cause
 
 
-@dataclass(slots=True)
-class Session:
+class Session(Struct):
     broker_epoch: int
     deadline: float
     connection: int = -1

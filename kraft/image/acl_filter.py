@@ -7,8 +7,9 @@ type MATCH finds whatever speaks of the named resource, be it literal, the wildc
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from heapq import merge
+
+from msgspec import Struct
 
 from common.errors import ErrorCode, ProtocolError
 from common.pacing import Work
@@ -24,8 +25,7 @@ def _order(acl: AclImage) -> tuple[object, bytes]:
     return acl.binding, acl.id
 
 
-@dataclass(frozen=True, slots=True)
-class AclFilter:
+class AclFilter(Struct, frozen=True):
     """Numbers are Kafka's; None matches every name, principal or host."""
 
     resource_type: int

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+
+from msgspec import Struct, field
 
 from common.pacing import Work, at_once
 from kraft.image.sharded_map import ShardedMap
@@ -91,8 +93,7 @@ class AclImage:
 Bindings = tuple[AclImage, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class ResourceAcls:
+class ResourceAcls(Struct, frozen=True):
     """Those of one resource type. `lengths` counts the prefixes of each length."""
 
     literal: ShardedMap[str, Bindings] = field(default_factory=ShardedMap)
@@ -111,8 +112,7 @@ class ResourceAcls:
 _NO_ACLS = ResourceAcls()
 
 
-@dataclass(frozen=True, slots=True)
-class AclsImage:
+class AclsImage(Struct, frozen=True):
     """Immutable; a change shares all that it did not touch. A cache of answers compares images by identity."""
 
     by_id: ShardedMap[bytes, AclImage] = field(default_factory=ShardedMap)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from kraft.image.brokers import BrokerImage
 from kraft.records import CellRecord
@@ -20,8 +21,7 @@ CELL_LIMITS = (REPLICAS_PER_BROKER_MAX, TENANTS_MAX, BANDWIDTH_PER_BROKER)
 """Limits that a cell may have of its own; what it has not is the setting `tidelog.cell.<limit>`."""
 
 
-@dataclass(frozen=True, slots=True)
-class CellImage:
+class CellImage(Struct, frozen=True):
     """An operator's settings of a cell. A cell without any is open, with the default limits."""
 
     name: str

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from enum import IntEnum
+
+from msgspec import Struct, field
 
 from kraft.image.sharded_map import ShardedMap
 from kraft.records import ResourceType
@@ -24,8 +25,7 @@ class ConfigSource(IntEnum):
     DEFAULT = 5
 
 
-@dataclass(frozen=True, slots=True)
-class ConfigsImage:
+class ConfigsImage(Struct, frozen=True):
     """Overrides as text, by resource; a resource without overrides has no entry."""
 
     by_resource: ShardedMap[ResourceKey, Mapping[str, str]] = field(default_factory=ShardedMap)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
+from msgspec import Struct
+
 from kraft.image.sharded_map import ShardedMap
 from kraft.records import ApiKeyRecord, ScramCredentialRecord, ScramMechanism
 
@@ -30,8 +32,7 @@ ScramCredentials = Mapping[ScramMechanism, ScramCredential]
 """One user's verifiers, never empty."""
 
 
-@dataclass(frozen=True, slots=True)
-class ApiKeyImage:
+class ApiKeyImage(Struct, frozen=True):
     """`id` is also the name of the SCRAM user; the principal is `User:<tenant>_<id>`."""
 
     id: str

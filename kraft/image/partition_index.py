@@ -7,7 +7,8 @@ megabyte, and what two sets have in common is found by topics.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from common.pacing import Work
 from kraft.image.partitions import PartitionImage
@@ -65,8 +66,7 @@ class PartitionSet:
 NO_PARTITIONS = PartitionSet()
 
 
-@dataclass(frozen=True, slots=True)
-class PartitionIndex:
+class PartitionIndex(Struct, frozen=True):
     """Sets by broker: of the partitions that it has a `replicas` of, of which it is `in_sync` (in the ISR) or
     `eligible` (in the ELR), and which it `leads`. A broker without any has no entry.
 

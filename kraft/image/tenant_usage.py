@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from common.pacing import Work
 from kraft.image.cells import brokers_of
@@ -13,8 +14,7 @@ from kraft.image.tenants import TenantImage, tenant_of
 from kraft.image.topics import TopicImage
 
 
-@dataclass(slots=True)
-class TenantUsage:
+class TenantUsage(Struct):
     """`to_move` counts the partitions with a replica outside the cell where the tenant is to live, `moving` those
     whose reassignment runs."""
 

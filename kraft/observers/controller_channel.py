@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Protocol, TypeVar
+
+from msgspec import Struct
 
 from common.backoff import Backoff, Retries
 from common.errors import ErrorCode, MalformedFrame, OutcomeUnknown
@@ -35,8 +36,7 @@ class ControllerUnavailable(Exception):
     """No active controller could be reached in time; nothing was sent that could have taken effect."""
 
 
-@dataclass(frozen=True, slots=True)
-class ChannelConfig:
+class ChannelConfig(Struct, frozen=True):
     """Seconds."""
 
     connect_timeout_s: float = 1.0

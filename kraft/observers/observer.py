@@ -12,8 +12,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import NamedTuple
+
+from msgspec import Struct
 
 from common.backoff import Backoff, Retries
 from common.errors import ErrorCode, MalformedFrame, ProtocolError, StorageFailure
@@ -44,8 +45,7 @@ BACKOFF = Backoff(0.05, 0.5)
 Subscriber = Callable[[MetadataDelta, MetadataImage], None]
 
 
-@dataclass(frozen=True, slots=True)
-class ObserverConfig:
+class ObserverConfig(Struct, frozen=True):
     """Times in seconds. `directory` is relative to the node's disk. `cluster_id`, when this node knows one already
     (from its log directory), has to be the quorum's."""
 

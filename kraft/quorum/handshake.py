@@ -15,8 +15,9 @@ import hmac
 import random
 import struct
 from collections.abc import Collection
-from dataclasses import dataclass
 from enum import IntEnum
+
+from msgspec import Struct
 
 from common.identifiers import UUID_BYTES, ZERO_UUID, uuid_text
 
@@ -40,8 +41,7 @@ class HandshakeFailed(Exception):
     """The peer does not know the secret, is no voter, belongs to another cluster, or speaks something else."""
 
 
-@dataclass(frozen=True, slots=True)
-class Identity:
+class Identity(Struct, frozen=True):
     """What a voter claims and proves. A cluster id of zeros says that it does not know one yet."""
 
     node_id: int
@@ -66,8 +66,7 @@ class Seal:
         return state.digest()
 
 
-@dataclass(slots=True)
-class Session:
+class Session(Struct):
     """What a finished handshake leaves."""
 
     peer: int

@@ -11,8 +11,9 @@ from __future__ import annotations
 import struct
 import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from typing import NamedTuple
+
+from msgspec import Struct, field
 
 from common.errors import StorageFailure
 
@@ -47,8 +48,7 @@ class SnapshotBase(NamedTuple):
     last: Entry
 
 
-@dataclass(slots=True)
-class JournalState:
+class JournalState(Struct):
     """What a journal says: the fold over its records."""
 
     entries: list[Entry] = field(default_factory=list)

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import struct
 import zlib
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from common.errors import StorageFailure
 from common.ports import Disk
@@ -26,8 +27,7 @@ class DamagedSnapshot(StorageFailure):
     """The snapshot on disk is not what was written: this voter must not start from it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Snapshot:
+class Snapshot(Struct, frozen=True):
     """`state` as of the entry `base.last`, which it includes."""
 
     base: SnapshotBase

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Protocol
+
+from msgspec import Struct
 
 from common.pacing import Work
 
@@ -36,8 +37,7 @@ class StateMachine(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class AppliedResult:
+class AppliedResult(Struct, frozen=True):
     """A proposal that is durable on a majority and applied on this node."""
 
     index: int

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from common.ports import Address, Network
 
 
-@dataclass(frozen=True, slots=True)
-class SuspicionConfig:
+class SuspicionConfig(Struct, frozen=True):
     """Seconds."""
 
     connect_timeout_s: float = 0.3

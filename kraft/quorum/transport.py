@@ -9,10 +9,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
-import msgpack
+import msgspec
+from msgspec import Struct
 
 from common.backoff import Jitter
 from common.errors import MalformedFrame
@@ -31,8 +31,7 @@ _log = logging.getLogger(__name__)
 REDIAL_JITTER = Jitter(1.0, 1.5)
 
 
-@dataclass(slots=True)
-class TransportConfig:
+class TransportConfig(Struct):
     connect_timeout_s: float = 1.0
     handshake_timeout_s: float = 2.0
     redial_interval_s: float = 0.1  # before `REDIAL_JITTER`
@@ -40,8 +39,7 @@ class TransportConfig:
     silence_max_s: float = 3.0
 
 
-@dataclass(slots=True)
-class TransportEvents:
+class TransportEvents(Struct):
     """What the transport reports; an exception in one ends the node, so they do not raise."""
 
     connected: Callable[[int], None]
@@ -111,7 +109,7 @@ class QuorumTransport:
         """Queue for the next `flush`; lost when there is no link."""
         link = self._links.get(peer)
         if link is not None:
-            link.send(msgpack.packb(message))
+            link.send(msgspec.msgpack.encode(message))
 
     def flush(self) -> None:
         for link in list(self._links.values()):
@@ -201,7 +199,7 @@ class QuorumTransport:
 
         def opened(link: Link, session: Session) -> None:
             if session.purpose is Purpose.PROBE:
-                link.send(msgpack.packb(self._events.probed(session.peer)))
+                link.send(msgspec.msgpack.encode(self._events.probed(session.peer)))
                 link.flush()
             else:
                 self._unauthenticated.pop(number, None)
@@ -306,11 +304,11 @@ class QuorumTransport:
             self._schedule_life()
 
 
+_decoder = msgspec.msgpack.Decoder(dict[str, Any])
+
+
 def _unpack_map(payload: bytes) -> dict[str, Any]:
     try:
-        value = msgpack.unpackb(payload, strict_map_key=True)
-    except (ValueError, msgpack.UnpackException) as error:
-        raise MalformedFrame("not msgpack") from error
-    if not isinstance(value, dict):
-        raise MalformedFrame("not a map")
-    return value
+        return _decoder.decode(payload)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise MalformedFrame("not a msgpack map of names") from error

@@ -2,7 +2,8 @@
 
 import contextlib
 import random
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from common.errors import StorageFailure
 from common.identifiers import random_uuid
@@ -27,8 +28,7 @@ NAME_BYTES_MAX = 255
 _METADATA_LOG = "__cluster_metadata"
 
 
-@dataclass(slots=True, frozen=True)
-class DirectoryState:
+class DirectoryState(Struct, frozen=True):
     """What the last run left."""
 
     meta: MetaProperties

@@ -9,9 +9,10 @@ never retried, because the kernel may have dropped the pages.
 import asyncio
 import enum
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from dataclasses import dataclass, field
 from itertools import islice
 from typing import Protocol
+
+from msgspec import Struct, field
 
 from common.errors import ErrorCode, ProtocolError
 from common.lifecycle import OnDemand
@@ -35,8 +36,7 @@ class FlushDepth(enum.IntEnum):
     COMPLETE = 2  # and its indexes
 
 
-@dataclass(slots=True)
-class FlushJob:
+class FlushJob(Struct):
     """What one log wants on the device; `generation` tells a truncation meanwhile."""
 
     directory: str

@@ -4,7 +4,8 @@ The log's recovery point moves past a segment only together with its indexes and
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from storage.disk.checkpoint_files import RECOVERY_POINTS
 from storage.disk.log_flusher import FlushDepth, FlushJob
@@ -27,8 +28,7 @@ from storage.segments.segment import (
 )
 
 
-@dataclass(slots=True, eq=False)
-class LogDurability:
+class LogDurability(Struct, eq=False):
     """One per log: a `Stopping` for the flusher and a `SnapshotOwner` for the writer of producer snapshots."""
 
     _context: LogContext

@@ -10,8 +10,9 @@ Producers are truncated with the log: they are read again from the newest snapsh
 headers behind it.
 """
 
-from dataclasses import dataclass
 from typing import Any, NamedTuple
+
+from msgspec import Struct
 
 from common.errors import ErrorCode, ProtocolError
 from records.audit_event import AuditKind
@@ -47,8 +48,7 @@ TOO_FAR_BEHIND = Reason("the leader's log begins above this one's end")
 UNREAD = "its producers have not been read since it was cut"
 
 
-@dataclass(slots=True, eq=False)
-class LogShortening:
+class LogShortening(Struct, eq=False):
     """Carries out a `Cut` or a `RetentionPlan` of one log. A `Reloadable` while producers are read again."""
 
     _context: LogContext

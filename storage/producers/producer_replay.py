@@ -4,8 +4,9 @@ Opens files of its own, so it runs in a thread (recovery) as on the loop (a trun
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Protocol
+
+from msgspec import Struct
 
 from common.errors import ProtocolError
 from common.ports import Disk
@@ -39,8 +40,7 @@ class Remembering(Protocol):
     def producers(self) -> ProducerStates: ...
 
 
-@dataclass(slots=True, frozen=True)
-class Replay:
+class Replay(Struct, frozen=True):
     """Reads a log's producers again while the log does not change; `producers` begin empty."""
 
     directory: str

@@ -7,7 +7,9 @@ again from the batches. Segments below the recovery point were fsynced with thei
 """
 
 import contextlib
-from dataclasses import dataclass, replace
+from dataclasses import replace
+
+from msgspec import Struct
 
 from common.errors import ProtocolError
 from common.identifiers import ZERO_UUID
@@ -41,8 +43,7 @@ OFFSET_DIGITS = 20
 _LEFTOVERS = (DELETED_SUFFIX, CLEANED_SUFFIX, SWAP_SUFFIX, TEMPORARY_SUFFIX)
 
 
-@dataclass(slots=True, frozen=True)
-class RecoveryInput:
+class RecoveryInput(Struct, frozen=True):
     """What the directory knows of one partition before its files are read."""
 
     directory: str

@@ -26,11 +26,10 @@ MADE_OFTEN = {"FullFetch", "IncrementalFetch", "Partition", "PendingFetch", "Pro
 
 def is_service(made: object) -> bool:
     """A class with dependencies; not one of values, which are read in the order of their fields."""
-    if not inspect.isclass(made) or issubclass(made, tuple | msgspec.Struct | BaseException):
+    if not inspect.isclass(made) or issubclass(made, tuple | BaseException) or made.__name__ in MADE_OFTEN:
         return False
-    if made.__name__ in MADE_OFTEN:
-        return False
-    return not dataclasses.is_dataclass(made) or made.__name__.endswith("Services")
+    is_value = issubclass(made, msgspec.Struct) or dataclasses.is_dataclass(made)
+    return not is_value or made.__name__.endswith("Services")
 
 
 def calls(path: Path) -> Iterator[tuple[ast.Call, object]]:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from unittest import mock
 
-import msgpack
+import msgspec
 
 from common.pacing import Work, at_once
 from kraft.quorum.application import STEP_COST
@@ -58,13 +58,13 @@ class Sequence:
 
     def snapshot(self) -> Work[bytes]:
         self._world.snapshots_taken += 1
-        return at_hand(bytes(msgpack.packb([self.index, self.commands])))
+        return at_hand(bytes(msgspec.msgpack.encode([self.index, self.commands])))
 
     def restoring(self, data: bytes) -> Work[Callable[[], None]]:
         return at_hand(partial(self.restore, data))
 
     def restore(self, data: bytes) -> None:
-        index, self.commands = msgpack.unpackb(data)
+        index, self.commands = msgspec.msgpack.decode(data)
         if index < self.index:
             raise Violation(f"node {self._name}: a snapshot of {index} replaces the state at {self.index}")
         self.index = index
@@ -211,7 +211,7 @@ class QuorumWorld:
         queue = self.queues[source, target]
         while queue and count > 0 and target in self.nodes:
             count -= 1
-            message = check_message(msgpack.unpackb(queue.popleft()))
+            message = check_message(msgspec.msgpack.decode(queue.popleft()))
             self._guarded(target, partial(_receive, source, message))
         if target in self.nodes and self.random.random() < 0.7:
             self._guarded(target, lambda node: node.step(self._poster(node.node_id)))
@@ -228,7 +228,7 @@ class QuorumWorld:
         def post(messages: list[tuple[int, Message]]) -> None:
             for peer, message in messages:
                 if peer in self.nodes and (name, peer) not in self.cut:
-                    self.queues[name, peer].append(msgpack.packb(message))
+                    self.queues[name, peer].append(msgspec.msgpack.encode(message))
                     if len(self.queues[name, peer]) > QUEUED_MESSAGES_MAX:
                         raise Violation("a flood of messages")
 

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
-import msgpack
+import msgspec
 import pytest
 
 from common.errors import OutcomeUnknown, StorageFailure
@@ -42,10 +42,10 @@ class Commands:
         return len(self.seen)
 
     def snapshot(self) -> Work[bytes]:
-        return at_hand(bytes(msgpack.packb(self.seen)))
+        return at_hand(bytes(msgspec.msgpack.encode(self.seen)))
 
     def restoring(self, data: bytes) -> Work[Callable[[], None]]:
-        return at_hand(lambda: setattr(self, "seen", msgpack.unpackb(data)))
+        return at_hand(lambda: setattr(self, "seen", msgspec.msgpack.decode(data)))
 
 
 class Voter:

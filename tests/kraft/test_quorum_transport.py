@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
-import msgpack
+import msgspec
 import pytest
 
 from common.identifiers import ZERO_UUID
@@ -257,9 +257,10 @@ class Attacker:
 BAD_PAYLOADS: list[Any] = [
     b"\xc1",
     b"\x93\x01",
-    msgpack.packb([1, 2]),
-    msgpack.packb({"type": "apply_command", "command": b"x"}),
-    msgpack.packb({"type": "append_entries"}),
+    msgspec.msgpack.encode([1, 2]),
+    msgspec.msgpack.encode({"type": "apply_command", "command": b"x"}),
+    msgspec.msgpack.encode({"type": "append_entries"}),
+    b"\x81\xa1a" + b"\x91" * 100_000 + b"\xc0",  # nested deeper than any stack
     b"\xdd\xff\xff\xff\xff",  # an array that claims four billion elements
 ]
 
@@ -279,7 +280,7 @@ async def test_bad_messages_of_a_voter_end_its_link(make_voter: MakeVoter, paylo
 async def test_frames_that_the_voter_did_not_send_end_the_link(make_voter: MakeVoter, attack: str) -> None:
     one = make_voter(1)
     one.transport.join()
-    payload = msgpack.packb(VOTE)
+    payload = msgspec.msgpack.encode(VOTE)
     async with Attacker(one.address) as attacker:
         await until(lambda: 2 in one.connected)
         good = attacker.frame(payload)

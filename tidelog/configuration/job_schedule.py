@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import re
 import shlex
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+
+from msgspec import Struct
 
 JOBS = ("compact", "verify", "export", "read")  # not erase: its keys lie in a file that should not be kept
 ENTRIES_MAX = 100
@@ -28,8 +29,7 @@ class ScheduleError(ValueError):
     """The text is no schedule; the message says why."""
 
 
-@dataclass(frozen=True, slots=True)
-class Every:
+class Every(Struct, frozen=True):
     """At the multiples of `seconds` since 1970."""
 
     seconds: int
@@ -38,8 +38,7 @@ class Every:
         return (moment_s // self.seconds + 1) * self.seconds
 
 
-@dataclass(frozen=True, slots=True)
-class Cron:
+class Cron(Struct, frozen=True):
     """As cron: when both days are restricted, either is enough. Sunday is 0."""
 
     minutes: frozenset[int]
@@ -70,8 +69,7 @@ class Cron:
         return day in self.days or weekday in self.weekdays
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(Struct, frozen=True):
     """`words` are the job's name and its options."""
 
     text: str

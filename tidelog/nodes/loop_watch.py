@@ -10,8 +10,9 @@ This file decides; `tidelog/nodes/stack_sampling.py` takes the samples.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from types import FrameType
+
+from msgspec import Struct, field
 
 from common.metrics import Metrics
 
@@ -22,8 +23,7 @@ PLACES_MAX = 100  # counted separately; further places count as OTHER
 OTHER = "other"
 
 
-@dataclass(slots=True)
-class Place:
+class Place(Struct):
     """A function that held the loop. Seconds are CPU time: in all, of the longest, and of the longest logged."""
 
     count: int = 0
@@ -32,8 +32,7 @@ class Place:
     logged_s: float = 0.0
 
 
-@dataclass(slots=True)
-class Held:
+class Held(Struct):
     """One callback that held the loop. `stack` is outermost first; `samples` is how many found it.
 
     A single sample shows a call into C, or a paused virtual machine, which counts stolen time as CPU time.
@@ -45,8 +44,7 @@ class Held:
     stack: tuple[str, ...]
 
 
-@dataclass(slots=True)
-class _Stay:
+class _Stay(Struct):
     """The callback of the last sample, and the frames common to all samples of it."""
 
     turn: int
@@ -56,8 +54,7 @@ class _Stay:
     samples: int = 1
 
 
-@dataclass(slots=True)
-class LoopWatch:
+class LoopWatch(Struct):
     """The held callbacks of one loop, by where they were held. `sample` is called on that loop's thread."""
 
     held_s: float = HELD_S

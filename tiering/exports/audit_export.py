@@ -9,8 +9,9 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple, Protocol
+
+from msgspec import Struct
 
 from common.ports import Clock
 from object_store.errors import ObjectExists
@@ -117,8 +118,7 @@ class AuditWriter:
         return len(old)
 
 
-@dataclass(slots=True)
-class AuditExporterServices:
+class AuditExporterServices(Struct):
     """`writer` is asked for each round: it may not be known from the start, and is None until then."""
 
     writer: Callable[[], AuditWriter | None]

@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable
-from dataclasses import dataclass, field
 from typing import NamedTuple
+
+from msgspec import Struct, field
 
 from object_store.errors import ObjectMissing
 from object_store.store import ObjectStore
@@ -38,8 +39,7 @@ class AuditKey(NamedTuple):
     end: int
 
 
-@dataclass(frozen=True, slots=True)
-class AuditProblem:
+class AuditProblem(Struct, frozen=True):
     """An unreadable part of the audit: a file (`key`), or positions [first, end) that no file holds."""
 
     key: str
@@ -51,8 +51,7 @@ class AuditProblem:
     end: int
 
 
-@dataclass(slots=True)
-class ExportedAudit:
+class ExportedAudit(Struct):
     """All events of a cluster in the object store, by source, incarnation, scope and position, without copies."""
 
     events: list[AuditEvent] = field(default_factory=list)

@@ -6,7 +6,8 @@ import asyncio
 import logging
 import random
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from common.backoff import SLIGHT, Backoff
 from common.errors import OutcomeUnknown, ProtocolError
@@ -23,8 +24,7 @@ OF_ONE = (OutcomeUnknown, ProtocolError, ValueError)
 """Errors of one export rather than of the store; the others are exported all the same."""
 
 
-@dataclass(slots=True)
-class ExportTrouble:
+class ExportTrouble(Struct):
     """`since_ms` is wall time, 0 while exports succeed."""
 
     since_ms: int = 0

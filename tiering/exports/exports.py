@@ -12,9 +12,10 @@ import asyncio
 import logging
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
-from dataclasses import dataclass
 from itertools import islice
 from typing import NamedTuple, Protocol, TypeVar
+
+from msgspec import Struct
 
 from common.ports import Clock
 from object_store.errors import ObjectExists, ObjectMissing
@@ -196,8 +197,7 @@ class ExportWriter:
                     await self._store.delete([info.key async for info in self._store.list(prefix)])
 
 
-@dataclass(slots=True)
-class ExporterServices:
+class ExporterServices(Struct):
     """`writer` is asked for each round: it may not be known from the start, and is None until then."""
 
     writer: Callable[[], ExportWriter | None]

@@ -6,7 +6,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from common.backoff import Backoff
 from common.errors import OutcomeUnknown, ProtocolError
@@ -21,8 +22,7 @@ from tiering.shard.tier_shard import PartitionId
 _log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class PublisherLimits:
+class PublisherLimits(Struct, frozen=True):
     """`interval_s`: the minimum between two versions of one partition. `parallel`: concurrent writes."""
 
     interval_s: float = 1.0

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NamedTuple
+
+from msgspec import Struct, field
 
 from object_store.errors import ObjectMissing
 from object_store.store import ObjectStore
@@ -64,8 +66,7 @@ class FoundPartition:
         return max([self.manifest.head.leader_epoch, 0, *epochs])
 
 
-@dataclass(slots=True)
-class FoundTopic:
+class FoundTopic(Struct):
     """One incarnation of a topic."""
 
     name: str

@@ -10,7 +10,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from broker.broker_link import BrokerLink
 from broker.coordination.groups.key_store import KeyStore
@@ -36,8 +37,7 @@ Done = list[tuple[int, int]]
 """Partitions that are ready, with their leader epochs."""
 
 
-@dataclass(frozen=True, slots=True)
-class KeyMovesConfig:
+class KeyMovesConfig(Struct, frozen=True):
     """Seconds, counts and bytes. `retry_s`: the pause when something could not be done yet, else `round_s`."""
 
     round_s: float = 0.5

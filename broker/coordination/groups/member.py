@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from broker.coordination.groups.values import GroupMetadata, JoinRequest, MemberMetadata
 from broker.coordination.shard import Ticket
@@ -10,8 +10,7 @@ from broker.coordination.shard import Ticket
 MEMBER_BYTES = 64  # of a member in a record: lengths, timeouts, and an assignment of one partition
 
 
-@dataclass(slots=True)
-class Member:
+class Member(Struct):
     """Changed by its group, which counts what its members have in common."""
 
     member_id: str

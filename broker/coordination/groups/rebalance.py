@@ -6,9 +6,10 @@ The rules are Apache Kafka's (KIP-62 rebalance timeout, KIP-134 initial delay, K
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import NamedTuple
+
+from msgspec import Struct, field
 
 from broker.coordination.groups.classic_group import ClassicGroup
 from broker.coordination.groups.config import GroupConfig
@@ -40,8 +41,7 @@ class TimerKey(NamedTuple):
     member_id: str = ""
 
 
-@dataclass(slots=True)
-class Effects:
+class Effects(Struct):
     """What a step has yielded so far, in order."""
 
     records: list[CoordinatorRecord] = field(default_factory=list)

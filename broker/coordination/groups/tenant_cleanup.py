@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from broker.coordination.groups.coordinator import GroupCoordinator
 from common.errors import MalformedFrame, OutcomeUnknown, ProtocolError
@@ -25,8 +26,7 @@ log = logging.getLogger(__name__)
 VERSION = 0
 
 
-@dataclass(frozen=True, slots=True)
-class CleanupConfig:
+class CleanupConfig(Struct, frozen=True):
     """`groups_at_once`: removed from a shard in one decision."""
 
     round_s: float = 0.5

@@ -11,9 +11,9 @@ import asyncio
 import random
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import msgspec
+from msgspec import Struct
 
 from broker.broker_link import BrokerLink
 from broker.coordination.internal_topics import Ensure
@@ -49,8 +49,7 @@ _NOT_TAKEN = (ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.THROTTLING_QUOTA
 """Refusals that say for certain that nothing was written."""
 
 
-@dataclass(frozen=True, slots=True)
-class TierClientLimits:
+class TierClientLimits(Struct, frozen=True):
     """Seconds. `waiting_max` bounds the calls of this broker that have no answer yet."""
 
     timeout_s: float = 30.0

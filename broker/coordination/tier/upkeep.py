@@ -11,8 +11,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
 from itertools import chain
+
+from msgspec import Struct, field
 
 from broker.coordination.tier.client import TierClient
 from broker.coordination.tier.coordinator import TierCoordinator
@@ -37,8 +38,7 @@ _PUT_OFF = (StoreError, ManifestContested, Deposed, ProtocolError, OutcomeUnknow
 """What one partition's upkeep may fail with; the others go on."""
 
 
-@dataclass(frozen=True, slots=True)
-class UpkeepConfig:
+class UpkeepConfig(Struct, frozen=True):
     """`delete_delay_ms`: how long the objects of a deleted topic stay."""
 
     delete_delay_ms: int = 24 * 3_600_000
