@@ -37,7 +37,7 @@ before = during = lambda job: None
 {moment}
 
 def command():
-    with spark_job.spark_job("test", spark_job.SessionOptions("local[1]"), as_json=False) as job:
+    with spark_job.spark_job("test", spark_job.SparkOptions(master="local[1]")) as job:
         before(job)
         job.spark
         during(job)

@@ -13,12 +13,12 @@ from py4j.protocol import Py4JNetworkError
 from object_store.errors import StoreUnavailable
 from tidelog.spark_jobs import spark_job
 from tidelog.spark_jobs.python_workers import end_python_workers
-from tidelog.spark_jobs.spark_job import SessionOptions
+from tidelog.spark_jobs.spark_job import SparkOptions
 
 JOB = """
 import os
 from pathlib import Path
-from tidelog.spark_jobs.spark_job import SessionOptions, spark_job
+from tidelog.spark_jobs.spark_job import SparkOptions, spark_job
 
 def alive(number):
     '''Also not as a process that has ended and whose parent has yet to ask.'''
@@ -32,7 +32,7 @@ def pid(batches):
     for batch in batches:
         yield pyarrow.RecordBatch.from_pydict({"id": [os.getpid()]})
 
-with spark_job("test", SessionOptions("local[2]"), as_json=False) as job:
+with spark_job("test", SparkOptions(master="local[2]")) as job:
     spark = job.spark
     numbers = spark.range(2, numPartitions=2)
     workers = {row["id"] for row in numbers.mapInArrow(pid, numbers.schema).collect()}
@@ -68,7 +68,7 @@ class Session:
 
 def job_that_fails() -> None:
     """It has a session by then."""
-    with pytest.raises(typer.Exit), spark_job.spark_job("test", SessionOptions(), as_json=False) as job:
+    with pytest.raises(typer.Exit), spark_job.spark_job("test", SparkOptions()) as job:
         raise StoreUnavailable("file:///x", "get", "key", f"it is down, says {job.spark}")
 
 

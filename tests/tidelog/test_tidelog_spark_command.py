@@ -23,7 +23,7 @@ from tests.prepared_command import prepared
 from tests.spark_offload.tier_builder import NOW, TierBuilder, batch
 from tidelog.spark_jobs import spark_job
 from tidelog.spark_jobs.job_progress import LineProgress, amount, open_progress
-from tidelog.spark_jobs.spark_job import SessionOptions, SparkJob, choice, open_session
+from tidelog.spark_jobs.spark_job import SparkJob, SparkOptions, open_session
 from tiering.manifests.manifest import DamagedManifest
 
 
@@ -178,7 +178,7 @@ def ended(capsys: pytest.CaptureFixture[str], body: Any) -> tuple[int, str]:
     """Exit code and words of a job whose block is `body`."""
     with (
         pytest.raises(typer.Exit) as exit_,
-        spark_job.spark_job("test", SessionOptions(), as_json=False) as job,
+        spark_job.spark_job("test", SparkOptions()) as job,
     ):
         body(job)
     return exit_.value.exit_code, capsys.readouterr().err
@@ -196,7 +196,7 @@ def test_errors_have_their_exit_codes(capsys: pytest.CaptureFixture[str]) -> Non
     code, said = ended(capsys, raising(StoreUnavailable("file:///x", "get", "key", "it is down")))
     assert (code, "it is down" in said) == (1, True)
     assert ended(capsys, raising(KeyboardInterrupt())) == (130, "tidelog: interrupted\n")
-    with pytest.raises(ZeroDivisionError), spark_job.spark_job("test", SessionOptions(), as_json=False):
+    with pytest.raises(ZeroDivisionError), spark_job.spark_job("test", SparkOptions()):
         raise ZeroDivisionError  # a fault of the program is shown as it is
 
 
@@ -244,7 +244,7 @@ def test_a_report_with_problems_ends_with_1(capsys: pytest.CaptureFixture[str], 
     report = Report(problems=[Problem("damaged", "wrong CRC", "words", 3, 17, "a/b", 61)])
     with (
         pytest.raises(typer.Exit) as exit_,
-        spark_job.spark_job("t", SessionOptions(), as_json=as_json) as job,
+        spark_job.spark_job("t", SparkOptions(as_json=as_json)) as job,
     ):
         job.show(report)
     assert exit_.value.exit_code == 1
@@ -257,19 +257,19 @@ def test_a_report_with_problems_ends_with_1(capsys: pytest.CaptureFixture[str], 
 
 
 def test_a_report_without_problems_ends_with_0(capsys: pytest.CaptureFixture[str]) -> None:
-    with spark_job.spark_job("test", SessionOptions(), as_json=True) as job:
+    with spark_job.spark_job("test", SparkOptions(as_json=True)) as job:
         job.show(Report())
     assert json.loads(capsys.readouterr().out) == {"failed": False, "problems": []}
 
 
 def test_the_choice_of_partitions() -> None:
-    options = JobOptions(**choice("file:///t", ["a,b", "c"], "cluster", "tenant", "", "0-2"))
+    options = JobOptions(**SparkOptions("cluster", "tenant").choice("file:///t", ["a,b", "c"], "0-2"))
     assert options.topics == ("a", "b", "c")
     assert options.source_options({"pushdown": "true"}) == {
         "tier": "file:///t", "clusterId": "cluster", "tenant": "tenant", "partitions": "0-2", "topic": "a,b,c",
         "pushdown": "true",
     }  # fmt: skip
-    everything = JobOptions(**choice("file:///t", None)).reading()
+    everything = JobOptions(**SparkOptions().choice("file:///t", None)).reading()
     assert everything.topic_pattern == ".*"
     with pytest.raises(OptionError):
         JobOptions(tier="").reading()

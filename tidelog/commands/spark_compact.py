@@ -6,21 +6,7 @@ from typing import Annotated
 
 import typer
 
-from tidelog.output import Json
-from tidelog.spark_jobs.spark_job import (
-    ClusterId,
-    Conf,
-    Master,
-    Partitions,
-    SessionOptions,
-    Tenant,
-    Tier,
-    TopicId,
-    Topics,
-    Verbose,
-    choice,
-    spark_job,
-)
+from tidelog.spark_jobs.spark_job import Partitions, SparkOptions, Tier, Topics, spark_job
 
 
 def compact(
@@ -40,23 +26,18 @@ def compact(
         bool, typer.Option("--assume-compacted", help="Also topics that the exported metadata does not call so.")
     ] = False,
     wait: Annotated[float, typer.Option(min=1, help="Seconds for leaders to decide.")] = 300,
-    cluster_id: ClusterId = "",
-    tenant: Tenant = "",
-    topic_id: TopicId = "",
-    master: Master = None,
-    conf: Conf = None,
-    verbose: Verbose = False,
-    as_json: Json = False,
+    *,
+    spark: SparkOptions,
 ) -> None:
     """Leave the newest record of each key in the tier of compacted topics; without --topic, of all of them.
 
     Exit code 1 when a partition could not be read, or its leader refused: nothing of it is changed then.
     """
-    with spark_job("compact", SessionOptions(master, conf or (), verbose), as_json=as_json) as job:
+    with spark_job("compact", spark) as job:
         from spark_offload.compaction.job import CompactionOptions, make_plan, run  # noqa: PLC0415  heavy, as all of Spark
 
         options = CompactionOptions(
-            **choice(tier, topic, cluster_id, tenant, topic_id, partitions),
+            **spark.choice(tier, topic, partitions),
             min_dirty_ratio=min_dirty_ratio,
             delete_retention_ms=delete_retention_ms,
             min_compaction_lag_ms=min_compaction_lag_ms,

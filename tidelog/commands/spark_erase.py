@@ -9,22 +9,8 @@ from typing import Annotated
 
 import typer
 
-from tidelog.output import EXIT_USAGE, Json, fail
-from tidelog.spark_jobs.spark_job import (
-    ClusterId,
-    Conf,
-    Master,
-    OneTopic,
-    Partitions,
-    SessionOptions,
-    Tenant,
-    Tier,
-    TopicId,
-    Verbose,
-    choice,
-    look,
-    spark_job,
-)
+from tidelog.output import EXIT_USAGE, fail
+from tidelog.spark_jobs.spark_job import OneTopic, Partitions, SparkOptions, Tier, look, spark_job
 
 
 def erase(
@@ -36,19 +22,14 @@ def erase(
     partitions: Partitions = "",
     wait: Annotated[float, typer.Option(min=1, help="Seconds for leaders to tier and to decide.")] = 600,
     wait_gone: Annotated[float, typer.Option(min=0, help="Seconds for replaced objects to go.")] = 180,
-    cluster_id: ClusterId = "",
-    tenant: Tenant = "",
-    topic_id: TopicId = "",
-    master: Master = None,
-    conf: Conf = None,
-    verbose: Verbose = False,
-    as_json: Json = False,
+    *,
+    spark: SparkOptions,
 ) -> None:
     """Erase all records with these keys that were acknowledged before the command began, and prove that they are gone.
 
     Exit code 1 unless it is proven. Objects that are no part of the topic any more and still hold records are named.
     """
-    with spark_job("erase", SessionOptions(master, conf or (), verbose), as_json=as_json) as job:
+    with spark_job("erase", spark) as job:
         from spark_offload.erasure.job import ErasureOptions, run  # noqa: PLC0415  heavy, as all of Spark
         from spark_offload.erasure.key_digests import SECRET_BYTES, ErasureKeys  # noqa: PLC0415
         from spark_offload.erasure.key_file import LINE_BYTES_MAX, read_keys  # noqa: PLC0415
@@ -61,7 +42,7 @@ def erase(
         except OSError as error:
             fail(f"the key file cannot be read: {error.strerror}", EXIT_USAGE)
         options = ErasureOptions(
-            **choice(tier, [topic], cluster_id, tenant, topic_id, partitions),
+            **spark.choice(tier, [topic], partitions),
             keys=keys,
             seed=os.urandom(16),
             prove_only=prove,

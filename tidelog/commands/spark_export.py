@@ -9,22 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tidelog.output import EXIT_USAGE, Json, fail
-from tidelog.spark_jobs.spark_job import (
-    ClusterId,
-    Conf,
-    Master,
-    Partitions,
-    SessionOptions,
-    Tenant,
-    Tier,
-    TopicId,
-    Topics,
-    Verbose,
-    choice,
-    look,
-    spark_job,
-)
+from tidelog.output import EXIT_USAGE, fail
+from tidelog.spark_jobs.spark_job import Partitions, SparkOptions, Tier, Topics, look, pairs, spark_job
 
 if TYPE_CHECKING:
     from spark_offload.export.table_columns import ValueFormat
@@ -63,31 +49,26 @@ def export(
     orphan_hours: Annotated[
         int, typer.Option(min=0, help="Remove files that no commit names at this age; 0 for never.")
     ] = 24,
-    cluster_id: ClusterId = "",
-    tenant: Tenant = "",
-    topic_id: TopicId = "",
-    master: Master = None,
-    conf: Conf = None,
-    verbose: Verbose = False,
-    as_json: Json = False,
+    *,
+    spark: SparkOptions,
 ) -> None:
     """Bring what is new in topics into a table: one commit, each committed record exactly once.
 
     Exit code 1 when something could not be read or another run was faster: what is missing comes with the next run.
     """
-    with spark_job("export", SessionOptions(master, conf or (), verbose), as_json=as_json) as job:
+    with spark_job("export", spark) as job:
         if to == "iceberg" and importlib.util.find_spec("pyiceberg") is None:
             fail("pyiceberg is missing: run `make install-spark` in the checkout")
         from spark_offload.export.job import open_table, run  # noqa: PLC0415  heavy, as all of Spark
         from spark_offload.export.options import ExportOptions  # noqa: PLC0415
 
         options = ExportOptions(
-            **choice(tier, topic, cluster_id, tenant, topic_id, partitions),
+            **spark.choice(tier, topic, partitions),
             to=to,
             output=output,
             table=table,
             catalog=catalog,
-            catalog_properties=_pairs("--catalog-property", catalog_property),
+            catalog_properties=pairs("--catalog-property", catalog_property),
             catalog_file=str(catalog_file.absolute()) if catalog_file is not None else "",
             values=_values(value_format, value_schema, confluent_header, schema_id),
             include_headers=headers,
@@ -108,7 +89,7 @@ def _values(name: str, schema: Path | None, header: bool, by_id: Sequence[str] |
     from spark_offload.export.table_columns import ValueFormat  # noqa: PLC0415  after the check for what it needs
 
     schemas = []
-    for number, file in _pairs("--schema-id", by_id):
+    for number, file in pairs("--schema-id", by_id):
         if not (number.isascii() and number.isdigit()) or int(number) >= 1 << 32:
             fail(f"--schema-id takes ID=FILE, not {number}={file}", EXIT_USAGE)
         schemas.append((int(number), _text(Path(file))))
@@ -123,13 +104,3 @@ def _text(path: Path) -> str:
         return path.read_text()
     except (OSError, UnicodeDecodeError) as error:
         fail(f"{path} cannot be read: {error}", EXIT_USAGE)
-
-
-def _pairs(option: str, texts: Sequence[str] | None) -> tuple[tuple[str, str], ...]:
-    found = []
-    for text in texts or ():
-        name, equals, value = text.partition("=")
-        if not name or not equals:
-            fail(f"{option} takes NAME=VALUE, not {text!r}", EXIT_USAGE)
-        found.append((name, value))
-    return tuple(found)

@@ -12,22 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tidelog.moments import milliseconds
-from tidelog.output import EXIT_USAGE, Json, fail, show
-from tidelog.spark_jobs.spark_job import (
-    ClusterId,
-    Conf,
-    Master,
-    Partitions,
-    SessionOptions,
-    Tenant,
-    Tier,
-    TopicId,
-    Topics,
-    Verbose,
-    choice,
-    look,
-    spark_job,
-)
+from tidelog.output import EXIT_USAGE, fail, show
+from tidelog.spark_jobs.spark_job import Partitions, SparkOptions, Tier, Topics, look, spark_job
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row, SparkSession
@@ -51,13 +37,8 @@ def read(
     committed: Annotated[bool, typer.Option("--committed", help="Without aborted transactions.")] = False,
     limit: Annotated[int | None, typer.Option(min=1, help="At most this many.")] = None,
     count: Annotated[bool, typer.Option("--count", help="How many there are in each partition.")] = False,
-    cluster_id: ClusterId = "",
-    tenant: Tenant = "",
-    topic_id: TopicId = "",
-    master: Master = None,
-    conf: Conf = None,
-    verbose: Verbose = False,
-    as_json: Json = False,
+    *,
+    spark: SparkOptions,
 ) -> None:
     """Print records in order of partition and offset, with --json one JSON object a line; or count them."""
     if key is not None and key_hex is not None:
@@ -69,17 +50,17 @@ def read(
     )
     source = {"pushdown": "true", "isolation": "read_committed" if committed else "read_uncommitted"}
     source |= {"includeHeaders": "true"} if headers and not count else {}
-    with spark_job("read", SessionOptions(master, conf or (), verbose), as_json=as_json) as job:
+    with spark_job("read", spark) as job:
         from spark_offload.running.job import JobOptions  # noqa: PLC0415  heavy, as all of Spark
 
-        options = JobOptions(**choice(tier, topic, cluster_id, tenant, topic_id, partitions))
+        options = JobOptions(**spark.choice(tier, topic, partitions))
         look(options, source)
         columns = _columns(count=count, key=wanted is not None, headers=headers)
         found = filtered(table(job.spark, options, source, columns), from_offset, until_offset, moments, wanted)
         if count:
-            _show_counts(found, as_json)
+            _show_counts(found, spark.as_json)
         else:
-            _show_records(found, limit, as_json)
+            _show_records(found, limit, spark.as_json)
 
 
 def table(spark: SparkSession, options: JobOptions, source: dict[str, str], columns: str) -> DataFrame:

@@ -12,21 +12,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tidelog.admin.admin_client import ClusterOptions, CommandConfig, admin_client
-from tidelog.output import EXIT_USAGE, Json, fail
-from tidelog.spark_jobs.spark_job import (
-    ClusterId,
-    Conf,
-    Master,
-    Partitions,
-    SessionOptions,
-    Tenant,
-    Tier,
-    TopicId,
-    Topics,
-    Verbose,
-    choice,
-    spark_job,
-)
+from tidelog.output import EXIT_USAGE, fail
+from tidelog.spark_jobs.spark_job import Partitions, SparkOptions, Tier, Topics, spark_job
 
 if TYPE_CHECKING:
     from spark_offload.verification.comparing import KeyTables
@@ -54,19 +41,14 @@ def verify(
         typer.Option("--bootstrap", help="Ask these brokers too what the tier should hold.", metavar="HOST:PORT,..."),
     ] = None,
     command_config: CommandConfig = None,
-    cluster_id: ClusterId = "",
-    tenant: Tenant = "",
-    topic_id: TopicId = "",
-    master: Master = None,
-    conf: Conf = None,
-    verbose: Verbose = False,
-    as_json: Json = False,
+    *,
+    spark: SparkOptions,
 ) -> None:
     """Check every offset, batch, index, transaction and object of the tier. Exit code 1 when something is damaged."""
-    with spark_job("verify", SessionOptions(master, conf or (), verbose), as_json=as_json) as job:
+    with spark_job("verify", spark) as job:
         from spark_offload.verification.job import VerifyOptions, look_at_bucket, run  # noqa: PLC0415  heavy, as all of Spark
 
-        chosen = choice(tier, topic, cluster_id, tenant, topic_id, partitions)
+        chosen = spark.choice(tier, topic, partitions)
         options = VerifyOptions(
             **chosen, deep=deep, ledger=_ledger(ledger), keep_keys=keys is not None, known_keys=_known_keys(keys)
         )

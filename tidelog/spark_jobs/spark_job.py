@@ -1,8 +1,8 @@
 """A Spark job as a command runs it: options of all of them, the session, bars for people, exit codes.
 
-    with spark_job("compact", session, as_json=as_json) as job:
+    with spark_job("compact", spark) as job:
         from spark_offload.compaction.job import CompactionOptions, run
-        options = CompactionOptions(**choice(tier, topic, …), …)
+        options = CompactionOptions(**spark.choice(tier, topic, partitions), …)
         job.show(run(job.spark, options, job.progress))
 
 Exit codes: 0 when all is well, 1 when the job failed or found damage, 2 for what cannot be meant, 130 when interrupted.
@@ -24,7 +24,7 @@ import typer
 
 from object_store.errors import NoStore, StoreError
 from object_store.uri import InvalidStoreUri
-from tidelog.output import EXIT_FAILED, EXIT_USAGE, fail
+from tidelog.output import EXIT_FAILED, EXIT_USAGE, Json, fail
 from tidelog.spark_jobs.interruption import Interruption
 from tidelog.spark_jobs.python_workers import end_python_workers
 from tiering.manifests.manifest import DamagedManifest
@@ -52,38 +52,51 @@ NEEDED = ("pyspark", "pyarrow", "numpy")
 
 
 @dataclass(frozen=True, slots=True)
-class SessionOptions:
-    """`conf`: NAME=VALUE each. Without `master` all cores of this machine are used, or what spark-submit says; its log
-    settings then count in place of `verbose`."""
+class SparkOptions:
+    """What every job may be given. Without `master` all cores of this machine are used, or what spark-submit says; its
+    log settings then count in place of `verbose`."""
 
-    master: str | None = None
-    conf: Sequence[str] = ()
-    verbose: bool = False
+    cluster_id: ClusterId = ""
+    tenant: Tenant = ""
+    topic_id: TopicId = ""
+    master: Master = None
+    conf: Conf = None
+    verbose: Verbose = False
+    as_json: Json = False
 
-    def settings(self) -> dict[str, str]:
-        """Ends the command when one is not NAME=VALUE."""
-        found = {}
-        for one in self.conf:
-            name, equals, value = one.partition("=")
-            if not name or not equals:
-                fail(f"--conf takes NAME=VALUE, not {one!r}", EXIT_USAGE)
-            found[name] = value
-        return found
+    def choice(self, tier: str, topics: Sequence[str] | None, partitions: str = "") -> dict[str, Any]:
+        """The fields that all `JobOptions` have, for `Options(**spark.choice(…), …)`."""
+        return {
+            "tier": tier,
+            "topics": tuple(name for text in topics or () for name in text.split(",") if name),
+            "cluster_id": self.cluster_id,
+            "tenant": self.tenant,
+            "topic_id": self.topic_id,
+            "partitions": partitions,
+        }
+
+
+def pairs(option: str, texts: Sequence[str] | None) -> tuple[tuple[str, str], ...]:
+    """Name and value of each NAME=VALUE that `option` was given. Ends the command when one is no such text."""
+    found = []
+    for text in texts or ():
+        name, equals, value = text.partition("=")
+        if not name or not equals:
+            fail(f"{option} takes NAME=VALUE, not {text!r}", EXIT_USAGE)
+        found.append((name, value))
+    return tuple(found)
 
 
 class SparkJob:
     """One run of a job: makes the session when it is first asked for, and prints the report."""
 
-    def __init__(
-        self, name: str, session: SessionOptions, progress: Progress, interruption: Interruption, *, as_json: bool
-    ) -> None:
+    def __init__(self, name: str, options: SparkOptions, progress: Progress, interruption: Interruption) -> None:
         self.name = name
         self.progress = progress
         self.failed = False
-        self._options = session
-        self._settings = session.settings()
+        self._options = options
+        self._settings = dict(pairs("--conf", options.conf))
         self._interruption = interruption
-        self._as_json = as_json
         self._session: SparkSession | None = None
 
     @property
@@ -99,7 +112,7 @@ class SparkJob:
     def show(self, report: Report) -> None:
         """Print it; a report of failure makes the command end with 1."""
         self.failed = self.failed or report.failed
-        if self._as_json:
+        if self._options.as_json:
             print(json.dumps(report.as_json()))
             return
         for line in report.lines():
@@ -114,7 +127,7 @@ class SparkJob:
 
 
 @contextmanager
-def spark_job(name: str, session: SessionOptions, *, as_json: bool) -> Iterator[SparkJob]:
+def spark_job(name: str, options: SparkOptions) -> Iterator[SparkJob]:
     """The block runs one job; what goes wrong in it ends the command with one line and the right exit code."""
     missing = [module for module in NEEDED if importlib.util.find_spec(module) is None]
     if missing:
@@ -125,7 +138,7 @@ def spark_job(name: str, session: SessionOptions, *, as_json: bool) -> Iterator[
         failure: BaseException | None = None
         try:
             with open_progress() as progress:
-                job = SparkJob(name, session, progress, interruption, as_json=as_json)
+                job = SparkJob(name, options, progress, interruption)
                 try:
                     yield job
                 except BaseException as error:
@@ -253,25 +266,6 @@ def look(
     reading = options.reading(source)
     with BlockingStore(options.tier) as store:
         return store.wait(lambda: Catalog(store.store, reading, passes_over_damage=passes_over_damage).contents())
-
-
-def choice(
-    tier: str,
-    topics: Sequence[str] | None,
-    cluster_id: str = "",
-    tenant: str = "",
-    topic_id: str = "",
-    partitions: str = "",
-) -> dict[str, Any]:
-    """The fields that all `JobOptions` have, for `Options(**choice(…), …)`."""
-    return {
-        "tier": tier,
-        "topics": tuple(name for text in topics or () for name in text.split(",") if name),
-        "cluster_id": cluster_id,
-        "tenant": tenant,
-        "topic_id": topic_id,
-        "partitions": partitions,
-    }
 
 
 def _in_words_of_commands(text: str) -> str:
