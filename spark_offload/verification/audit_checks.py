@@ -25,11 +25,11 @@ def check_trail(trail: ExportedAudit, findings: Findings) -> None:
     place = Place("", -1)
     findings.checks(Check.AUDIT, len(trail.events))
     for problem in trail.problems:
-        findings.fail(Check.AUDIT, Place("", -1, problem.key).problem(Check.AUDIT, problem.reason))
+        findings.fail(Check.AUDIT, Place("", -1, problem.key), problem.reason)
     for event in trail.events:
         if event.event == AuditKind.EVENTS_LOST:
             text = f"node {event.node} says that events were lost: {event.cause or event.after}"
-            findings.notices.append(place.problem(Check.AUDIT, text))
+            findings.notice(Check.AUDIT, place, text)
 
 
 def explained_by(trail: ExportedAudit, partition: PartitionFound) -> set[SegmentId]:
@@ -76,17 +76,14 @@ def _check_state(shown: TierHistory, newest: TierHistory, manifest: Manifest, pl
         is_due = known.state == SegmentState.COPY_FINISHED and known.end_offset > head.log_start_offset
         if is_due and identity not in named and identity in newest.segments and not head.dropped_ms:
             text = f"the manifest does not name segment [{identity.base_offset}, {known.end_offset}) {identity.uuid}"
-            problem = place.problem(
-                Check.TIER_STATE, f"{text}, which the tier's state has", offset=identity.base_offset
-            )
-            findings.fail(Check.TIER_STATE, problem)
+            findings.fail(Check.TIER_STATE, place, f"{text}, which the tier's state has", offset=identity.base_offset)
     first = min((identity.base_offset for identity in shown.seen), default=-1)
     is_whole = is_known and first >= 0
     for identity, segment in named.items():
         reason = _segment_complaint(shown, identity, segment, is_whole=is_whole and identity.base_offset > first)
         if reason:
             text = f"segment [{segment.base_offset}, {segment.end_offset}) {segment.uuid}: {reason}"
-            findings.fail(Check.TIER_STATE, place.problem(Check.TIER_STATE, text, offset=segment.base_offset))
+            findings.fail(Check.TIER_STATE, place, text, offset=segment.base_offset)
 
 
 def _segment_complaint(shown: TierHistory, identity: SegmentId, segment: TieredSegment, *, is_whole: bool) -> str:
@@ -121,7 +118,7 @@ def _check_stale(settled: TierHistory, manifest: Manifest, place: Place, finding
     if late or settled.log_start > head.log_start_offset:
         text = f"the manifest shows offset {head.tier_state_offset} of the tier's state, and {len(late)} segments came "
         text += f"since; its log start is {head.log_start_offset}, that of the state {settled.log_start}"
-        findings.fail(Check.MANIFEST_STALE, place.problem(Check.MANIFEST_STALE, text))
+        findings.fail(Check.MANIFEST_STALE, place, text)
 
 
 def _check_log_start(
@@ -133,11 +130,10 @@ def _check_log_start(
         return
     if shown.log_start >= 0 and start > shown.log_start:
         text = f"the log start is {start}, and no event of the audit moved it there from {shown.log_start}"
-        findings.fail(Check.LOG_START, place.problem(Check.LOG_START, text, offset=start))
+        findings.fail(Check.LOG_START, place, text, offset=start)
     elif shown.log_start < 0:
         why = "the audit does not reach back to it" if trail.events else "there is no audit"
-        text = f"whether the log start may be {start} cannot be known: {why}"
-        findings.notices.append(place.problem(Check.LOG_START, text))
+        findings.notice(Check.LOG_START, place, f"whether the log start may be {start} cannot be known: {why}")
 
 
 def _check_move(
@@ -149,7 +145,7 @@ def _check_move(
     if move.cause not in CAUSES:
         text = f"{move.actor} moved the log start from {move.before} to {move.after}; "
         text += f"{move.cause or 'nothing'} is no reason for that"
-        findings.fail(Check.LOG_START, place.problem(Check.LOG_START, text, offset=move.after))
+        findings.fail(Check.LOG_START, place, text, offset=move.after)
         return
     if move.cause != RETENTION_TIME or retention_ms is None:
         return
@@ -160,8 +156,7 @@ def _check_move(
                 if segment.max_timestamp >= 0 and (retention_ms < 0 or due > move.wall_ms + _CHANGED_AT_ONCE_MS):
                     text = f"offsets {segment.base_offset} to {segment.end_offset - 1} were deleted by retention.ms, "
                     text += f"which is {retention_ms}, before their time"
-                    problem = place.problem(Check.LOG_START, text, offset=segment.base_offset)
-                    findings.fail(Check.LOG_START, problem)
+                    findings.fail(Check.LOG_START, place, text, offset=segment.base_offset)
                     return
 
 

@@ -53,12 +53,11 @@ class _BatchChecks:
             return
         row = int(rows[0])
         values = {name: int(self._headers.column(name)[row]) for name in self._headers.fields.dtype.names or ()}
-        text = reason.format(**values, last_offset=int(self._last[row]), at=int(self._headers.at[row]))
+        at = int(self._headers.at[row])
+        text = reason.format(**values, last_offset=int(self._last[row]), at=at)
         more = f"; so are {len(rows) - 1} more batches here" if len(rows) > 1 else ""
-        problem = self._place.problem(
-            check, text + more, offset=max(values["base_offset"], -1), position=int(self._headers.at[row])
-        )
-        self._findings.fail(check, problem, len(rows) - 1)
+        offset = max(values["base_offset"], -1)
+        self._findings.fail(check, self._place, text + more, offset=offset, position=at, more=len(rows) - 1)
 
     def alone(self) -> None:
         headers = self._headers

@@ -93,13 +93,23 @@ class Findings:
         """`count` more things were looked at."""
         self.checked[check] = self.checked.get(check, 0) + count
 
-    def fail(self, check: Check, problem: Problem, more: int = 0) -> None:
+    def fail(
+        self, check: Check, place: Place, reason: str, *, offset: int = -1, position: int = -1, more: int = 0
+    ) -> None:
         """One that is not as it should be; `more` of the same kind are counted with it."""
-        self.failed[check] = self.failed.get(check, 0) + 1 + more
-        place = (check, problem.topic, problem.partition, problem.key)
+        self.add(place.problem(check, reason, offset, position), more)
+
+    def add(self, problem: Problem, more: int = 0) -> None:
+        """A problem that is at hand already, as `fail` makes one."""
+        self.failed[problem.what] = self.failed.get(problem.what, 0) + 1 + more
+        place = (problem.what, problem.topic, problem.partition, problem.key)
         listed = self._listed[place] = self._listed.get(place, 0) + 1
         if listed <= PROBLEMS_PER_CHECK_MAX:
             self.problems.append(problem)
+
+    def notice(self, check: Check, place: Place, reason: str) -> None:
+        """Something that is no damage, and worth knowing."""
+        self.notices.append(place.problem(check, reason))
 
     def take(self, other: Findings) -> None:
         """Add what another piece of work found."""
@@ -119,5 +129,5 @@ class Place:
     partition: int
     key: str = ""
 
-    def problem(self, check: Check, reason: str, *, offset: int = -1, position: int = -1) -> Problem:
+    def problem(self, check: Check, reason: str, offset: int = -1, position: int = -1) -> Problem:
         return Problem(check, reason, self.topic, self.partition, offset, self.key, position)

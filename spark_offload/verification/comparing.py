@@ -151,8 +151,7 @@ def compare_keys(
             row = int(bad[0])
             more = f"; so it is with {len(bad) - 1} more keys" if len(bad) > 1 else ""
             text = f"the key with the hash {int(before.key_hash[row]):016x}: {words}{more}"
-            problem = place.problem(Check.KEYS, text, offset=int(before.offset[row]))
-            findings.fail(Check.KEYS, problem, len(bad) - 1)
+            findings.fail(Check.KEYS, place, text, offset=int(before.offset[row]), more=len(bad) - 1)
 
 
 _KEYS = pa.schema(
@@ -277,7 +276,5 @@ def judge_writes(
         ledger.lost += count
         if count:
             more = f"; so are {count - 1} more" if count > 1 else ""
-            problem = place.problem(
-                Check.LEDGER, f"an acknowledged write is not there{more}", offset=int(lost.offset[0])
-            )
-            findings.fail(Check.LEDGER, problem, count - 1)
+            text = f"an acknowledged write is not there{more}"
+            findings.fail(Check.LEDGER, place, text, offset=int(lost.offset[0]), more=count - 1)

@@ -94,8 +94,8 @@ def check_time_index(headers: Headers, times: TimeEntries, place: Place, found: 
         row = int(hidden[0])
         words = f"an entry of offset {int(times.offset[following[row]])} says that nothing up to it is newer than "
         words += f"{int(limit[row])}, and a batch has {int(largest[row])}"
-        problem = place.problem(Check.TIME_INDEX, words, offset=int(base[row]), position=int(headers.at[row]))
-        found.fail(Check.TIME_INDEX, problem, len(hidden) - 1)
+        offset, position = int(base[row]), int(headers.at[row])
+        found.fail(Check.TIME_INDEX, place, words, offset=offset, position=position, more=len(hidden) - 1)
     mine = (times.offset >= base[0]) & (times.offset <= last[-1])
     found.checks(Check.TIME_INDEX, int(mine.sum()))
     row_of = np.searchsorted(last, times.offset, side="left")
@@ -127,4 +127,4 @@ def _fail(
     row = int(rows[0])
     at = -1 if position is None else int(position[row])
     more = f"; so do {len(rows) - 1} more" if len(rows) > 1 else ""
-    found.fail(check, place.problem(check, f"entry {words}{more}", offset=int(offset[row]), position=at), len(rows) - 1)
+    found.fail(check, place, f"entry {words}{more}", offset=int(offset[row]), position=at, more=len(rows) - 1)

@@ -24,13 +24,12 @@ def check_partition(root: TierRoot, partition: PartitionFound, now_ms: int, find
     findings.checks(Check.MANIFEST)
     manifest = partition.found.manifest
     if partition.found.trouble:
-        findings.fail(Check.MANIFEST, place.problem(Check.MANIFEST, partition.found.trouble))
+        findings.fail(Check.MANIFEST, place, partition.found.trouble)
         return
     if manifest is None:
         old = [info for info in partition.objects.values() if info.modified_ms < now_ms - ORPHAN_AGE_MS]
         if old:
-            text = f"there is no manifest, and {len(old)} segments are there"
-            findings.fail(Check.MANIFEST, place.problem(Check.MANIFEST, text))
+            findings.fail(Check.MANIFEST, place, f"there is no manifest, and {len(old)} segments are there")
         return
     _check_head(root, partition, manifest, place, findings)
     _check_coverage(manifest, place, findings)
@@ -46,8 +45,7 @@ def _check_head(
     own = (root.cluster_id, path.topic, path.topic_id.hex(), path.tenant, path.partition)
     said = (head.cluster_id, head.topic, head.topic_id, head.tenant, head.partition)
     if said != own:
-        text = f"the manifest is that of {'/'.join(map(str, said))}"
-        findings.fail(Check.MANIFEST, place.problem(Check.MANIFEST, text))
+        findings.fail(Check.MANIFEST, place, f"the manifest is that of {'/'.join(map(str, said))}")
     uuids: dict[str, None] = {}
     for segment in manifest.segments:
         reason = complaint(segment)
@@ -58,7 +56,7 @@ def _check_head(
         uuids[segment.uuid] = None
         if reason:
             text = f"segment [{segment.base_offset}, {segment.end_offset}): {reason}"
-            findings.fail(Check.MANIFEST, place.problem(Check.MANIFEST, text, offset=segment.base_offset))
+            findings.fail(Check.MANIFEST, place, text, offset=segment.base_offset)
     for older in partition.older:
         for name, before, now in (
             ("log start", older.log_start_offset, head.log_start_offset),
@@ -67,7 +65,7 @@ def _check_head(
         ):
             if now < before:
                 text = f"version {head.version} has the {name} {now}, and version {older.version} had {before}"
-                findings.fail(Check.MANIFEST, place.problem(Check.MANIFEST, text))
+                findings.fail(Check.MANIFEST, place, text)
 
 
 def _check_coverage(manifest: Manifest, place: Place, findings: Findings) -> None:
@@ -80,19 +78,18 @@ def _check_coverage(manifest: Manifest, place: Place, findings: Findings) -> Non
     for segment in segments:
         if segment.base_offset > at:
             text = f"no segment holds the offsets {at} to {segment.base_offset - 1}"
-            findings.fail(Check.COVERAGE, place.problem(Check.COVERAGE, text, offset=at))
+            findings.fail(Check.COVERAGE, place, text, offset=at)
         at = max(at, segment.end_offset)
     for before, after in pairwise(segments):
         if after.base_offset < before.end_offset:
             end = min(before.end_offset, after.end_offset)
             text = f"two segments hold the offsets {after.base_offset} to {end - 1}"
-            findings.fail(Check.COVERAGE, place.problem(Check.COVERAGE, text, offset=after.base_offset))
+            findings.fail(Check.COVERAGE, place, text, offset=after.base_offset)
     if at < head.end_offset:
-        text = f"no segment holds the offsets {at} to {head.end_offset - 1}"
-        findings.fail(Check.COVERAGE, place.problem(Check.COVERAGE, text, offset=at))
+        findings.fail(Check.COVERAGE, place, f"no segment holds the offsets {at} to {head.end_offset - 1}", offset=at)
     elif segments and at > head.end_offset:
         text = f"segments end at {at}, and the manifest says that the tier ends at {head.end_offset}"
-        findings.fail(Check.COVERAGE, place.problem(Check.COVERAGE, text, offset=head.end_offset))
+        findings.fail(Check.COVERAGE, place, text, offset=head.end_offset)
 
 
 def _check_lineage(root: TierRoot, partition: PartitionFound, manifest: Manifest, findings: Findings) -> None:
@@ -101,7 +98,7 @@ def _check_lineage(root: TierRoot, partition: PartitionFound, manifest: Manifest
         if not follows(after.epochs, before.epochs, before.end_offset):
             text = f"leader epochs {after.epochs[:3]} cannot follow {before.epochs[-3:]}"
             place = _place(root, partition, after)
-            findings.fail(Check.LINEAGE, place.problem(Check.LINEAGE, text, offset=after.base_offset))
+            findings.fail(Check.LINEAGE, place, text, offset=after.base_offset)
 
 
 def check_chain(segment: TieredSegment, chain: Sequence[tuple[int, int]], place: Place, findings: Findings) -> None:
@@ -110,7 +107,7 @@ def check_chain(segment: TieredSegment, chain: Sequence[tuple[int, int]], place:
         return
     if not fits_from(segment.epochs, segment.end_offset, chain, max(segment.base_offset, chain[0][1])):
         text = f"its leader epochs {segment.epochs[:3]} are not those of the partition's history"
-        findings.fail(Check.LINEAGE, place.problem(Check.LINEAGE, text, offset=segment.base_offset))
+        findings.fail(Check.LINEAGE, place, text, offset=segment.base_offset)
 
 
 def _check_stale(partition: PartitionFound, manifest: Manifest, now_ms: int, place: Place, findings: Findings) -> None:
@@ -122,7 +119,7 @@ def _check_stale(partition: PartitionFound, manifest: Manifest, now_ms: int, pla
         return
     if position.tier_end_offset is not None and position.tier_end_offset > head.end_offset:
         text = f"the manifest ends at {head.end_offset}; a broker's export said {position.tier_end_offset} before"
-        findings.fail(Check.MANIFEST_STALE, place.problem(Check.MANIFEST_STALE, text))
+        findings.fail(Check.MANIFEST_STALE, place, text)
 
 
 def _check_objects(root: TierRoot, partition: PartitionFound, manifest: Manifest, findings: Findings) -> None:
@@ -132,15 +129,13 @@ def _check_objects(root: TierRoot, partition: PartitionFound, manifest: Manifest
         info = partition.objects.get(segment.id)
         findings.checks(Check.OBJECT_MISSING)
         if info is None:
-            problem = place.problem(Check.OBJECT_MISSING, "the object is not there", offset=segment.base_offset)
-            findings.fail(Check.OBJECT_MISSING, problem)
+            findings.fail(Check.OBJECT_MISSING, place, "the object is not there", offset=segment.base_offset)
             continue
         findings.checks(Check.OBJECT_SIZE)
         if info.size != segment.object_bytes:
             text = f"the object has {info.size} bytes, not {segment.object_bytes}"
             position = min(info.size, segment.object_bytes)
-            problem = place.problem(Check.OBJECT_SIZE, text, offset=segment.base_offset, position=position)
-            findings.fail(Check.OBJECT_SIZE, problem)
+            findings.fail(Check.OBJECT_SIZE, place, text, offset=segment.base_offset, position=position)
 
 
 def check_extra(
@@ -164,13 +159,12 @@ def check_extra(
         place = Place(partition.path.topic, partition.path.partition, info.key)
         if identity.base_offset >= end and is_young:
             text = "no manifest names it: it is being copied, or was left behind by a copy"
-            findings.notices.append(place.problem(Check.OBJECT_EXTRA, text))
+            findings.notice(Check.OBJECT_EXTRA, place, text)
         else:
-            problem = place.problem(Check.OBJECT_EXTRA, "it belongs to nothing", offset=identity.base_offset)
-            findings.fail(Check.OBJECT_EXTRA, problem)
+            findings.fail(Check.OBJECT_EXTRA, place, "it belongs to nothing", offset=identity.base_offset)
     for info in partition.unknown:
         place = Place(partition.path.topic, partition.path.partition, info.key)
-        findings.fail(Check.OBJECT_EXTRA, place.problem(Check.OBJECT_EXTRA, "no object of a tier has such a name"))
+        findings.fail(Check.OBJECT_EXTRA, place, "no object of a tier has such a name")
 
 
 def _place(root: TierRoot, partition: PartitionFound, segment: TieredSegment) -> Place:

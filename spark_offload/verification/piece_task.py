@@ -88,7 +88,7 @@ class _PieceChecker:
             self.answer.present = np.zeros(len(piece.writes.offset), np.bool_)
 
     def fail(self, check: Check, reason: str, *, offset: int = -1, position: int = -1) -> None:
-        self._found.fail(check, self._piece.place.problem(check, reason, offset=offset, position=position))
+        self._found.fail(check, self._piece.place, reason, offset=offset, position=position)
 
     def check(self) -> None:
         answer = self.answer
@@ -274,9 +274,7 @@ class _PieceChecker:
             row = int(wrong[0])
             text = f"the record has another key than the write that was acknowledged; so have {len(wrong) - 1} more"
             place = self._piece.place
-            self._found.fail(
-                Check.LEDGER, place.problem(Check.LEDGER, text, offset=int(writes.offset[row])), len(wrong) - 1
-            )
+            self._found.fail(Check.LEDGER, place, text, offset=int(writes.offset[row]), more=len(wrong) - 1)
 
 
 def _isin(values: Integers, ordered: Integers) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:

@@ -65,8 +65,7 @@ class ProducerWalk:
                 continue
             reason = self._complaint(one, known, is_sparse)
             if reason:
-                text = f"producer {one.producer_id}: {reason}"
-                findings.fail(Check.SEQUENCE, place.problem(Check.SEQUENCE, text, offset=one.first_offset))
+                findings.fail(Check.SEQUENCE, place, f"producer {one.producer_id}: {reason}", offset=one.first_offset)
             self._known[one.producer_id] = _Producer(one.epoch, one.last_sequence, one.last_offset, one.last_timestamp)
 
     def _marker(self, marker: Marker, known: _Producer | None, place: Place, findings: Findings) -> None:
@@ -74,7 +73,7 @@ class ProducerWalk:
             self._known[marker.producer_id] = _Producer(marker.epoch, NO_SEQUENCE, NO_OFFSET, marker.timestamp)
         elif marker.epoch < known.epoch:
             text = f"producer {marker.producer_id}: a marker of epoch {marker.epoch} after epoch {known.epoch}"
-            findings.fail(Check.SEQUENCE, place.problem(Check.SEQUENCE, text, offset=marker.offset))
+            findings.fail(Check.SEQUENCE, place, text, offset=marker.offset)
         elif marker.epoch > known.epoch:
             known.epoch, known.last_sequence, known.last_offset = marker.epoch, NO_SEQUENCE, NO_OFFSET
 
@@ -137,14 +136,12 @@ class ProducerWalk:
                 reason = f"the index gives the last stable offset {other.last_stable_offset}, it was at most "
                 reason += f"{entry.last_stable_offset}"
             if reason:
-                problem = place.problem(Check.TRANSACTION_INDEX, reason, offset=entry.first_offset)
-                findings.fail(Check.TRANSACTION_INDEX, problem)
+                findings.fail(Check.TRANSACTION_INDEX, place, reason, offset=entry.first_offset)
         for entry in listed.values():
             if is_sparse or entry.first_offset < self._from:
                 continue
             reason = f"the index has an aborted transaction of producer {entry.producer_id} that the log does not have"
-            problem = place.problem(Check.TRANSACTION_INDEX, reason, offset=entry.first_offset)
-            findings.fail(Check.TRANSACTION_INDEX, problem)
+            findings.fail(Check.TRANSACTION_INDEX, place, reason, offset=entry.first_offset)
 
     # snapshots -----------------------------------------------------------------------------------------------
 
@@ -173,12 +170,11 @@ class ProducerWalk:
                 if began != entry.transaction_start and not is_past:
                     reason = f"its open transaction begins at {entry.transaction_start}, in the log at {began}"
             if reason:
-                text = f"producer {producer_id}: {reason}"
-                findings.fail(Check.PRODUCER_SNAPSHOT, place.problem(Check.PRODUCER_SNAPSHOT, text))
+                findings.fail(Check.PRODUCER_SNAPSHOT, place, f"producer {producer_id}: {reason}")
         for entry in expected.values():
             if entry.last_offset >= self._from and not is_sparse:
                 text = f"producer {entry.producer_id}: its last batch, to offset {entry.last_offset}, is not in the log"
-                findings.fail(Check.PRODUCER_SNAPSHOT, place.problem(Check.PRODUCER_SNAPSHOT, text))
+                findings.fail(Check.PRODUCER_SNAPSHOT, place, text)
 
     def adopt(self, entries: Sequence[SnapshotEntry], offset: int) -> None:
         """Go on from what a snapshot says, behind a segment that could not be read as a whole."""

@@ -112,8 +112,7 @@ def _one(
             yield decoded
     except DamagedRecords as error:
         position = int(table.at[0]) + stretch.origin
-        problem = place.problem(Check.RECORD, str(error), offset=int(table.base_offset[0]), position=position)
-        findings.fail(Check.RECORD, problem)
+        findings.fail(Check.RECORD, place, str(error), offset=int(table.base_offset[0]), position=position)
 
 
 def _check_fields(decoded: Decoded) -> None:
@@ -141,8 +140,7 @@ def marker_kinds(stretch: Stretch, headers: Headers, place: Place, findings: Fin
         try:
             marker = read_marker(stretch.view, at - stretch.origin, end - at)
         except (ProtocolError, ValueError) as error:
-            problem = place.problem(Check.RECORD, f"a control batch: {error}", offset=offset, position=at)
-            findings.fail(Check.RECORD, problem)
+            findings.fail(Check.RECORD, place, f"a control batch: {error}", offset=offset, position=at)
             continue
         kinds[offset] = UNKNOWN_KIND if marker is None else int(marker.kind)
     return kinds

@@ -22,15 +22,12 @@ def check_segment(piece: Piece, results: Sequence[PieceResult], findings: Findin
     at = segment.base_offset
     for result in seen:
         if result.first_offset > at and not piece.gaps:
-            text = f"offsets {at} to {result.first_offset - 1} are missing"
-            findings.fail(Check.OFFSETS, place.problem(Check.OFFSETS, text, offset=at))
+            findings.fail(Check.OFFSETS, place, f"offsets {at} to {result.first_offset - 1} are missing", offset=at)
         elif result.first_offset < at:
-            text = f"offset {result.first_offset} comes again"
-            findings.fail(Check.OFFSETS, place.problem(Check.OFFSETS, text, offset=result.first_offset))
+            findings.fail(Check.OFFSETS, place, f"offset {result.first_offset} comes again", offset=result.first_offset)
         at = result.next_offset
     if at < segment.end_offset and not piece.gaps:
-        text = f"offsets {at} to {segment.end_offset - 1} are missing"
-        findings.fail(Check.OFFSETS, place.problem(Check.OFFSETS, text, offset=at))
+        findings.fail(Check.OFFSETS, place, f"offsets {at} to {segment.end_offset - 1} are missing", offset=at)
     return is_whole
 
 
@@ -48,23 +45,21 @@ def _checksum(piece: Piece, results: Sequence[PieceResult], findings: Findings) 
     elif crc != segment.log_crc32c:
         reason = f"the log has the CRC-32C {crc:08x}, not {segment.log_crc32c:08x}"
     if reason:
-        findings.fail(Check.LOG_CHECKSUM, piece.place.problem(Check.LOG_CHECKSUM, reason))
+        findings.fail(Check.LOG_CHECKSUM, piece.place, reason)
 
 
 def _totals(piece: Piece, seen: Sequence[PieceResult], findings: Findings) -> None:
     segment, place = piece.segment, piece.place
     records = sum(result.records for result in seen)
     if segment.records is not None and records != segment.records:
-        text = f"{records} records, and the manifest says {segment.records}"
-        findings.fail(Check.BATCH_COUNT, place.problem(Check.BATCH_COUNT, text))
+        findings.fail(Check.BATCH_COUNT, place, f"{records} records, and the manifest says {segment.records}")
     largest = max((result.max_timestamp for result in seen), default=-1)
     if largest < segment.max_timestamp:
         text = f"the greatest timestamp is {largest}, and the manifest says {segment.max_timestamp}"
-        findings.fail(Check.TIMESTAMP, place.problem(Check.TIMESTAMP, text))
+        findings.fail(Check.TIMESTAMP, place, text)
     has_transactions = any(result.has_transactions for result in seen)
     if has_transactions and not segment.has_transactions:
-        text = "there are transactions, and the manifest says there are none"
-        findings.fail(Check.BATCH_HEADER, place.problem(Check.BATCH_HEADER, text))
+        findings.fail(Check.BATCH_HEADER, place, "there are transactions, and the manifest says there are none")
 
 
 def combined(first: int, second: int, size: int) -> int:

@@ -71,7 +71,7 @@ class SwapCheck:
             self._compare()
         except (Unreadable, StoreError) as error:  # inputs go after their delay
             text = f"rewriting {self._piece.proposal} cannot be compared any more: {error}"
-            self._found.notices.append(self._place.problem(Check.COMPACTION, text))
+            self._found.notice(Check.COMPACTION, self._place, text)
         return self._found
 
     def _compare(self) -> None:
@@ -162,7 +162,7 @@ class SwapCheck:
     def _fail(self, reason: str, offset: int, count: int) -> None:
         more = f"; so it is with {count - 1} more" if count > 1 else ""
         text = f"{self._piece.kind} {self._piece.proposal}: {reason}{more}"
-        self._found.fail(Check.COMPACTION, self._place.problem(Check.COMPACTION, text, offset=offset), count - 1)
+        self._found.fail(Check.COMPACTION, self._place, text, offset=offset, more=count - 1)
 
 
 def sources_before(inputs: Sequence[tuple[int, str, int]], end_offset: int) -> Iterable[Source]:

@@ -91,10 +91,10 @@ def test_much_damage_in_one_object_hides_no_other_object() -> None:
     findings = Findings()
     for number in range(3 * PROBLEMS_PER_CHECK_MAX):
         place = Place("flights", 0, f"object-{number}")
-        findings.fail(Check.OBJECT_MISSING, place.problem(Check.OBJECT_MISSING, "the object is not there"))
+        findings.fail(Check.OBJECT_MISSING, place, "the object is not there")
     one = Place("flights", 1, "destroyed")
     for offset in range(3 * PROBLEMS_PER_CHECK_MAX):
-        findings.fail(Check.OFFSETS, one.problem(Check.OFFSETS, "comes again", offset=offset))
+        findings.fail(Check.OFFSETS, one, "comes again", offset=offset)
     listed = [problem.what for problem in findings.problems]
     assert listed.count(Check.OBJECT_MISSING) == 3 * PROBLEMS_PER_CHECK_MAX
     assert listed.count(Check.OFFSETS) == PROBLEMS_PER_CHECK_MAX
