@@ -20,8 +20,7 @@ from spark_offload.verification.bucket import BucketFound, PartitionFound
 from spark_offload.verification.checks import Check, Findings, Place
 from spark_offload.verification.key_table import NO_KEYS, KeyTable, LatestKeys
 from spark_offload.verification.ledger import NO_KEY, Writes
-from spark_offload.verification.piece_task import TaskSettings
-from spark_offload.verification.pieces import Piece, PieceResult
+from spark_offload.verification.pieces import Piece, PieceResult, TaskOptions
 from spark_offload.verification.record_reading import RecordReader, Source, Unreadable
 from spark_offload.verification.report import LedgerReport, PartitionReport
 from spark_offload.verification.swap_task import SwapPiece, sources_before
@@ -113,7 +112,7 @@ def key_piece(root: TierRoot, partition: PartitionFound) -> KeyPiece:
     return KeyPiece(partition.path.topic_id.hex(), partition.path.partition, sources, _indexed(root, partition, there))
 
 
-def latest_of_partition(settings: TaskSettings, piece: KeyPiece) -> KeyTable | None:
+def latest_of_partition(settings: TaskOptions, piece: KeyPiece) -> KeyTable | None:
     """What a Spark task does; None when a segment cannot be read, which is reported by who checks it."""
     reader = RecordReader(store_at(settings.tier), settings.chunk_bytes, settings.inflated_batch_bytes)
     aborted = AbortedRanges(one for key, segment in piece.indexed for one in reader.aborted_in_index(key, segment))

@@ -31,7 +31,7 @@ from spark_offload.verification.ledger import Ledger
 from spark_offload.verification.partition_checks import check_extra, check_partition
 from spark_offload.verification.partition_walk import PartitionWalk
 from spark_offload.verification.piece_task import check_pieces
-from spark_offload.verification.pieces import Piece, PieceResult
+from spark_offload.verification.pieces import Piece, PieceResult, TaskOptions
 from spark_offload.verification.producer_walk import EXPIRATION_MS
 from spark_offload.verification.report import LedgerReport, PartitionReport, VerifyReport
 from spark_offload.verification.swap_task import check_swap
@@ -67,16 +67,6 @@ class VerifyOptions(JobOptions):
     split_bytes: int = SPLIT_BYTES
     chunk_bytes: int = CHUNK_BYTES
     inflated_batch_bytes: int = INFLATED_BYTES_MAX
-
-
-@dataclass(frozen=True, slots=True)
-class TaskOptions:
-    """The input of every task."""
-
-    tier: str
-    deep: bool
-    chunk_bytes: int
-    inflated_batch_bytes: int
 
 
 class RunTasks(Protocol):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
@@ -28,7 +28,7 @@ from spark_offload.verification.index_checks import (
 )
 from spark_offload.verification.ledger import key_hashes
 from spark_offload.verification.log_walk import LogWalk, Stretch
-from spark_offload.verification.pieces import Piece, PieceResult, Sections
+from spark_offload.verification.pieces import Piece, PieceResult, Sections, TaskOptions
 from spark_offload.verification.producer_runs import summarise
 from spark_offload.verification.record_checks import RecordChecker, decode, marker_kinds, sound
 from spark_offload.verification.record_reading import Getter
@@ -40,27 +40,14 @@ T = TypeVar("T")
 SPANS_MAX = 1_000
 
 
-class TaskSettings(Protocol):
-    """What all tasks of a run share. `deep`: every record is decoded."""
-
-    @property
-    def tier(self) -> str: ...
-    @property
-    def deep(self) -> bool: ...
-    @property
-    def chunk_bytes(self) -> int: ...
-    @property
-    def inflated_batch_bytes(self) -> int: ...
-
-
-def check_pieces(settings: TaskSettings, pieces: Sequence[Piece]) -> list[PieceResult]:
+def check_pieces(settings: TaskOptions, pieces: Sequence[Piece]) -> list[PieceResult]:
     """What a Spark task does."""
     with spared_collector():
         store = store_at(settings.tier)
         return [check_piece(store, settings, piece) for piece in pieces]
 
 
-def check_piece(store: Getter, settings: TaskSettings, piece: Piece) -> PieceResult:
+def check_piece(store: Getter, settings: TaskOptions, piece: Piece) -> PieceResult:
     """Everything that can be said of a piece by itself."""
     clock = MachineClock()
     began = clock.monotonic()
@@ -77,7 +64,7 @@ def check_piece(store: Getter, settings: TaskSettings, piece: Piece) -> PieceRes
 
 
 class _PieceChecker:
-    def __init__(self, store: Getter, settings: TaskSettings, piece: Piece) -> None:
+    def __init__(self, store: Getter, settings: TaskOptions, piece: Piece) -> None:
         self._store = store
         self._settings = settings
         self._piece = piece

@@ -20,6 +20,16 @@ Present = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
+class TaskOptions:
+    """The input of every task of a run. `deep`: every record is decoded."""
+
+    tier: str
+    deep: bool
+    chunk_bytes: int
+    inflated_batch_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class Piece:
     """Part `number` of `parts` of one segment. `row` is the segment's number within the run.
 

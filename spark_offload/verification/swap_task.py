@@ -18,7 +18,7 @@ from spark_offload.segments.aborted import AbortedRanges, AbortedTransaction
 from spark_offload.segments.varints import Integers
 from spark_offload.verification.checks import Check, Findings, Place
 from spark_offload.verification.key_table import NO_KEYS, KeyTable, LatestKeys, contents
-from spark_offload.verification.piece_task import TaskSettings
+from spark_offload.verification.pieces import TaskOptions
 from spark_offload.verification.record_reading import Getter, RecordReader, Source, Unreadable
 from tiering.bucket.segment import TieredSegment
 
@@ -43,7 +43,7 @@ class SwapPiece:
         return sum(source.log_bytes for source in (*self.inputs, *self.outputs))
 
 
-def check_swap(settings: TaskSettings, piece: SwapPiece) -> Findings:
+def check_swap(settings: TaskOptions, piece: SwapPiece) -> Findings:
     """What a Spark task does."""
     return SwapCheck(store_at(settings.tier), settings, piece).findings()
 
@@ -59,7 +59,7 @@ class _Kept:
 
 
 class SwapCheck:
-    def __init__(self, store: Getter, settings: TaskSettings, piece: SwapPiece) -> None:
+    def __init__(self, store: Getter, settings: TaskOptions, piece: SwapPiece) -> None:
         self._reader = RecordReader(store, settings.chunk_bytes, settings.inflated_batch_bytes)
         self._piece = piece
         self._found = Findings()

@@ -14,11 +14,10 @@ from records.batch import iterate_batches, seal
 from records.control import MarkerKind
 from spark_offload.segments import sound_records
 from spark_offload.verification.checks import Findings
-from spark_offload.verification.job import TaskOptions
 from spark_offload.verification.ledger import NO_WRITES
 from spark_offload.verification.partition_walk import PartitionWalk
 from spark_offload.verification.piece_task import check_piece
-from spark_offload.verification.pieces import Piece
+from spark_offload.verification.pieces import Piece, TaskOptions
 from spark_offload.verification.report import PartitionReport
 from tests.spark_offload.verification.verified_tier import CODECS, VerifiedTier, Writer
 
