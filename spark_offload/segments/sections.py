@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from common.checksum import crc32c
@@ -26,19 +28,53 @@ async def read_section(store: ObjectStore, key: str, section: Section | None) ->
     return data
 
 
+@dataclass(slots=True)
+class OffsetEntries:
+    """`offset[i]` is the last offset of the batch at `position[i]`."""
+
+    offset: Integers
+    position: Integers
+
+    def within(self, low: int, high: int) -> OffsetEntries:
+        """Those of batches that begin in [low, high)."""
+        inside = (self.position >= low) & (self.position < high)
+        return OffsetEntries(self.offset[inside], self.position[inside])
+
+
+@dataclass(slots=True)
+class TimeEntries:
+    """Up to `offset[i]` no record of the segment is newer than `timestamp[i]`."""
+
+    timestamp: Integers
+    offset: Integers
+
+
+def offset_entries(data: bytes, base_offset: int) -> OffsetEntries:
+    """DamagedRecords for a length that no index has."""
+    if len(data) % _OFFSET_ENTRY.itemsize:
+        raise DamagedRecords(f"an offset index of {len(data)} bytes")
+    entries = np.frombuffer(data, _OFFSET_ENTRY)
+    return OffsetEntries(entries["offset"].astype(np.int64) + base_offset, entries["position"].astype(np.int64))
+
+
+def time_entries(data: bytes, base_offset: int) -> TimeEntries:
+    """DamagedRecords for a length that no index has."""
+    if len(data) % _TIME_ENTRY.itemsize:
+        raise DamagedRecords(f"a time index of {len(data)} bytes")
+    entries = np.frombuffer(data, _TIME_ENTRY)
+    return TimeEntries(entries["timestamp"].astype(np.int64), entries["offset"].astype(np.int64) + base_offset)
+
+
 class OffsetPositions:
     """A segment's offset index: at each position begins the batch whose last offset is given."""
 
     def __init__(self, data: bytes, base_offset: int, log_bytes: int) -> None:
-        if len(data) % _OFFSET_ENTRY.itemsize:
-            raise DamagedRecords(f"an offset index of {len(data)} bytes")
-        entries = np.frombuffer(data, _OFFSET_ENTRY)
-        self.offset: Integers = entries["offset"].astype(np.int64) + base_offset
-        self.position: Integers = entries["position"].astype(np.int64)
+        entries = offset_entries(data, base_offset)
+        self.offset, self.position = entries.offset, entries.position
         self._log_bytes = log_bytes
         if not _grow(self.position) or not _grow(self.offset):
             raise DamagedRecords("an offset index that does not grow")
-        if len(entries) and not 0 <= self.position[0] <= self.position[-1] < log_bytes:
+        if len(self.position) and not 0 <= self.position[0] <= self.position[-1] < log_bytes:
             raise DamagedRecords("an offset index that leaves its segment")
 
     def window(self, start: int, end: int) -> tuple[int, int]:
@@ -62,11 +98,9 @@ def offset_before_timestamp(data: bytes, base_offset: int, timestamp: int) -> in
 
     An entry says that up to and including its offset no record of the segment has a larger timestamp than its own.
     """
-    if len(data) % _TIME_ENTRY.itemsize:
-        raise DamagedRecords(f"a time index of {len(data)} bytes")
-    entries = np.frombuffer(data, _TIME_ENTRY)
-    before = int(np.searchsorted(entries["timestamp"].astype(np.int64), timestamp, side="left")) - 1
-    return base_offset + int(entries["offset"][before]) if before >= 0 else base_offset - 1
+    entries = time_entries(data, base_offset)
+    before = int(np.searchsorted(entries.timestamp, timestamp, side="left")) - 1
+    return int(entries.offset[before]) if before >= 0 else base_offset - 1
 
 
 def _grow(values: Integers) -> bool:

@@ -5,54 +5,13 @@ A piece of a segment is checked against the entries that fall into it; all piece
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from spark_offload.segments.batch_scan import Flags
+from spark_offload.segments.sections import OffsetEntries, TimeEntries
 from spark_offload.segments.varints import Integers
 from spark_offload.verification.checks import Check, Findings, Place
 from spark_offload.verification.headers import Headers
-
-_OFFSET_ENTRY = np.dtype([("offset", ">i4"), ("position", ">i4")])
-_TIME_ENTRY = np.dtype([("timestamp", ">i8"), ("offset", ">i4")])
-
-
-@dataclass(slots=True)
-class OffsetEntries:
-    """`offset[i]` is the last offset of the batch at `position[i]`."""
-
-    offset: Integers
-    position: Integers
-
-    def within(self, low: int, high: int) -> OffsetEntries:
-        """Those of batches that begin in [low, high)."""
-        inside = (self.position >= low) & (self.position < high)
-        return OffsetEntries(self.offset[inside], self.position[inside])
-
-
-@dataclass(slots=True)
-class TimeEntries:
-    """Up to `offset[i]` no record of the segment is newer than `timestamp[i]`."""
-
-    timestamp: Integers
-    offset: Integers
-
-
-def offset_entries(data: bytes, base_offset: int) -> OffsetEntries:
-    """ValueError for a length that no index has."""
-    if len(data) % _OFFSET_ENTRY.itemsize:
-        raise ValueError(f"an offset index of {len(data)} bytes")
-    entries = np.frombuffer(data, _OFFSET_ENTRY)
-    return OffsetEntries(entries["offset"].astype(np.int64) + base_offset, entries["position"].astype(np.int64))
-
-
-def time_entries(data: bytes, base_offset: int) -> TimeEntries:
-    """ValueError for a length that no index has."""
-    if len(data) % _TIME_ENTRY.itemsize:
-        raise ValueError(f"a time index of {len(data)} bytes")
-    entries = np.frombuffer(data, _TIME_ENTRY)
-    return TimeEntries(entries["timestamp"].astype(np.int64), entries["offset"].astype(np.int64) + base_offset)
 
 
 def check_order(

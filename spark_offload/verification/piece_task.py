@@ -14,18 +14,12 @@ from object_store.errors import ObjectMissing, StoreError
 from records.batch import HEADER_BYTES, MAGIC, read_header
 from spark_offload.reading.task import spared_collector, store_at
 from spark_offload.segments.arrow_columns import binary_column
+from spark_offload.segments.sections import OffsetEntries, offset_entries, time_entries
 from spark_offload.segments.varints import Integers
 from spark_offload.verification.batch_checks import Expected, check_batches
 from spark_offload.verification.checks import Check, Findings
 from spark_offload.verification.headers import Headers, joined
-from spark_offload.verification.index_checks import (
-    OffsetEntries,
-    check_offset_index,
-    check_order,
-    check_time_index,
-    offset_entries,
-    time_entries,
-)
+from spark_offload.verification.index_checks import check_offset_index, check_order, check_time_index
 from spark_offload.verification.ledger import key_hashes
 from spark_offload.verification.log_walk import LogWalk, Stretch
 from spark_offload.verification.pieces import Piece, PieceResult, Sections, TaskOptions

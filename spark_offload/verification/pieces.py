@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import numpy.typing as npt
 
+from spark_offload.segments.sections import OffsetEntries, TimeEntries
 from spark_offload.verification.checks import Findings, Place
-from spark_offload.verification.index_checks import OffsetEntries, TimeEntries
 from spark_offload.verification.ledger import NO_WRITES, Writes
 from spark_offload.verification.producer_runs import Producers
 from spark_offload.verification.sections import AbortedEntry
