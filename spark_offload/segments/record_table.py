@@ -19,20 +19,20 @@ from spark_offload.segments.varints import VARINT_BYTES_MAX, Bytes, DamagedRecor
 
 PART_RECORDS = 8_192  # a part's columns and bytes fit the second cache of a core
 ACROSS_MIN = 8  # batches; below, a step over all of them costs more than the same records one by one
-_UNKNOWN = 1 << 40  # leads out of every payload
+UNKNOWN_SIZE = 1 << 40  # leads out of every payload, and many of them do not wrap round
 
 
 def _sizes() -> Integers:
-    """Of a record with its length, by the two bytes that it begins with; _UNKNOWN where they do not tell."""
+    """Of a record with its length, by the two bytes that it begins with; UNKNOWN_SIZE where they do not tell."""
     both = np.arange(1 << 16, dtype=np.uint16).view(np.uint8).reshape(-1, 2).astype(np.int64)
     first, second = both[:, 0], both[:, 1]
     short = first < 0x80
     raw = np.where(short, first, first & 0x7F | second << 7)
     known = (short | (second < 0x80)) & (raw & 1 == 0) & (raw > 0)
-    return np.where(known, (raw >> 1) + 2 - short, _UNKNOWN)
+    return np.where(known, (raw >> 1) + 2 - short, UNKNOWN_SIZE)
 
 
-_SIZES = _sizes()
+RECORD_SIZES = _sizes()
 
 
 @dataclass(slots=True)
@@ -192,9 +192,9 @@ def _ends_across(data: Bytes, at: Integers, alive: list[int]) -> Integers:
         place, done = at, 0
         for live in alive:
             found = ends[done : done + live]
-            place = np.add(place[:live], _SIZES.take(pairs[place[:live]]), out=found)
+            place = np.add(place[:live], RECORD_SIZES.take(pairs[place[:live]]), out=found)
             done += live
-        if not len(ends) or ends.max() < _UNKNOWN:
+        if not len(ends) or ends.max() < UNKNOWN_SIZE:
             return ends
     except IndexError:
         pass

@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from spark_offload.segments.batch_scan import Flags, bytes_of
 from spark_offload.segments.payload import Payload
+from spark_offload.segments.record_table import RECORD_SIZES, UNKNOWN_SIZE
 from spark_offload.segments.varints import Bytes, DamagedRecords, Integers, read_varints
 
 BLOCK_RECORDS = 8_192  # looked at together: their bytes and columns fit the second cache of a core
@@ -27,7 +28,6 @@ TIMESTAMP_MAX = 1 << 61  # sums of two such ones do not wrap round
 GUESSES_MAX = 3  # per block
 _ONE_BYTE_OFFSETS = 64
 _MORE = 0x80
-_UNKNOWN = 1 << 40  # leads out of every payload, and many of them do not wrap round
 
 _Values = npt.NDArray[np.int16]
 
@@ -40,19 +40,12 @@ def _two_bytes() -> tuple[npt.NDArray[np.int64], Flags]:
     return np.where(short, first, first & 0x7F | second << 7), short | (second < _MORE)
 
 
-def _record_sizes() -> Integers:
-    """Of a record with its length; _UNKNOWN where two bytes do not tell."""
-    raw, known = _two_bytes()
-    width = np.where(np.arange(1 << 16) & _MORE, 2, 1)
-    return np.where(known & (raw & 1 == 0) & (raw > 0), (raw >> 1) + width, _UNKNOWN)
-
-
 def _field_sizes() -> Integers:
-    """Of a key or value with its length, which is -1 for a null; _UNKNOWN where two bytes do not tell."""
+    """Of a key or value with its length, which is -1 for a null; UNKNOWN_SIZE where two bytes do not tell."""
     raw, known = _two_bytes()
     width = np.where(np.arange(1 << 16) & _MORE, 2, 1)
-    size = np.where(raw & 1, np.where(raw == 1, 0, _UNKNOWN), raw >> 1)
-    return np.where(known, size + width, _UNKNOWN)
+    size = np.where(raw & 1, np.where(raw == 1, 0, UNKNOWN_SIZE), raw >> 1)
+    return np.where(known, size + width, UNKNOWN_SIZE)
 
 
 def _values() -> _Values:
@@ -60,7 +53,7 @@ def _values() -> _Values:
     return ((raw >> 1) ^ -(raw & 1)).astype(np.int16)
 
 
-_RECORD_SIZES, _FIELD_SIZES, _VALUES = _record_sizes(), _field_sizes(), _values()
+_FIELD_SIZES, _VALUES = _field_sizes(), _values()
 _NTH = np.arange(RECORDS_MAX) << 1
 _OFFSET_FIRST: Bytes = np.where(_NTH < _MORE, _NTH, _NTH & 0x7F | _MORE).astype(np.uint8)
 _OFFSET_SECOND: Bytes = (_NTH >> 7).astype(np.uint8)
@@ -177,7 +170,7 @@ class _Look:
         places[1:] += places[0]
         at = places[:-1].reshape(-1)
         self._data.take(at, mode="clip", out=first.reshape(-1))
-        same = (_RECORD_SIZES.take(self._pairs(first.reshape(-1), at)).reshape(steps, live) == size).all(axis=1)
+        same = (RECORD_SIZES.take(self._pairs(first.reshape(-1), at)).reshape(steps, live) == size).all(axis=1)
         return steps if same.all() else int(same.argmin())
 
     def _follow(self, places: Integers, first: Bytes) -> None:
@@ -190,7 +183,7 @@ class _Look:
         before, size = self._size[:live], np.empty(live, np.int64)
         across = size[:, None]
         np.add(places[0][:, None], _BOTH, out=both[0])
-        look, sizes, add = self._data.take, _RECORD_SIZES.take, np.add
+        look, sizes, add = self._data.take, RECORD_SIZES.take, np.add
         for at, pair, starts, after in zip(both, there, there.view(np.uint16)[:, :, 0], both[1:], strict=False):
             look(at, None, pair, "clip")
             sizes(starts, None, size, "clip")
