@@ -27,7 +27,7 @@ class JsonValues:
     def __init__(self, columns: pa.Schema) -> None:
         self.columns = pa.schema([pa.field(field.name, _stored(field.type)) for field in columns])
         self._parsed = pa.schema([pa.field(field.name, _parsed(field.type)) for field in columns])
-        self._checked = pa.schema([pa.field(field.name, _checked(field.type)) for field in columns])
+        self._checked = columns
 
     def decode(self, values: pa.BinaryArray) -> tuple[list[pa.Array], Flags]:
         """The columns, and which rows could be decoded; in the others, null values among them, all columns are null."""
@@ -130,10 +130,6 @@ def _parts(values: pa.BinaryArray, rows: npt.NDArray[np.intp]) -> list[npt.NDArr
 def _parsed(kind: pa.DataType) -> pa.DataType:
     """What Arrow's reader is asked for: dates arrive as text, for it takes numbers alone."""
     return _mapped(kind, {pa.date32(): pa.string()})
-
-
-def _checked(kind: pa.DataType) -> pa.DataType:
-    return _mapped(kind, {})
 
 
 def _stored(kind: pa.DataType) -> pa.DataType:
