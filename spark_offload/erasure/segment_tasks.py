@@ -12,7 +12,7 @@ from spark_offload.erasure.key_digests import KeyDigests, KeyMatcher
 from spark_offload.erasure.secrets_of_tasks import secret_of_this_task
 from spark_offload.erasure.survivors import SegmentScan
 from spark_offload.erasure.thinning import thin
-from spark_offload.reading.task import store_at
+from spark_offload.reading.task import attempt_id, store_at
 from spark_offload.rewriting.log_pieces import DamagedObject, log_pieces, read_section
 from spark_offload.rewriting.new_segment import NewSegment
 from spark_offload.running.job import Problem
@@ -115,11 +115,7 @@ class ThinSegment:
 
 def attempt_uuid(seed: bytes, segment: str) -> str:
     """Another one for each attempt: Spark may run a task twice, and both write."""
-    from pyspark import TaskContext  # noqa: PLC0415  a task alone has one
-
-    task = TaskContext.get()
-    attempt = task.taskAttemptId() if task is not None else 0
-    return hashlib.blake2b(f"{attempt} {segment}".encode(), digest_size=UUID_BYTES, key=seed).hexdigest()
+    return hashlib.blake2b(f"{attempt_id()} {segment}".encode(), digest_size=UUID_BYTES, key=seed).hexdigest()
 
 
 def problem_of(piece: SegmentPiece, error: DamagedObject | StoreError) -> Problem:

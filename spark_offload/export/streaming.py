@@ -28,9 +28,9 @@ from spark_offload.export.offset_spans import Place, Spans, merged, place_of, wi
 from spark_offload.export.options import ExportOptions
 from spark_offload.export.table_columns import TableColumns, ValueFormat
 from spark_offload.export.tables import Addition, Beaten, commit_addition
-from spark_offload.export.tasks import attempt_id
 from spark_offload.options import OptionError
 from spark_offload.reading.catalog import Catalog
+from spark_offload.reading.task import attempt_id
 from spark_offload.segments.column_names import OFFSET, PARTITION, TOPIC
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from spark_offload.options import ReadOptions
 from spark_offload.reading.decoding import Decoder
 from spark_offload.reading.segment_reading import read_split
 from spark_offload.reading.splits import Split
-from spark_offload.reading.task import store_at
+from spark_offload.reading.task import attempt_id, store_at
 from spark_offload.running.job import Problem
 from spark_offload.segments.aborted import AbortedRanges
 from spark_offload.segments.column_names import OFFSET
@@ -97,14 +97,6 @@ class ExportTask:
 def unreadable(error: Exception, topic: str, partition: int, offset: int = NO_OFFSET, key: str = "") -> Problem:
     what = "damaged" if isinstance(error, ValueError) else "unreadable"
     return Problem(what, str(error), topic=topic, partition=partition, offset=offset, key=key)
-
-
-def attempt_id() -> int:
-    """Of the Spark task that this runs in; 0 outside of one."""
-    from pyspark import TaskContext  # noqa: PLC0415  the driver's planning needs none of it
-
-    context = TaskContext.get()
-    return context.taskAttemptId() if context is not None else 0
 
 
 def covered(wanted: Spans, done: Sequence[tuple[Split, SplitDone]]) -> Spans:

@@ -68,6 +68,14 @@ def _is_sparks_own() -> bool:
     return spec is not None and spec.name == "pyspark.daemon"
 
 
+def attempt_id() -> int:
+    """Of the Spark task that this runs in; 0 outside of one."""
+    from pyspark import TaskContext  # noqa: PLC0415  the driver's planning needs none of it
+
+    context = TaskContext.get()
+    return context.taskAttemptId() if context is not None else 0
+
+
 def read_input(options: ReadOptions, schema: StructType, partition: InputPartition) -> Iterator[pa.RecordBatch]:
     """The rows of one task's splits. Spark stands for no tasks at all with one whose value is None."""
     with spared_collector():
