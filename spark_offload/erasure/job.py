@@ -7,6 +7,7 @@ few times over.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -98,7 +99,7 @@ class Erasure:
         self._progress = progress
         self._leaders = leaders
         self._report = ErasureReport(keys=len(options.keys))
-        self._found: dict[bytes, int] = {}
+        self._found = Counter[bytes]()
         self._replaced: list[str] = []
 
     def run(self, paths: Sequence[PartitionPath]) -> ErasureReport:
@@ -158,7 +159,7 @@ class Erasure:
             self._look(open_works, digests, number)
             if self._options.prove_only:
                 for work in open_works:
-                    self._count(work.found())
+                    self._found.update(work.found())
                     work.end(still_there=STILL_THERE)
                 return
             open_works = [work for work in open_works if not work.end_if_done()]
@@ -221,11 +222,7 @@ class Erasure:
         else:
             root: TierRoot = self._leaders.root
             self._replaced += [root.segment_key(work.path, one.input.id) for one in run]
-            self._count(work.accepted(run))
-
-    def _count(self, found: dict[bytes, int]) -> None:
-        for digest, count in found.items():
-            self._found[digest] = self._found.get(digest, 0) + count
+            self._found.update(work.accepted(run))
 
     # the end -------------------------------------------------------------------------------------------------
 

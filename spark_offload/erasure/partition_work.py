@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -99,10 +100,9 @@ class PartitionWork:
 
     def found(self) -> dict[bytes, int]:
         """Records with the keys in the last look, by the digest of the key."""
-        counts: dict[bytes, int] = {}
+        counts = Counter[bytes]()
         for one in self._seen:
-            for digest, count in one.scan.found.items():
-                counts[digest] = counts.get(digest, 0) + count
+            counts.update(one.scan.found)
         return counts
 
     # what is to be done --------------------------------------------------------------------------------------
@@ -136,11 +136,10 @@ class PartitionWork:
 
     def accepted(self, run: Sequence[Replacement]) -> dict[bytes, int]:
         """How many records of which key are gone by it."""
-        counts: dict[bytes, int] = {}
+        counts = Counter[bytes]()
         for one in run:
             self.replaced.append(one.input.uuid)
-            for digest, count in self._found[one.input.uuid].items():
-                counts[digest] = counts.get(digest, 0) + count
+            counts.update(self._found[one.input.uuid])
         self.row.segments_rewritten += len(run)
         self.row.records_erased += sum(counts.values())
         self.row.local_until = max(self.row.local_until, self.local_end())

@@ -8,6 +8,7 @@ but for the codec, and producer of the batch that each is in.
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -70,7 +71,7 @@ class SegmentScan:
     inflated_bytes_max: int = INFLATED_BYTES_MAX
     survivors: SurvivorDigest = field(default_factory=SurvivorDigest)
     records: int = 0
-    found: dict[bytes, int] = field(default_factory=dict)
+    found: Counter[bytes] = field(default_factory=Counter)
 
     def feed(self, view: memoryview, batches: BatchTable) -> None:
         """The next batches of the segment, scanned in `view`. DamagedRecords when they cannot be read."""
@@ -79,5 +80,4 @@ class SegmentScan:
             erased, found = erased_records(self.matcher, payload, table)
             self.records += len(table)
             self.survivors.add(payload, table, ~erased)
-            for digest, count in found.items():
-                self.found[digest] = self.found.get(digest, 0) + count
+            self.found.update(found)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -84,14 +85,14 @@ class Findings:
     """Collected by one piece of work; small enough to be handed back to the driver."""
 
     problems: list[Problem] = field(default_factory=list)
-    failed: dict[str, int] = field(default_factory=dict)
-    checked: dict[str, int] = field(default_factory=dict)
+    failed: Counter[str] = field(default_factory=Counter)
+    checked: Counter[str] = field(default_factory=Counter)
     notices: list[Problem] = field(default_factory=list)
     _listed: dict[tuple[str, str, int, str], int] = field(default_factory=dict)
 
     def checks(self, check: Check, count: int = 1) -> None:
         """`count` more things were looked at."""
-        self.checked[check] = self.checked.get(check, 0) + count
+        self.checked[check] += count
 
     def fail(
         self, check: Check, place: Place, reason: str, *, offset: int = -1, position: int = -1, more: int = 0
@@ -101,7 +102,7 @@ class Findings:
 
     def add(self, problem: Problem, more: int = 0) -> None:
         """A problem that is at hand already, as `fail` makes one."""
-        self.failed[problem.what] = self.failed.get(problem.what, 0) + 1 + more
+        self.failed[problem.what] += 1 + more
         place = (problem.what, problem.topic, problem.partition, problem.key)
         listed = self._listed[place] = self._listed.get(place, 0) + 1
         if listed <= PROBLEMS_PER_CHECK_MAX:
@@ -115,10 +116,8 @@ class Findings:
         """Add what another piece of work found."""
         self.problems += other.problems
         self.notices += other.notices
-        for check, count in other.failed.items():
-            self.failed[check] = self.failed.get(check, 0) + count
-        for check, count in other.checked.items():
-            self.checked[check] = self.checked.get(check, 0) + count
+        self.failed.update(other.failed)
+        self.checked.update(other.checked)
 
 
 @dataclass(frozen=True, slots=True)

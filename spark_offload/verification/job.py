@@ -309,7 +309,7 @@ class Verification:
             self.findings.problems.remove(one)
             self.findings.failed[one.what] -= 1
             self.findings.notices.append(one)
-        self.findings.failed = {check: count for check, count in self.findings.failed.items() if count}
+        self.findings.failed = +self.findings.failed  # without those of which none is left
 
     def ask(self, brokers: AskBrokers, progress: Progress) -> None:
         """Compare with `__tier_state` as the brokers have it."""

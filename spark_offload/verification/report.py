@@ -99,7 +99,7 @@ class VerifyReport(Report):
         self.notices = list(findings.notices)
         self.failures = sum(findings.failed.values())
         self.checks = [
-            CheckReport(check, unit, proves, findings.checked.get(check, 0), findings.failed.get(check, 0))
+            CheckReport(check, unit, proves, findings.checked[check], findings.failed[check])
             for check, (unit, proves) in WORDS.items()
             if check in findings.checked or check in findings.failed
         ]
