@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from msgspec import structs
+
 from broker.config import BrokerConfig
 from common.errors import ErrorCode
 from common.node_settings.tenants import TenantSettings
@@ -42,7 +44,7 @@ def in_its_cell(config: BrokerConfig) -> BrokerConfig:
 def with_the_tenant(config: ControllerConfig) -> ControllerConfig:
     """And moves that take their time."""
     access = TenantSettings(move_partitions_max=1, move_bytes_per_second=200_000)
-    driver = replace(config.driver, rebuilt=begun())
+    driver = structs.replace(config.driver, rebuilt=begun())
     return replace(config, policy=replace(config.policy, access=access), driver=driver)
 
 

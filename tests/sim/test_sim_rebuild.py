@@ -8,6 +8,7 @@ import random
 from dataclasses import replace
 
 import pytest
+from msgspec import structs
 
 from common.ports import Ports
 from kraft.audit.metadata_export import metadata_events
@@ -88,7 +89,7 @@ def test_a_rebuilt_cluster_serves_what_the_tier_held(number: int, monkeypatch: p
 
             def settings(number: int, *, snapshots: bool, piece: int) -> ControllerConfig:
                 config = controller_settings(number, snapshots=snapshots, piece=piece)
-                return replace(config, driver=replace(config.driver, rebuilt=image))
+                return replace(config, driver=structs.replace(config.driver, rebuilt=image))
 
             monkeypatch.setattr("tests.sim.cluster.controller_settings", settings)
             begin_anew(cluster, image, found, DIES_AFTER_S[number])
