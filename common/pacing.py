@@ -121,6 +121,7 @@ class Pacer:
     ) -> None:
         self._strain = strain
         self._resting = False  # whether clients' work rests until a timer fires
+        self._has_rested = False  # and now a slice of it comes before the next rest, if one waits
         self._loop = asyncio.get_running_loop()
         self._slice_cost = slice_cost
         self._inline_cost = inline_cost
@@ -220,6 +221,7 @@ class Pacer:
 
     def _serve_clients(self) -> None:
         strain = self._strain
+        self._has_rested = False
         if strain is not None:
             strain.begin()
         self._serve(self._clients, next(iter(self._clients)))
@@ -229,12 +231,14 @@ class Pacer:
 
     def _rest(self) -> None:
         """Have clients' work rest for as long as it owes."""
-        if not self._resting and self._strain is not None and (rest_s := self._strain.rest_s()):
+        if self._resting or self._strain is None or (self._has_rested and self._clients):
+            return
+        if rest_s := self._strain.rest_s():
             self._resting = True
             self._loop.call_later(rest_s, self._rested)
 
     def _rested(self) -> None:
-        self._resting = False
+        self._resting, self._has_rested = False, True  # else steps between slices could put off the slices for ever
         self._rest()  # for steps that were taken meanwhile
         self._schedule()
 

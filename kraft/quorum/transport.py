@@ -310,5 +310,5 @@ _decoder = msgspec.msgpack.Decoder(dict[str, Any])
 def _unpack_map(payload: bytes) -> dict[str, Any]:
     try:
         return _decoder.decode(payload)
-    except (msgspec.DecodeError, RecursionError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise MalformedFrame("not a msgpack map of names") from error

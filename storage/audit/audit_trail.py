@@ -89,11 +89,12 @@ async def audited(act: Callable[[], T]) -> T:
 
 
 class NotAgreed(Exception):
-    """A thread was about to do `act`, whose event is not durable: nothing of it was done."""
+    """A thread was to do `act`, whose event is not durable, and did not. `given`: what to try again with, if any."""
 
-    def __init__(self, act: Act) -> None:
+    def __init__(self, act: Act, given: Any = None) -> None:
         super().__init__(f"{act.event} is not agreed on")
         self.act = act
+        self.given = given
 
 
 def require_agreed(permits: AuditPermits, act: Act) -> None:

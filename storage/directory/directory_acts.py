@@ -63,7 +63,7 @@ def _load(
         try:
             loaded.append(load_log(disk, open_files, audit, one))
         except NotAgreed as error:
-            pending.append((one, error.act))
+            pending.append((error.given or one, error.act))
     return loaded, pending
 
 

@@ -9,14 +9,14 @@ again from the batches. Segments below the recovery point were fsynced with thei
 import contextlib
 from dataclasses import replace
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from common.errors import ProtocolError
 from common.identifiers import ZERO_UUID
 from common.ports import Disk
 from common.whole_files import TEMPORARY_SUFFIX, join, read_whole
 from records.audit_event import AuditKind
-from storage.audit.audit_trail import Act, AuditPermits, require_agreed
+from storage.audit.audit_trail import Act, AuditPermits, NotAgreed, require_agreed
 from storage.disk import checkpoint_files
 from storage.disk.checkpoint_files import LEADER_EPOCHS, PARTITION_METADATA
 from storage.disk.open_files import OpenFiles
@@ -56,6 +56,7 @@ class RecoveryInput(Struct, frozen=True):
     gaps_below: int  # compaction may have left gaps between segments up to here; it takes only what is on the device
     log_start_offset: int
     now_ms: int
+    is_damaged: bool = False  # an earlier look found damage among trusted bytes
 
 
 def first_to_scan(base_offsets: list[int], recovery_point: int) -> int:
@@ -71,14 +72,17 @@ def load_log(disk: Disk, open_files: OpenFiles, audit: AuditPermits, given: Reco
 
     The topic id is ZERO_UUID when the metadata file is missing or damaged; the caller decides about such a log.
     Where trusted bytes turn out to be damaged, everything is scanned. Raises NotAgreed before anything is cut that
-    `audit` does not permit yet: call it again then.
+    `audit` does not permit yet: call it again then, with the error's `given` if it has one.
     """
     try:
         return _load(disk, open_files, audit, given)
     except ProtocolError as error:
         audit.note("damage_below_recovery_point", topic=given.topic, partition=given.partition, error=error.message)
-        loaded = _load(disk, open_files, audit, replace(given, clean=False, recovery_point=0))
-        return replace(loaded, lost_records=True)
+    given = structs.replace(given, clean=False, recovery_point=0, is_damaged=True)
+    try:
+        return _load(disk, open_files, audit, given)
+    except NotAgreed as error:  # what was cut so far no longer shows the damage
+        raise NotAgreed(error.act, given) from None
 
 
 def _load(disk: Disk, open_files: OpenFiles, audit: AuditPermits, given: RecoveryInput) -> LoadedLog:
@@ -165,7 +169,7 @@ def _load_segments(
             snapshots=scan.snapshots,
             log_end_offset=scan.log_end_offset,
             recovery_point=recovery_point if scan.cut_segment is None else min(recovery_point, scan.cut_segment),
-            lost_records=is_damaged or scan.lost_records,
+            lost_records=is_damaged or given.is_damaged or scan.lost_records,
             names_changed=True,
         )
     if loaded.log_end_offset < max(given.high_watermark, given.recovery_point):

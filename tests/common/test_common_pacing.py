@@ -306,6 +306,31 @@ async def test_what_a_request_does_between_slices_is_followed_by_rests(monkeypat
     assert sum(rests.taken) >= REST_SHARE * 4 * 0.0015  # all but the last step rest before the next
 
 
+async def test_steps_between_slices_do_not_put_off_the_slices_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    world, _, trace = World(), Rests(monkeypatch), list[str]()
+    pacer = Pacer(slice_cost=100, inline_cost=0, strain=world.strain())
+
+    def work() -> None:
+        world.displaced += 1
+        world.now += 0.001
+
+    def paced() -> Work[None]:
+        for _ in range(5):
+            work()
+            trace.append("slice")
+            yield 100
+
+    async def handling() -> None:
+        for _ in range(100):
+            work()
+            await asyncio.sleep(0)
+
+    waiting = asyncio.ensure_future(pacer.run(paced(), "client"))
+    await asyncio.gather(pacer.metered(handling()), pacer.metered(handling()))
+    assert len(trace) == 5
+    await waiting
+
+
 async def test_metered_work_ends_as_it_would_alone() -> None:
     pacer, ended = Pacer(strain=World().strain()), list[str]()
 

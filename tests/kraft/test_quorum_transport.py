@@ -260,6 +260,7 @@ BAD_PAYLOADS: list[Any] = [
     msgspec.msgpack.encode([1, 2]),
     msgspec.msgpack.encode({"type": "apply_command", "command": b"x"}),
     msgspec.msgpack.encode({"type": "append_entries"}),
+    b"\x81\xa1a\xa1\xff",  # no UTF-8
     b"\x81\xa1a" + b"\x91" * 100_000 + b"\xc0",  # nested deeper than any stack
     b"\xdd\xff\xff\xff\xff",  # an array that claims four billion elements
 ]

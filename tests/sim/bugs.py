@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 from collections.abc import Callable, Iterator
 from typing import Any
+
+from msgspec import structs
 
 from broker.audit import topic_host
 from broker.coordination import placement
@@ -107,7 +108,7 @@ def keep_unclean_replica(replace: Replace) -> None:
     def standing_of(image: MetadataImage) -> elections.Standing:
         standing = right(image)
         kept = frozenset(broker.broker_id for broker in image.brokers.values() if broker.is_unclean)
-        return dataclasses.replace(standing, leaving=standing.leaving - kept, unclean=standing.unclean - kept)
+        return structs.replace(standing, leaving=standing.leaving - kept, unclean=standing.unclean - kept)
 
     for module in (elections, broker_removal, piecework):
         replace(module, "standing_of", standing_of)

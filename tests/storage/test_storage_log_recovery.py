@@ -294,6 +294,24 @@ async def test_opens_a_directory_that_apache_kafka_wrote(tmp_path: Path, how: st
             assert decode_snapshot(ours[name]).entries == decode_snapshot(theirs[name]).entries
 
 
+async def test_damage_below_the_recovery_point_has_everything_scanned(tmp_path: Path) -> None:
+    """Without snapshots the producers are read from trusted segments, where the damage shows."""
+    bench, log = await filled(tmp_path)
+    first = log.segments[0]
+    await bench.directory.checkpoint_recovery_points()
+    await bench.directory.close()
+    path = tmp_path / f"{first.stem}.log"
+    path.write_bytes(b"\xff" * path.stat().st_size)
+    for snapshot in (tmp_path / "t-0").glob("*.snapshot"):
+        snapshot.unlink()
+    await bench.start()
+    log = await bench.log()
+    assert "damage_below_recovery_point" in bench.events
+    assert (log.log_start_offset, log.log_end_offset, read_all(log)) == (0, 0, [])
+    assert bench.directory.previous_broker_epoch == -1
+    await bench.directory.close()
+
+
 def test_the_first_segment_to_scan_holds_the_recovery_point() -> None:
     assert recovery.first_to_scan([0, 10, 20], 0) == 0
     assert recovery.first_to_scan([0, 10, 20], 9) == 0
