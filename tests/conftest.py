@@ -53,9 +53,7 @@ SAMPLES_MIN = 4  # fewer may be a machine that stood still, which counts as CPU 
 UNSEEN_MAX_S = 0.500  # of a call into C that lets nothing take a sample
 VIRTUAL_LOOP_MODULES = ("tests.virtual_time", "tests.sim.loop")
 PRODUCT = ("tidelog", "broker", "proxy", "kraft", "tiering", "storage", "object_store", "wire", "records", "common")
-EXCUSED: dict[str, str] = {
-    "broker.node:BrokerNode.__init__": "before the node listens; 10 ms, more while its pages are copied",
-}
+EXCUSED: dict[str, str] = {}
 """Functions that may hold a loop for longer, and why."""
 
 
