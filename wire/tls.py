@@ -235,7 +235,7 @@ def openssl_name(suite: str) -> str:
 
 
 def _expiry_ms(certificates: str) -> int:
-    from cryptography import x509  # noqa: PLC0415  megabytes, for nodes with certificates alone
+    from cryptography import x509  # noqa: PLC0415  see tidelog.nodes.node_imports
 
     try:
         first = x509.load_pem_x509_certificate(certificates.encode())

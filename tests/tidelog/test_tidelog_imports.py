@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+
+from tidelog.cluster.layout import TLS_DIRECTORY, make_certificates
 
 FOREIGN = {
     "broker": ("cryptography", "pysyncobj", "kraft.controller.driver", "aiobotocore", "botocore", "spark_offload"),
@@ -31,3 +34,24 @@ def test_a_package_that_was_hidden_is_there_again() -> None:
     code = SHOW.format("controller") + "; import cryptography.fernet; print(cryptography.fernet.Fernet.generate_key())"
     done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+READ = """
+import sys
+from tidelog.nodes.node_imports import import_node
+import_node("broker", sys.argv[1:])
+from wire.tls import TlsConfig, TlsContexts
+from common.machine import MachineClock
+known = set(sys.modules)
+config = TlsConfig(keystore_location=sys.argv[2], truststore_location=sys.argv[3])
+assert TlsContexts(config, MachineClock()).expires_ms
+print(*sorted(set(sys.modules) - known))
+"""
+
+
+@pytest.mark.parametrize("prefix", ["", "listener.name.ssl."])
+def test_a_node_with_certificates_imports_what_reads_them_before_its_loop_runs(tmp_path: Path, prefix: str) -> None:
+    make_certificates(tmp_path)
+    files = [str(tmp_path / TLS_DIRECTORY / name) for name in ("node.pem", "ca.pem")]
+    command = [sys.executable, "-c", READ, f"{prefix}ssl.keystore.location", *files]
+    assert subprocess.run(command, check=True, capture_output=True, text=True).stdout.split() == []

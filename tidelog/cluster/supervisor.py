@@ -81,8 +81,8 @@ class Supervisor:
         self._selector.register(listener, selectors.EVENT_READ, self._accept)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
         for role in dict.fromkeys(role for role in ROLES if any(n.role == role for n in self._layout.nodes)):
-            # controllers elect their leader while the brokers' code is imported
-            import_node(role)  # before the fork, so that no node imports again
+            # Before the fork, so that no node imports again. Controllers elect their leader while brokers are imported.
+            import_node(role, self._layout.node_settings(self._layout.nodes[0], self._root, self._shared))
             gc.collect()
             gc.freeze()
             self._turn(0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Iterable
 
 from tidelog.nodes import bare_packages
 
@@ -18,10 +19,12 @@ MODULES = {
     "broker": ("tidelog.nodes.node_process", "broker.node"),
     "proxy": ("tidelog.nodes.proxy_process",),
 }
+CERTIFICATE_SETTINGS = ("ssl.keystore.location", "ssl.keystore.certificate.chain")  # also with a listener's prefix
+CERTIFICATE_MODULES = ("cryptography.x509",)  # megabytes, so only nodes with certificates import them
 
 
-def import_node(role: str) -> None:
-    """Import all that a node of this role needs, and no more; a second time costs nothing."""
+def import_node(role: str, settings: Iterable[str] = ()) -> None:
+    """Import all that a node of this role and with these settings needs, and no more; a second time costs nothing."""
     for package in ENTERED_BARE:
         bare_packages.enter(package)
     if role == "controller":
@@ -30,3 +33,11 @@ def import_node(role: str) -> None:
                 importlib.import_module(package)
     for module in (*USED_BY_ALL, *MODULES[role]):
         importlib.import_module(module)
+    import_certificates(settings)
+
+
+def import_certificates(settings: Iterable[str]) -> None:
+    """Import what reads certificates when one of these settings names them: later it would hold the event loop."""
+    if any(name.endswith(CERTIFICATE_SETTINGS) for name in settings):
+        for module in CERTIFICATE_MODULES:
+            importlib.import_module(module)

@@ -38,6 +38,7 @@ from tidelog.nodes.directory_lock import DirectoryInUse, held_directory
 from tidelog.nodes.http_endpoint import HttpEndpoint
 from tidelog.nodes.logs import configure_logs
 from tidelog.nodes.loop_watch import LoopWatch
+from tidelog.nodes.node_imports import import_certificates
 from tidelog.nodes.stack_sampling import StackSampling, log_held
 
 logger = logging.getLogger(__name__)
@@ -76,6 +77,7 @@ def run_node(role: str, settings: Mapping[str, str], *, status_fd: int = -1, lif
         fatal.append(reason)
         _report(status_fd, f"fatal {' '.join(reason.split())[:REASON_CHARACTERS_MAX]}")
 
+    import_certificates(settings)
     gc.set_threshold(*GARBAGE_ROUNDS)
     try:
         descriptors = raise_limit()
