@@ -1,7 +1,7 @@
 """Every API that a broker answers, one row each: handler, gate, and what tenants may see of it.
 
-Key, versions and listeners are in `wire.apis`. What a row's handler forwards to the controller is decided in
-`kraft.controller.decisions`. Dispatch, gates, portions and the rewriting of tenants' names follow this table.
+Key, versions and listeners are in `wire.apis`. The controller decides rows with `Forwarder.serve`
+(`kraft.controller.decisions`). Dispatch, gates, portions and the rewriting of tenants' names follow this table.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from broker.gates.topic_gates import TopicDeletion
 from broker.handlers.acls import AclHandlers
 from broker.handlers.cluster import ClusterHandlers
 from broker.handlers.configs import ConfigHandlers
+from broker.handlers.elections import ElectLeaders
 from broker.handlers.fetch import FetchHandler
 from broker.handlers.group_offsets import GroupOffsetHandlers
 from broker.handlers.groups import GroupHandlers
@@ -39,13 +40,13 @@ from broker.handlers.log_offsets import DeleteRecords, OffsetForLeaderEpoch
 from broker.handlers.metadata import MetadataHandler
 from broker.handlers.produce import ProduceHandler
 from broker.handlers.producers import DescribeProducers, InitProducerId
-from broker.handlers.reassignments import ReassignmentHandlers
 from broker.handlers.sasl import SaslHandlers
 from broker.handlers.scram import ScramHandlers
-from broker.handlers.tenants import CellHandlers, TenantHandlers
+from broker.handlers.tenants import TenantHandlers
 from broker.handlers.tier_description import TierDescriptions
 from broker.handlers.topics import TopicHandlers
 from broker.requests.context import Route
+from broker.requests.forwarding import Forwarder
 from broker.requests.portions import Listing, by_name, by_name_or_id, by_resource, by_resource_and_keys, by_value, cut
 from broker.tenancy.field_classes import (
     ACL,
@@ -127,7 +128,7 @@ ROWS = (
     Row(ApiKey.API_VERSIONS, ClusterHandlers.api_versions, free,
         request={OWN: "client_software_name client_software_version"},
         response={ALL: "supported_features.name finalized_features.name"}),
-    Row(ApiKey.CREATE_TOPICS, TopicHandlers.create_topics, topic_gates.create_topics,
+    Row(ApiKey.CREATE_TOPICS, Forwarder.serve, topic_gates.create_topics,
         cuts=[cut("topics", most=25, kind=by_name, repeats=2)],
         request={OWN: "topics.configs.name topics.configs.value"},
         response={ALL: "topics.configs.name topics.configs.value"}),
@@ -142,10 +143,10 @@ ROWS = (
     Row(ApiKey.DESCRIBE_ACLS, AclHandlers.describe_acls, ClusterRight(DESCRIBE),
         request={FILTER: "resource_name_filter principal_filter host_filter"},
         response={ACL: "resources.resource_name", WHO: "resources.acls.principal", OWN: "resources.acls.host"}),
-    Row(ApiKey.CREATE_ACLS, AclHandlers.create_acls, ClusterRight(ALTER, cluster_gates.acls_not_created),
+    Row(ApiKey.CREATE_ACLS, AclHandlers.create_acls, ClusterRight(ALTER),
         cuts=[cut("creations", "results")],
         request={ACL: "creations.resource_name", WHO: "creations.principal", OWN: "creations.host"}),
-    Row(ApiKey.DELETE_ACLS, AclHandlers.delete_acls, ClusterRight(ALTER, cluster_gates.acls_not_deleted),
+    Row(ApiKey.DELETE_ACLS, AclHandlers.delete_acls, ClusterRight(ALTER),
         cuts=[cut("filters", "filter_results", most=1)],
         request={FILTER: "filters.resource_name_filter filters.principal_filter filters.host_filter"},
         response={ACL: "filter_results.matching_acls.resource_name", WHO: "filter_results.matching_acls.principal",
@@ -165,52 +166,51 @@ ROWS = (
         response={LOG_DIRECTORY: "results.log_dir"}),
     Row(ApiKey.SASL_AUTHENTICATE, SaslHandlers.authenticate, free,
         request={OWN: "auth_bytes"}, response={OWN: "auth_bytes"}),
-    Row(ApiKey.CREATE_PARTITIONS, TopicHandlers.create_partitions,
+    Row(ApiKey.CREATE_PARTITIONS, Forwarder.serve,
         by_topic(ALTER, topic_gates.partitions_not_created, answers="results"),
         cuts=[cut("topics", "results", most=25, kind=by_name, repeats=2)]),
     Row(ApiKey.DELETE_GROUPS, GroupHandlers.delete_groups, group_gates.delete_groups,
         cuts=[cut("groups_names", "results", kind=by_value)]),
-    Row(ApiKey.ELECT_LEADERS, ReassignmentHandlers.elect_leaders, ClusterRight(ALTER, cluster_gates.not_elected),
+    Row(ApiKey.ELECT_LEADERS, ElectLeaders.handle, ClusterRight(ALTER, cluster_gates.not_elected),
         cuts=[cut("topic_partitions.partitions", "replica_election_results.partition_result")]),
     Row(ApiKey.INCREMENTAL_ALTER_CONFIGS, ConfigHandlers.incremental_alter_configs, cluster_gates.alter_configs,
         cuts=[cut("resources", "responses", most=20, kind=by_resource, repeats=2)],
         request={RES: "resources.resource_name", OWN: "resources.configs.name resources.configs.value"},
         response={RES: "responses.resource_name"}),
-    Row(ApiKey.ALTER_PARTITION_REASSIGNMENTS, ReassignmentHandlers.alter_partition_reassignments,
+    Row(ApiKey.ALTER_PARTITION_REASSIGNMENTS, Forwarder.serve,
         ClusterRight(ALTER, cluster_gates.not_reassigned), cuts=[cut("topics.partitions", "responses.partitions")]),
-    Row(ApiKey.LIST_PARTITION_REASSIGNMENTS, ReassignmentHandlers.list_partition_reassignments, ClusterRight(DESCRIBE),
+    Row(ApiKey.LIST_PARTITION_REASSIGNMENTS, Forwarder.serve, ClusterRight(DESCRIBE),
         cuts=[cut("topics.partition_indexes", "topics.partitions")]),
     Row(ApiKey.OFFSET_DELETE, GroupOffsetHandlers.offset_delete, group_gates.offset_delete,
         cuts=[cut("topics.partitions")]),
     Row(ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, ScramHandlers.describe_user_scram_credentials,
         ClusterRight(DESCRIBE, cluster_gates.users_not_described),
         cuts=[cut("users", "results", kind=by_name, repeats=2)]),
-    Row(ApiKey.ALTER_USER_SCRAM_CREDENTIALS, ScramHandlers.alter_user_scram_credentials,
-        ClusterRight(ALTER, cluster_gates.users_not_altered)),
-    Row(ApiKey.UPDATE_FEATURES, ClusterHandlers.update_features, ClusterRight(ALTER)),
+    Row(ApiKey.ALTER_USER_SCRAM_CREDENTIALS, Forwarder.serve, ClusterRight(ALTER)),
+    Row(ApiKey.UPDATE_FEATURES, Forwarder.serve, ClusterRight(ALTER)),
     Row(ApiKey.DESCRIBE_CLUSTER, ClusterHandlers.describe_cluster, cluster_gates.describe_cluster,
         response={CLUSTER_ID: "cluster_id", HOST: "brokers.host"}),
     Row(ApiKey.DESCRIBE_PRODUCERS, DescribeProducers.handle, by_topic(READ, record_gates.no_producers),
         cuts=[cut("topics.partition_indexes", "topics.partitions", most=10)]),
-    Row(ApiKey.UNREGISTER_BROKER, ClusterHandlers.unregister_broker, ClusterRight(ALTER)),
+    Row(ApiKey.UNREGISTER_BROKER, Forwarder.serve, ClusterRight(ALTER)),
     Row(ApiKey.LIST_CONFIG_RESOURCES, ConfigHandlers.list_config_resources, ClusterRight(DESCRIBE_CONFIGS),
         response={RES: "config_resources.resource_name"}),
     Row(ApiKey.DESCRIBE_TOPIC_PARTITIONS, TopicHandlers.describe_topic_partitions,
         topic_gates.describe_topic_partitions, paced=True),
     Row(ApiKey.TIER_STATE, TierStateHandler.handle, ClusterRight(CLUSTER_ACTION)),
     Row(ApiKey.DESCRIBE_TIER, TierDescriptions.describe_tier, ClusterRight(DESCRIBE)),
-    Row(ApiKey.RESTORE_TOPIC, TierDescriptions.restore_topic, ClusterRight(ALTER)),
+    Row(ApiKey.RESTORE_TOPIC, Forwarder.serve, ClusterRight(ALTER)),
     Row(ApiKey.APPEND_AUDIT, AppendAudit.handle, ClusterRight(CLUSTER_ACTION)),
-    Row(ApiKey.CREATE_TENANT, TenantHandlers.create_tenant, ClusterRight(ALTER)),
+    Row(ApiKey.CREATE_TENANT, Forwarder.serve, ClusterRight(ALTER)),
     Row(ApiKey.DESCRIBE_TENANTS, TenantHandlers.describe_tenants, ClusterRight(DESCRIBE)),
-    Row(ApiKey.ALTER_TENANT, TenantHandlers.alter_tenant, ClusterRight(ALTER)),
-    Row(ApiKey.DELETE_TENANT, TenantHandlers.delete_tenant, ClusterRight(ALTER)),
-    Row(ApiKey.MOVE_TENANT, TenantHandlers.move_tenant, ClusterRight(ALTER)),
-    Row(ApiKey.CREATE_API_KEY, TenantHandlers.create_api_key, ClusterRight(ALTER)),
-    Row(ApiKey.DELETE_API_KEY, TenantHandlers.delete_api_key, ClusterRight(ALTER)),
+    Row(ApiKey.ALTER_TENANT, Forwarder.serve, ClusterRight(ALTER)),
+    Row(ApiKey.DELETE_TENANT, Forwarder.serve, ClusterRight(ALTER)),
+    Row(ApiKey.MOVE_TENANT, Forwarder.serve, ClusterRight(ALTER)),
+    Row(ApiKey.CREATE_API_KEY, Forwarder.serve, ClusterRight(ALTER)),
+    Row(ApiKey.DELETE_API_KEY, Forwarder.serve, ClusterRight(ALTER)),
     Row(ApiKey.DESCRIBE_API_KEYS, TenantHandlers.describe_api_keys, ClusterRight(DESCRIBE)),
-    Row(ApiKey.DESCRIBE_CELLS, CellHandlers.describe_cells, ClusterRight(DESCRIBE)),
-    Row(ApiKey.ALTER_CELL, CellHandlers.alter_cell, ClusterRight(ALTER)),
+    Row(ApiKey.DESCRIBE_CELLS, Forwarder.serve, ClusterRight(DESCRIBE)),
+    Row(ApiKey.ALTER_CELL, Forwarder.serve, ClusterRight(ALTER)),
     Row(ApiKey.IMPORT_KEYS, ImportKeys.handle, ClusterRight(CLUSTER_ACTION)),
 )
 # fmt: on

@@ -52,8 +52,8 @@ class Coordinators:
         self._config = config
         self._lifecycle = lifecycle
 
-        def create_topics(request: CreateTopicsRequest, version: int) -> Awaitable[CreateTopicsResponse]:
-            return forwarder.forward(None, request, version)
+        def create_topics(request: CreateTopicsRequest) -> Awaitable[CreateTopicsResponse]:
+            return forwarder.forward(None, request)
 
         self.runtime = CoordinatorRuntime(
             ports.clock, RuntimeConfig(host_limits(config)), machinery.pacer, self._holds_lease

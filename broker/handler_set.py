@@ -13,6 +13,7 @@ from broker.handlers.acls import AclHandlers
 from broker.handlers.certificate_reloads import CertificateReloads
 from broker.handlers.cluster import ClusterHandlers
 from broker.handlers.configs import ConfigHandlers
+from broker.handlers.elections import ElectLeaders
 from broker.handlers.group_offsets import GroupOffsetHandlers
 from broker.handlers.groups import GroupHandlers
 from broker.handlers.internal import AppendAudit, ImportKeys, TierStateHandler
@@ -21,10 +22,9 @@ from broker.handlers.log_dirs import DescribeLogDirs
 from broker.handlers.log_offsets import DeleteRecords, OffsetForLeaderEpoch
 from broker.handlers.metadata import MetadataConfig, MetadataHandler
 from broker.handlers.producers import DescribeProducers, InitProducerId
-from broker.handlers.reassignments import ReassignmentHandlers
 from broker.handlers.sasl import SaslHandlers
 from broker.handlers.scram import ScramHandlers
-from broker.handlers.tenants import CellHandlers, TenantHandlers
+from broker.handlers.tenants import TenantHandlers
 from broker.handlers.tier_description import TierDescriptions
 from broker.handlers.topic_rows import TopicRows
 from broker.handlers.topics import TopicHandlers
@@ -53,6 +53,7 @@ def handlers(
     partitions = data_plane.partitions
     given = {name: NODE_SETTINGS[name].text(value) for name, value in config.node_settings.items()}
     return [
+        forwarder,
         SaslHandlers(),
         TopicDeletion(lambda: forwarder.image),
         ListOffsets(
@@ -86,7 +87,7 @@ def handlers(
             directory=config.log_dirs,
         ),
         DescribeProducers(partitions),
-        ReassignmentHandlers(forwarder),
+        ElectLeaders(forwarder),
         TierStateHandler(coordinators.tiers),
         TierDescriptions(
             node_id=config.node_id,
@@ -101,6 +102,5 @@ def handlers(
         AclHandlers(forwarder, authorizes=config.security.authorizer is not None),
         ScramHandlers(forwarder),
         TenantHandlers(forwarder),
-        CellHandlers(forwarder),
         ImportKeys(coordinators.keys),
     ]

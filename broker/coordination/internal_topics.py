@@ -15,7 +15,6 @@ from kraft.topic_names import AUDIT_TOPIC, GROUP_TOPIC, TIER_TOPIC
 from tiering.bucket.cluster_file import FIRST_INCARNATION
 from wire.messages import CreateTopicsRequest, CreateTopicsResponse
 
-CREATE_TOPICS_VERSION = 7
 RETRY_PAUSE_S = 0.5
 BROKERS_AWAITED_S = 30.0
 MAX_MESSAGE_BYTES = "1048588"  # Apache Kafka's default: what `message.max.bytes` is set to does not reach these topics
@@ -23,8 +22,8 @@ MAX_MESSAGE_BYTES = "1048588"  # Apache Kafka's default: what `message.max.bytes
 
 _log = logging.getLogger(__name__)
 
-CreateTopics = Callable[[CreateTopicsRequest, int], Awaitable[CreateTopicsResponse]]
-"""Forwards a CreateTopicsRequest in a version; raises ProtocolError."""
+CreateTopics = Callable[[CreateTopicsRequest], Awaitable[CreateTopicsResponse]]
+"""Asks the controller; raises ProtocolError."""
 
 
 class InternalTopic(Struct, frozen=True):
@@ -143,7 +142,7 @@ class InternalTopics:
         )
         request = CreateTopicsRequest(topics=[creatable], timeout_ms=10_000, validate_only=False)
         try:
-            response = await self._create(request, CREATE_TOPICS_VERSION)
+            response = await self._create(request)
         except ProtocolError as error:
             self._not_before[topic.name] = self._clock.monotonic() + RETRY_PAUSE_S
             raise ProtocolError(ErrorCode.COORDINATOR_NOT_AVAILABLE) from error

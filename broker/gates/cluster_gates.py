@@ -18,8 +18,9 @@ from broker.gates.gating import (
     then,
 )
 from broker.gates.topic_gates import cluster_operations
-from broker.handlers.reassignments import WHOLE_ERROR_FROM, for_each_partition
+from broker.handlers.elections import WHOLE_ERROR_FROM, for_each_partition
 from broker.requests.context import Handler, RequestContext
+from broker.requests.failures import altered_config
 from broker.security.authorizer import Access
 from common.errors import ErrorCode
 from kraft.records import ResourceType
@@ -28,12 +29,6 @@ from wire.messages import (
     AlterConfigsRequest,
     AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsResponse,
-    AlterUserScramCredentialsRequest,
-    AlterUserScramCredentialsResponse,
-    CreateAclsRequest,
-    CreateAclsResponse,
-    DeleteAclsRequest,
-    DeleteAclsResponse,
     DescribeClusterRequest,
     DescribeClusterResponse,
     DescribeConfigsRequest,
@@ -116,12 +111,7 @@ def alter_configs(
     resources: Sequence[Any] = request.resources
     allowed, others = _split_resources(access, ALTER_CONFIGS, resources)
     rows: list[Any] = [
-        response.AlterConfigsResourceResponse(
-            error_code=code,
-            error_message=MESSAGES[code],
-            resource_type=resource.resource_type,
-            resource_name=resource.resource_name,
-        )
+        altered_config(response, resource, {"error_code": code, "error_message": MESSAGES[code]})
         for resource, code in others
     ]
     if not allowed and rows:
@@ -131,26 +121,6 @@ def alter_configs(
 
 
 # refusals with a shape of their own ------------------------------------------------------------------------
-
-
-def acls_not_created(context: RequestContext, request: CreateAclsRequest) -> CreateAclsResponse:
-    row = CreateAclsResponse.AclCreationResult(error_code=NO_CLUSTER, error_message=_WORDS)
-    return CreateAclsResponse(results=[row for _ in request.creations])
-
-
-def acls_not_deleted(context: RequestContext, request: DeleteAclsRequest) -> DeleteAclsResponse:
-    row = DeleteAclsResponse.DeleteAclsFilterResult(error_code=NO_CLUSTER, error_message=_WORDS, matching_acls=[])
-    return DeleteAclsResponse(filter_results=[row for _ in request.filters])
-
-
-def users_not_altered(
-    context: RequestContext, request: AlterUserScramCredentialsRequest
-) -> AlterUserScramCredentialsResponse:
-    row = AlterUserScramCredentialsResponse.AlterUserScramCredentialsResult
-    users = dict.fromkeys([one.name for one in request.deletions] + [one.name for one in request.upsertions])
-    return AlterUserScramCredentialsResponse(
-        results=[row(user=user, error_code=NO_CLUSTER, error_message=_WORDS) for user in users]
-    )
 
 
 def not_elected(context: RequestContext, request: ElectLeadersRequest) -> ElectLeadersResponse:

@@ -10,8 +10,9 @@ from typing import Any, Protocol, TypeVar
 from msgspec import Struct
 
 from broker.requests.context import Gate, Handler, RequestContext
+from broker.requests.failures import failed
 from broker.security.authorizer import RIGHT_COST, Access
-from common.errors import ErrorCode
+from common.errors import ErrorCode, ProtocolError
 from common.pacing import Work
 from kraft.records import AclOperation, AclResource
 from wire.apis import APIS
@@ -117,12 +118,9 @@ def allowed_work(
     return allowed
 
 
-def refused(context: RequestContext, code: ErrorCode) -> Any:
-    """An answer with `code` for the whole request, with its sentence if the answer has a place for one."""
-    response = APIS[context.api_key].response
-    if "error_message" in response._struct.fields:
-        return response(error_code=code, error_message=MESSAGES[code])
-    return response(error_code=code)
+def refused(request: Message, code: ErrorCode) -> Any:
+    """An answer with `code` for the whole request."""
+    return failed(request, ProtocolError(code, MESSAGES[code]))
 
 
 def by_topic(operation: int, refusal: Callable[[Any], Any], *, name: str = "name", answers: str = "topics") -> Gate:
@@ -144,7 +142,7 @@ class ClusterRight(Struct, frozen=True):
     """Of an API that needs a right over the cluster and is refused as a whole."""
 
     operation: int
-    refusal: Callable[[RequestContext, Any], Any] = lambda context, request: refused(context, NO_CLUSTER)
+    refusal: Callable[[RequestContext, Any], Any] = lambda context, request: refused(request, NO_CLUSTER)
 
     def __call__(self, context: RequestContext, access: Access, request: Message, handler: Handler) -> Any:
         if access.may_cluster(self.operation):
@@ -154,7 +152,7 @@ class ClusterRight(Struct, frozen=True):
 
 def by_group(
     operation: int,
-    refusal: Callable[[RequestContext, Any], Any] = lambda context, request: refused(context, NO_GROUP),
+    refusal: Callable[[RequestContext, Any], Any] = lambda context, request: refused(request, NO_GROUP),
 ) -> Gate:
     """Of an API that names one group in `group_id`."""
 

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from copy import copy
+from typing import TypeVar
 
 from broker.requests.context import RequestContext
+from broker.requests.failures import failed
 from broker.requests.forwarding import Forwarder
 from broker.tenancy.tenant_acls import find_acls
 from common.errors import ErrorCode, ProtocolError
@@ -24,10 +26,11 @@ from wire.messages import (
     DeleteAclsResponse,
     DescribeAclsRequest,
     DescribeAclsResponse,
+    Request,
 )
 
-CREATE_VERSION = 3
-DELETE_VERSION = 3
+R = TypeVar("R")
+
 ROW_COST = 3  # units of `common.pacing`
 
 _Resource = DescribeAclsResponse.DescribeAclsResource
@@ -70,24 +73,20 @@ class AclHandlers:
         return DescribeAclsResponse(error_code=0, error_message=None, resources=resources)
 
     async def create_acls(self, context: RequestContext, request: CreateAclsRequest) -> CreateAclsResponse:
-        try:
-            self._check_enabled(context)
-            return await self._forwarder.forward(context, request, CREATE_VERSION)
-        except ProtocolError as error:
-            result = CreateAclsResponse.AclCreationResult(error_code=error.code, error_message=error.message or None)
-            return CreateAclsResponse(results=[result for _ in request.creations])
+        return await self._change(context, request)
 
     async def delete_acls(self, context: RequestContext, request: DeleteAclsRequest) -> DeleteAclsResponse:
         if context.tenant is not None:
             return await self._delete_of_tenant(context, context.tenant, request)
+        return await self._change(context, request)
+
+    async def _change(self, context: RequestContext, request: Request[R]) -> R:
         try:
             self._check_enabled(context)
-            return await self._forwarder.forward(context, request, DELETE_VERSION)
         except ProtocolError as error:
-            result = DeleteAclsResponse.DeleteAclsFilterResult(
-                error_code=error.code, error_message=error.message or None, matching_acls=[]
-            )
-            return DeleteAclsResponse(filter_results=[result for _ in request.filters])
+            response: R = failed(request, error)
+            return response
+        return await self._forwarder.serve(context, request)
 
     async def _delete_of_tenant(
         self, context: RequestContext, tenant: str, request: DeleteAclsRequest
@@ -109,7 +108,7 @@ class AclHandlers:
         if doomed:
             exact = DeleteAclsRequest(filters=[_exactly(acl) for acl in doomed.values()])
             try:
-                response = await self._forwarder.forward(context, exact, DELETE_VERSION)
+                response = await self._forwarder.forward(context, exact)
             except ProtocolError as error:
                 meant = [error if isinstance(one, list) and one else one for one in meant]
             else:

@@ -1,5 +1,4 @@
-"""The cluster itself: ApiVersions 0-4, DescribeCluster 0-2, FindCoordinator 0-6, UnregisterBroker 0,
-UpdateFeatures 0-2.
+"""The cluster itself: ApiVersions 0-4, DescribeCluster 0-2, FindCoordinator 0-6.
 
 Behaviour: ApiVersions tells what the listener serves, and the finalised feature levels. FindCoordinator makes the
 internal topic when it is first needed. For a transactional id it names a live broker, although there are no
@@ -33,10 +32,6 @@ from wire.messages import (
     DescribeClusterResponse,
     FindCoordinatorRequest,
     FindCoordinatorResponse,
-    UnregisterBrokerRequest,
-    UnregisterBrokerResponse,
-    UpdateFeaturesRequest,
-    UpdateFeaturesResponse,
 )
 
 SOFTWARE_FROM = 3
@@ -118,20 +113,6 @@ class ClusterHandlers:
             ],
             authorized_operations=operations,
         )
-
-    async def unregister_broker(
-        self, context: RequestContext, request: UnregisterBrokerRequest
-    ) -> UnregisterBrokerResponse:
-        try:
-            return await self._forwarder.forward(context, request, UNREGISTER_VERSION)
-        except ProtocolError as error:
-            return UnregisterBrokerResponse(error_code=error.code, error_message=error.message or None)
-
-    async def update_features(self, context: RequestContext, request: UpdateFeaturesRequest) -> UpdateFeaturesResponse:
-        try:
-            return await self._forwarder.forward(context, request, UPDATE_FEATURES_VERSION, request.timeout_ms)
-        except ProtocolError as error:
-            return UpdateFeaturesResponse(error_code=error.code, error_message=error.message or None, results=[])
 
     # FindCoordinator ---------------------------------------------------------------------------------------
 

@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 from broker.handlers.certificate_reloads import CertificateReloads
 from broker.handlers.client_view import ClientView
 from broker.requests.context import RequestContext
+from broker.requests.failures import altered_config, why_of
 from broker.requests.forwarding import Forwarder
 from common.errors import ErrorCode, ProtocolError
 from common.node_settings.catalogue import NODE_SETTINGS
@@ -40,8 +41,6 @@ from wire.messages import (
     changed,
 )
 
-ALTER_CONFIGS_VERSION = 2
-INCREMENTAL_VERSION = 1
 TYPES_FROM = 1  # ListConfigResources
 BROKER_LOGGER, CLIENT_METRICS, GROUP = 8, 16, 32  # Kafka's numbers of the types that have no settings here
 ROW_COST = 3  # units of `common.pacing`
@@ -225,7 +224,7 @@ class ConfigHandlers:
     # changes -----------------------------------------------------------------------------------------------
 
     async def alter_configs(self, context: RequestContext, request: AlterConfigsRequest) -> AlterConfigsResponse:
-        return await self._alter(context, request, ALTER_CONFIGS_VERSION, AlterConfigsResponse)
+        return await self._alter(context, request, AlterConfigsResponse)
 
     async def incremental_alter_configs(
         self, context: RequestContext, request: IncrementalAlterConfigsRequest
@@ -237,23 +236,22 @@ class ConfigHandlers:
             if context.tenant is None and self._certificates.concerns(resource):
                 try:
                     await self._certificates.reload(resource, request.validate_only)
-                    done.append(_result(response, resource, ProtocolError(ErrorCode.NONE, "")))
+                    done.append(altered_config(response, resource, why_of(ProtocolError(ErrorCode.NONE))))
                 except ProtocolError as error:
-                    done.append(_result(response, resource, error))
+                    done.append(altered_config(response, resource, why_of(error)))
             else:
                 others.append(resource)
         if done and not others:
             return response(responses=done)
         if not done:
-            return await self._alter(context, request, INCREMENTAL_VERSION, response)
-        answer = await self._alter(context, changed(request, resources=others), INCREMENTAL_VERSION, response)
+            return await self._alter(context, request, response)
+        answer = await self._alter(context, changed(request, resources=others), response)
         return changed(answer, responses=[*answer.responses, *done])
 
     async def _alter(
         self,
         context: RequestContext,
         request: AlterConfigsRequest | IncrementalAlterConfigsRequest,
-        version: int,
         response_class: type[A],
     ) -> A:
         """`response_class` is that of the request's answer."""
@@ -264,14 +262,11 @@ class ConfigHandlers:
                 _check_tenant(context, resource)
                 allowed.append(resource)
             except ProtocolError as error:
-                refused.append(_result(response_class, resource, error))
+                refused.append(altered_config(response_class, resource, why_of(error)))
         if refused and not allowed:
             return response_class(responses=refused)
-        try:
-            sent = changed(request, resources=allowed) if refused else request
-            answer: Any = await self._forwarder.forward(context, sent, version)
-        except ProtocolError as error:
-            answer = response_class(responses=[_result(response_class, resource, error) for resource in allowed])
+        sent = changed(request, resources=allowed) if refused else request
+        answer: Any = await self._forwarder.serve(context, sent)
         altered: A = changed(answer, responses=[*answer.responses, *refused]) if refused else answer
         return altered
 
@@ -291,15 +286,6 @@ def _check_tenant(context: RequestContext, resource: _Changed | _Described) -> N
     """Brokers and what else is the cluster's have no settings for a tenant. Raises CLUSTER_AUTHORIZATION_FAILED."""
     if context.tenant is not None and resource.resource_type != ResourceType.TOPIC:
         raise ProtocolError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED, "Tenants have settings of topics alone.")
-
-
-def _result(response_class: Any, resource: _Changed, error: ProtocolError) -> Any:
-    return response_class.AlterConfigsResourceResponse(
-        error_code=error.code,
-        error_message=error.message or None,
-        resource_type=resource.resource_type,
-        resource_name=resource.resource_name,
-    )
 
 
 def _config(setting: Setting, sources: list[Source], read_only: bool, request: DescribeConfigsRequest) -> _Config:

@@ -33,7 +33,6 @@ from wire.paced_codec import PART_BYTES
 
 AUTO_CREATION_ASKED_FROM = 4
 BY_ID_FROM = 12
-CREATE_TOPICS_VERSION = 7
 CREATE_TIMEOUT_MS = 5_000
 CREATING_MAX = 1_000
 CREATED_PER_REQUEST = 25  # as many as a portion of CreateTopics has
@@ -262,7 +261,7 @@ class MetadataHandler:
         ]  # fmt: skip
         create = CreateTopicsRequest(topics=creatable, timeout_ms=CREATE_TIMEOUT_MS, validate_only=False)
         try:
-            response = await self._forwarder.forward(context, create, CREATE_TOPICS_VERSION, CREATE_TIMEOUT_MS)
+            response = await self._forwarder.forward(context, create)
         except ProtocolError:
             return dict.fromkeys(names, ErrorCode.LEADER_NOT_AVAILABLE)
         finally:

@@ -1,7 +1,6 @@
-"""Users' passwords: DescribeUserScramCredentials 0, AlterUserScramCredentials 0.
+"""Users' passwords: DescribeUserScramCredentials 0.
 
-Behaviour: descriptions come from this broker's image and never show a verifier; API keys are no users here. Changes
-are the controller's to decide and travel to it in an Envelope.
+Behaviour: descriptions come from this broker's image and never show a verifier; API keys are no users here.
 """
 
 from __future__ import annotations
@@ -10,19 +9,14 @@ from collections import Counter
 
 from broker.requests.context import RequestContext
 from broker.requests.forwarding import Forwarder
-from common.errors import ErrorCode, ProtocolError
+from common.errors import ErrorCode
 from kraft.image.metadata import MetadataImage
 from wire.messages import (
-    AlterUserScramCredentialsRequest,
-    AlterUserScramCredentialsResponse,
     DescribeUserScramCredentialsRequest,
     DescribeUserScramCredentialsResponse,
 )
 
-ALTER_VERSION = 0
-
 _Described = DescribeUserScramCredentialsResponse.DescribeUserScramCredentialsResult
-_Altered = AlterUserScramCredentialsResponse.AlterUserScramCredentialsResult
 
 
 class ScramHandlers:
@@ -42,19 +36,6 @@ class ScramHandlers:
             error_message=None,
             results=[_described(image, name, twice=asked[name] > 1) for name in names],
         )
-
-    async def alter_user_scram_credentials(
-        self, context: RequestContext, request: AlterUserScramCredentialsRequest
-    ) -> AlterUserScramCredentialsResponse:
-        try:
-            return await self._forwarder.forward(context, request, ALTER_VERSION)
-        except ProtocolError as error:
-            users = dict.fromkeys([one.name for one in request.deletions] + [one.name for one in request.upsertions])
-            return AlterUserScramCredentialsResponse(
-                results=[
-                    _Altered(user=name, error_code=error.code, error_message=error.message or None) for name in users
-                ]
-            )
 
 
 def _described(image: MetadataImage, name: str, *, twice: bool) -> _Described:

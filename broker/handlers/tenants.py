@@ -1,13 +1,9 @@
-"""Tenants, their API keys and their cells, for operators: our own APIs 10004 to 10013.
+"""Tenants and their API keys as this broker's image has them, for operators: our own APIs 10005 and 10011.
 
-Behaviour: descriptions come from this broker's image, changes are the controller's to decide and travel to it in an
-Envelope. No answer holds any part of a key's secret.
+No answer holds any part of a key's secret.
 """
 
 from __future__ import annotations
-
-from collections.abc import Callable
-from typing import TypeVar
 
 from broker.requests.context import RequestContext
 from broker.requests.forwarding import Forwarder
@@ -17,32 +13,12 @@ from kraft.image.metadata import MetadataImage
 from kraft.image.tenant_usage import TenantUsage, usage_work
 from kraft.image.tenants import TenantImage
 from wire.messages import (
-    AlterCellRequest,
-    AlterCellResponse,
-    AlterTenantRequest,
-    AlterTenantResponse,
-    CreateApiKeyRequest,
-    CreateApiKeyResponse,
-    CreateTenantRequest,
-    CreateTenantResponse,
-    DeleteApiKeyRequest,
-    DeleteApiKeyResponse,
-    DeleteTenantRequest,
-    DeleteTenantResponse,
     DescribeApiKeysRequest,
     DescribeApiKeysResponse,
-    DescribeCellsRequest,
-    DescribeCellsResponse,
     DescribeTenantsRequest,
     DescribeTenantsResponse,
-    MoveTenantRequest,
-    MoveTenantResponse,
-    Request,
 )
 
-R = TypeVar("R")
-
-VERSION = 0
 ROW_COST = 10  # units of `common.pacing`
 
 _Tenant = DescribeTenantsResponse.DescribedTenant
@@ -54,32 +30,6 @@ class TenantHandlers:
 
     def __init__(self, forwarder: Forwarder) -> None:
         self._forwarder = forwarder
-
-    async def create_tenant(self, context: RequestContext, request: CreateTenantRequest) -> CreateTenantResponse:
-        return await self._forward(context, request, request.timeout_ms, CreateTenantResponse)
-
-    async def alter_tenant(self, context: RequestContext, request: AlterTenantRequest) -> AlterTenantResponse:
-        return await self._forward(context, request, request.timeout_ms, AlterTenantResponse)
-
-    async def delete_tenant(self, context: RequestContext, request: DeleteTenantRequest) -> DeleteTenantResponse:
-        return await self._forward(context, request, request.timeout_ms, DeleteTenantResponse)
-
-    async def move_tenant(self, context: RequestContext, request: MoveTenantRequest) -> MoveTenantResponse:
-        return await self._forward(context, request, request.timeout_ms, MoveTenantResponse)
-
-    async def create_api_key(self, context: RequestContext, request: CreateApiKeyRequest) -> CreateApiKeyResponse:
-        return await self._forward(context, request, request.timeout_ms, CreateApiKeyResponse)
-
-    async def delete_api_key(self, context: RequestContext, request: DeleteApiKeyRequest) -> DeleteApiKeyResponse:
-        return await self._forward(context, request, request.timeout_ms, DeleteApiKeyResponse)
-
-    async def _forward(
-        self, context: RequestContext, request: Request[R], timeout_ms: int, response: Callable[..., R]
-    ) -> R:
-        try:
-            return await self._forwarder.forward(context, request, VERSION, timeout_ms)
-        except ProtocolError as error:
-            return response(error_code=error.code, error_message=error.message or None)
 
     def describe_tenants(
         self, context: RequestContext, request: DescribeTenantsRequest
@@ -108,25 +58,6 @@ class TenantHandlers:
         except ProtocolError as error:
             return DescribeApiKeysResponse(error_code=error.code, error_message=error.message, keys=[])
         return _described_keys(image, sorted(ids))
-
-
-class CellHandlers:
-    """DescribeCells (10012) and AlterCell (10013): how full a cell may be is the controllers' settings' to say."""
-
-    def __init__(self, forwarder: Forwarder) -> None:
-        self._forwarder = forwarder
-
-    async def describe_cells(self, context: RequestContext, request: DescribeCellsRequest) -> DescribeCellsResponse:
-        try:
-            return await self._forwarder.forward(context, request, VERSION)
-        except ProtocolError as error:
-            return DescribeCellsResponse(error_code=error.code, error_message=error.message or None, cells=[])
-
-    async def alter_cell(self, context: RequestContext, request: AlterCellRequest) -> AlterCellResponse:
-        try:
-            return await self._forwarder.forward(context, request, VERSION, request.timeout_ms)
-        except ProtocolError as error:
-            return AlterCellResponse(error_code=error.code, error_message=error.message or None)
 
 
 def _find(image: MetadataImage, id_or_name: str) -> TenantImage:

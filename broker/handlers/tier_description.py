@@ -1,4 +1,4 @@
-"""DescribeTier (10001): what this broker knows of the tier, for operators. RestoreTopic (10002) goes to the controller.
+"""DescribeTier (10001): what this broker knows of the tier, for operators.
 
 With partition -1 it tells of the broker: its store, the tiered partitions that it leads, deleted topics that it keeps
 for their delay. With a partition it tells what `__tier_state` holds of that one, wherever its shard is hosted. The
@@ -40,7 +40,7 @@ from tiering.shard.description import (
 from tiering.shard.partition_tier import PartitionTier
 from tiering.shard.shard_protocol import SEGMENTS_PER_REQUEST_MAX
 from tiering.upkeep.sweeper import SweepReport
-from wire.messages import DescribeTierRequest, DescribeTierResponse, RestoreTopicRequest, RestoreTopicResponse, raw_uuid
+from wire.messages import DescribeTierRequest, DescribeTierResponse, raw_uuid
 
 PROBE_S = 3.0
 SHARD_S = 10.0
@@ -48,7 +48,6 @@ PARTITIONS_PER_TURN = 128
 DROPPED_MAX = 1_000
 SEGMENTS_PER_PAGE = SEGMENTS_PER_REQUEST_MAX
 LAST_UUID = "f" * 32
-RESTORE_VERSION = 0
 SWEEP_LEFT_MAX = 100
 
 
@@ -104,12 +103,6 @@ class TierDescriptions:
         except OutcomeUnknown:
             return _described(ErrorCode.REQUEST_TIMED_OUT, "the tier's state does not answer")
         return _described(ErrorCode.NONE, description=encode(description))
-
-    async def restore_topic(self, context: RequestContext, request: RestoreTopicRequest) -> RestoreTopicResponse:
-        try:
-            return await self._forwarder.forward(context, request, RESTORE_VERSION)
-        except ProtocolError as error:
-            return RestoreTopicResponse(throttle_time_ms=0, error_code=error.code, error_message=error.message or None)
 
     # one partition -----------------------------------------------------------------------------------------
 

@@ -1,8 +1,7 @@
-"""Topics: CreateTopics 2-7, DeleteTopics 1-6, CreatePartitions 0-3 and DescribeTopicPartitions 0.
+"""Topics: DeleteTopics 1-6 and DescribeTopicPartitions 0.
 
-Behaviour: the first three are the controller's to decide. They travel to it in an Envelope, always in the newest
-version, and are answered once this broker's own image holds the result. DescribeTopicPartitions answers from the
-image in order of names, up to a limit, with a cursor to go on from.
+Behaviour: the controller decides deletions. DescribeTopicPartitions answers from the image in order of names, up to a
+limit, with a cursor to go on from.
 Versions: DeleteTopics names topics in a list of names before 6, by name or id from then on.
 """
 
@@ -21,10 +20,6 @@ from kraft.image.partitions import PartitionImage
 from kraft.records import AclOperation, AclResource
 from kraft.topic_names import INTERNAL_TOPICS, check_topic_name
 from wire.messages import (
-    CreatePartitionsRequest,
-    CreatePartitionsResponse,
-    CreateTopicsRequest,
-    CreateTopicsResponse,
     DeleteTopicsRequest,
     DeleteTopicsResponse,
     DescribeTopicPartitionsRequest,
@@ -32,9 +27,7 @@ from wire.messages import (
     schema_uuid,
 )
 
-CREATE_TOPICS_VERSION = 7
-DELETE_TOPICS_VERSION = 6
-CREATE_PARTITIONS_VERSION = 3
+IDS_FROM = 6  # DeleteTopics
 PARTITIONS_PER_REPLY_MAX = 2_000
 NAMES_PER_RUN, ROW_COST = 500, 8  # of names, and units of `common.pacing`
 DESCRIBE, TOPIC = int(AclOperation.DESCRIBE), int(AclResource.TOPIC)
@@ -52,50 +45,12 @@ class TopicHandlers:
         self._forwarder = forwarder
         self._node_id = node_id
 
-    async def create_topics(self, context: RequestContext, request: CreateTopicsRequest) -> CreateTopicsResponse:
-        try:
-            return await self._forwarder.forward(context, request, CREATE_TOPICS_VERSION, request.timeout_ms)
-        except ProtocolError as error:
-            results = [
-                CreateTopicsResponse.CreatableTopicResult(
-                    name=topic.name, error_code=error.code, error_message=error.message or None, configs=[]
-                )
-                for topic in request.topics
-            ]
-            return CreateTopicsResponse(topics=results)
-
     async def delete_topics(self, context: RequestContext, request: DeleteTopicsRequest) -> DeleteTopicsResponse:
-        states = request.topics if context.api_version >= DELETE_TOPICS_VERSION else None
+        states = request.topics if context.api_version >= IDS_FROM else None
         if states is None:
             states = [_DeleteState(name=name, topic_id=None) for name in request.topic_names]
         newest = DeleteTopicsRequest(topics=states, timeout_ms=request.timeout_ms)
-        try:
-            return await self._forwarder.forward(context, newest, DELETE_TOPICS_VERSION, request.timeout_ms)
-        except ProtocolError as error:
-            results = [
-                DeleteTopicsResponse.DeletableTopicResult(
-                    name=state.name,
-                    topic_id=state.topic_id,
-                    error_code=error.code,
-                    error_message=error.message or None,
-                )
-                for state in states
-            ]
-            return DeleteTopicsResponse(responses=results)
-
-    async def create_partitions(
-        self, context: RequestContext, request: CreatePartitionsRequest
-    ) -> CreatePartitionsResponse:
-        try:
-            return await self._forwarder.forward(context, request, CREATE_PARTITIONS_VERSION, request.timeout_ms)
-        except ProtocolError as error:
-            results = [
-                CreatePartitionsResponse.CreatePartitionsTopicResult(
-                    name=topic.name, error_code=error.code, error_message=error.message or None
-                )
-                for topic in request.topics
-            ]
-            return CreatePartitionsResponse(results=results)
+        return await self._forwarder.serve(context, newest)
 
     # DescribeTopicPartitions -------------------------------------------------------------------------------
 

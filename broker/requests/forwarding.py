@@ -6,18 +6,20 @@ Source: KIP-590 (Envelope).
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
 from typing import Protocol, TypeVar
 
 from msgspec import Struct
 
 from broker.requests.context import RequestContext
+from broker.requests.failures import failed
 from broker.security.session import NODE_PRINCIPAL
 from common.errors import ErrorCode, MalformedFrame, OutcomeUnknown, ProtocolError, known_error
 from common.pacing import Pacer, at_once
 from common.ports import Clock
 from kraft.image.metadata import MetadataImage
 from kraft.observers.controller_channel import ControllerCalls, ControllerUnavailable
+from wire.apis import APIS, ApiKey
 from wire.codec import encode_request
 from wire.messages import EnvelopeRequest, Message, Request
 from wire.paced_codec import decode_response_work, encode_request_work, is_light
@@ -26,6 +28,7 @@ R = TypeVar("R")
 
 LENGTH_BYTES = 4
 ENVELOPE_VERSION = 0
+_VERSIONS: Mapping[int, int] = {ApiKey.UPDATE_FEATURES: 1}  # not the newest: answers of version 2 have no results
 LOCAL_CLIENT = "tidelog-broker"
 
 
@@ -77,14 +80,22 @@ class Forwarder:
     def image(self) -> MetadataImage:
         return self._observer.image
 
-    async def forward(
-        self, context: RequestContext | None, request: Request[R], version: int, timeout_ms: int | None = None
-    ) -> R:
-        """The controller's response to `request`, which travels as `version`. `context` None: the broker asks.
+    async def serve(self, context: RequestContext, request: Request[R]) -> R:
+        """Handler of the APIs that the controller alone decides: its answer serves clients of all versions."""
+        try:
+            return await self.forward(context, request)
+        except ProtocolError as error:
+            response: R = failed(request, error)
+            return response
+
+    async def forward(self, context: RequestContext | None, request: Request[R]) -> R:
+        """The controller's response to `request`, which travels in its newest version. `context` None: the broker asks.
 
         Raises ProtocolError: NOT_CONTROLLER when none was reached, REQUEST_TIMED_OUT when the outcome is not known.
         """
         limits = self._limits
+        version = _VERSIONS.get(request.API_KEY, APIS[request.API_KEY].max_version)
+        timeout_ms = None if context is None else getattr(request, "timeout_ms", None)
         asked_s = limits.timeout_s if timeout_ms is None else timeout_ms / 1000
         timeout_s = min(max(asked_s, limits.timeout_min_s), limits.timeout_max_s)
         deadline = self._clock.monotonic() + timeout_s

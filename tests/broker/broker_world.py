@@ -71,7 +71,7 @@ class BrokerWorld:
         self.internal_topics = InternalTopics(
             [group_topic(partitions=1)],
             lambda: self.image,
-            lambda request, version: self.forwarder.forward(None, request, version),
+            lambda request: self.forwarder.forward(None, request),
             LoopClock(),
         )
         self.offsets = MemoryPartition(GROUP_TOPIC)

@@ -2,17 +2,32 @@
 
 from __future__ import annotations
 
+import pytest
+
 from broker.apis import ROWS, routes
 from broker.gates.gating import ClusterRight
+from broker.handlers.elections import ElectLeaders
 from broker.handlers.groups import GroupHandlers
-from broker.handlers.reassignments import ReassignmentHandlers
+from broker.requests.failures import failed
+from broker.requests.forwarding import Forwarder
+from common.errors import ErrorCode, ProtocolError
 from kraft.controller.decisions import DECISIONS
 from kraft.controller.requests import ANSWERS
 from tests.broker.gate_oracle.own_rights import own_rights
 from wire.apis import APIS, NODES, ApiKey
+from wire.codec import encode_response
 from wire.listeners import ListenerKind
 
 BROKERS = {row.key for row in ROWS}
+HANDLED_FIRST = {
+    ApiKey.DELETE_TOPICS,
+    ApiKey.CREATE_ACLS,
+    ApiKey.DELETE_ACLS,
+    ApiKey.ALTER_CONFIGS,
+    ApiKey.INCREMENTAL_ALTER_CONFIGS,
+    ApiKey.ELECT_LEADERS,
+}
+"""What the controller decides after a broker's own handler has had a part in it."""
 
 
 def test_every_served_api_is_answered_by_brokers_or_by_the_controller() -> None:
@@ -30,6 +45,23 @@ def test_what_the_controller_decides_for_clients_comes_over_a_broker() -> None:
     assert set(DECISIONS) <= BROKERS
 
 
+def test_what_is_only_forwarded_is_the_controllers_to_decide() -> None:
+    forwarded = {row.key for row in ROWS if row.handler is Forwarder.serve}
+    assert forwarded <= set(DECISIONS) | {ApiKey.UNREGISTER_BROKER}
+    assert set(DECISIONS) - forwarded == HANDLED_FIRST
+
+
+@pytest.mark.parametrize("key", sorted(DECISIONS), ids=lambda key: key.api_name)
+def test_a_request_that_no_controller_decides_has_an_answer(key: ApiKey) -> None:
+    """Every version can be encoded; the error stands in the whole, or in the rows, of which there are none here."""
+    api = APIS[key]
+    answer = failed(api.request(), ProtocolError(ErrorCode.NOT_CONTROLLER, "away"))
+    assert getattr(answer, "error_code", ErrorCode.NOT_CONTROLLER) == ErrorCode.NOT_CONTROLLER
+    assert getattr(answer, "error_message", "away") == "away"
+    for version in range(api.min_version, api.max_version + 1):
+        assert encode_response(key, version, 1, answer)
+
+
 def test_produce_and_fetch_alone_have_no_gate() -> None:
     assert {row.key for row in ROWS if row.gate is None} == {ApiKey.PRODUCE, ApiKey.FETCH}
 
@@ -41,17 +73,17 @@ def test_fields_are_classified_for_apis_that_tenants_are_served() -> None:
 
 def test_routes_are_bound_to_the_handlers_that_are_given() -> None:
     groups = object.__new__(GroupHandlers)
-    moves = object.__new__(ReassignmentHandlers)
-    found = routes([groups, moves])
+    elections = object.__new__(ElectLeaders)
+    found = routes([groups, elections])
     assert found[ApiKey.HEARTBEAT].handler == groups.heartbeat
-    assert found[ApiKey.ELECT_LEADERS].handler == moves.elect_leaders
+    assert found[ApiKey.ELECT_LEADERS].handler == elections.handle
     assert set(found) == {
         row.key
         for row in ROWS
         if row.handler.__qualname__.split(".")[0]
         in (
             "GroupHandlers",
-            "ReassignmentHandlers",
+            "ElectLeaders",
         )
     }
 

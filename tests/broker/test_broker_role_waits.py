@@ -88,5 +88,5 @@ async def test_a_client_is_answered_when_the_roles_of_what_it_made_are_taken() -
     roles.add_keys((b"topic", number) for number in range(50))
     forwarder = Forwarder(Controllers(), Following(), LoopClock(), ForwardLimits(), None, roles)
     request = CreateTopicsRequest(topics=[], timeout_ms=1_000, validate_only=False)
-    assert (await forwarder.forward(None, request, VERSION)).topics == []
+    assert (await forwarder.forward(None, request)).topics == []
     assert len(taker.taken) == 50

@@ -33,7 +33,7 @@ async def test_a_factor_that_was_set_is_asked_for_whoever_is_there(exact: bool, 
         world.set_fenced(broker, True)
     requests: list[Any] = []
 
-    async def create(request: Any, version: int) -> Any:
+    async def create(request: Any) -> Any:
         requests.append(request)
         raise ProtocolError(ErrorCode.REQUEST_TIMED_OUT)
 
@@ -53,7 +53,7 @@ async def test_a_rebuilt_clusters_topics_wait_for_the_brokers_that_are_named_and
         world.set_fenced(broker, True)
     asked: list[int] = []
 
-    async def create(request: Any, version: int) -> Any:
+    async def create(request: Any) -> Any:
         asked.append(request.topics[0].replication_factor)
         raise ProtocolError(ErrorCode.REQUEST_TIMED_OUT)
 

@@ -10,9 +10,8 @@ import pytest
 
 from broker.coordination.groups.tenant_cleanup import CleanupConfig, TenantGroupCleanup
 from broker.handlers.acls import AclHandlers
-from broker.handlers.cluster import ClusterHandlers
 from broker.handlers.scram import ScramHandlers
-from broker.handlers.tenants import CellHandlers, TenantHandlers
+from broker.handlers.tenants import TenantHandlers
 from common.errors import ErrorCode
 from kraft.controller.api_keys import decide_create_api_key
 from kraft.controller.cells import decide_describe_cells
@@ -207,7 +206,7 @@ async def test_tenants_are_described_with_what_they_have() -> None:
     handlers = TenantHandlers(world.forwarder)
     for name in ("b", "a"):
         made = await asked(
-            handlers.create_tenant, "CreateTenant", CreateTenantRequest(tenant_name=name, deny_networks=["10.0.0.1"])
+            world.forwarder.serve, "CreateTenant", CreateTenantRequest(tenant_name=name, deny_networks=["10.0.0.1"])
         )
         assert (made.error_code, made.cell) == (0, "default")
     verifiers = [
@@ -217,7 +216,7 @@ async def test_tenants_are_described_with_what_they_have() -> None:
         for m, size in ((1, 32), (2, 64))
     ]
     request = CreateApiKeyRequest(tenant="a", description="", roles=["read:x"], verifiers=verifiers)
-    key = await asked(handlers.create_api_key, "CreateApiKey", request)
+    key = await asked(world.forwarder.serve, "CreateApiKey", request)
     assert key.error_code == 0
     found = await asked(handlers.describe_tenants, "DescribeTenants", DescribeTenantsRequest())
     rows = [(row.name, row.state, row.keys, row.acls, row.deny_networks) for row in found.tenants]
@@ -231,17 +230,16 @@ async def test_tenants_are_described_with_what_they_have() -> None:
         answer = await asked(handlers.describe_api_keys, "DescribeApiKeys", DescribeApiKeysRequest(**wrong))
         assert answer.error_code == ErrorCode.RESOURCE_NOT_FOUND
     world.failure = ControllerUnavailable("away")
-    answer = await asked(handlers.create_tenant, "CreateTenant", CreateTenantRequest(tenant_name="c"))
+    answer = await asked(world.forwarder.serve, "CreateTenant", CreateTenantRequest(tenant_name="c"))
     assert answer.error_code == ErrorCode.NOT_CONTROLLER
 
 
 async def test_cells_are_the_controllers_to_describe() -> None:
     world = AccessWorld()
-    handlers = CellHandlers(world.forwarder)
-    found = await asked(handlers.describe_cells, "DescribeCells", DescribeCellsRequest())
+    found = await asked(world.forwarder.serve, "DescribeCells", DescribeCellsRequest())
     assert [(cell.name, [b.broker_id for b in cell.brokers]) for cell in found.cells] == [("default", [0, 1, 2])]
     world.failure = ControllerUnavailable("away")
-    found = await asked(handlers.describe_cells, "DescribeCells", DescribeCellsRequest())
+    found = await asked(world.forwarder.serve, "DescribeCells", DescribeCellsRequest())
     assert (found.error_code, found.cells) == (ErrorCode.NOT_CONTROLLER, [])
 
 
@@ -249,11 +247,10 @@ async def test_cells_are_the_controllers_to_describe() -> None:
 async def test_an_operator_raises_a_feature(version: int) -> None:
     world = AccessWorld()
     world.replay(FeatureLevelRecord("tidelog.version", 0))
-    handlers = ClusterHandlers(world.forwarder, world.internal_topics, 0)
     for name in ("tidelog.version", "nonsense"):
         update = UpdateFeaturesRequest.FeatureUpdateKey(feature=name, max_version_level=1)
         request = UpdateFeaturesRequest(timeout_ms=1_000, feature_updates=[update])
-        answer = await asked(handlers.update_features, "UpdateFeatures", request, version)
+        answer = await asked(world.forwarder.serve, "UpdateFeatures", request, version)
         expected = ErrorCode.NONE if name == "tidelog.version" else ErrorCode.INVALID_UPDATE_VERSION
         assert answer.error_code == expected
         assert [row.error_code for row in answer.results] == ([expected] if version < 2 else [])

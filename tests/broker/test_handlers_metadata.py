@@ -11,7 +11,6 @@ import pytest
 
 from broker.handlers.cluster import ClusterHandlers
 from broker.handlers.metadata import CREATED_PER_REQUEST, MISSING_COST, MetadataConfig, MetadataHandler
-from broker.handlers.topics import TopicHandlers
 from common.errors import ErrorCode
 from common.pacing import CLIENTS_SHARE, SLICE_COST, Pacer
 from kraft.controller.policy import ControllerPolicy
@@ -53,7 +52,7 @@ async def create(world: BrokerWorld, *names: str, partitions: int = 2) -> None:
         for name in names
     ]
     ctx = context("CreateTopics", 7)
-    response = await TopicHandlers(world.forwarder, 0).create_topics(ctx, CreateTopicsRequest(topics=creatable))
+    response = await world.forwarder.serve(ctx, CreateTopicsRequest(topics=creatable))
     assert [result.error_code for result in response.topics] == [0] * len(names)
 
 

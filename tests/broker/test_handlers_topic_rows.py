@@ -9,7 +9,6 @@ import pytest
 
 from broker.handlers.metadata import MetadataConfig, MetadataHandler
 from broker.handlers.topic_rows import TopicRows
-from broker.handlers.topics import TopicHandlers
 from broker.requests.context import RequestContext, WrittenRows
 from broker.security.authorizer import Authorizer, AuthorizerConfig
 from common.errors import ErrorCode
@@ -49,9 +48,7 @@ class Lab:
             )
             for n in range(count)
         ]
-        response = await TopicHandlers(self.world.forwarder, 0).create_topics(
-            context("CreateTopics", 7), CreateTopicsRequest(topics=creatable)
-        )
+        response = await self.world.forwarder.serve(context("CreateTopics", 7), CreateTopicsRequest(topics=creatable))
         assert not any(result.error_code for result in response.topics)
 
     def context(self, version: int = 12, listener: str = "PLAINTEXT") -> RequestContext:

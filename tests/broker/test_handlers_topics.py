@@ -57,7 +57,7 @@ async def test_create_topics_is_answered_from_the_own_image(version: int) -> Non
     world = BrokerWorld()
     ctx = context("CreateTopics", version)
     request = over_the_wire(version, CreateTopicsRequest(topics=[creatable("a", retention_ms="5"), creatable("a b")]))
-    response = reply_over_the_wire(ctx, await topics(world).create_topics(ctx, request))
+    response = reply_over_the_wire(ctx, await world.forwarder.serve(ctx, request))
     codes = {result.name: result.error_code for result in response.topics}
     assert codes == {"a": 0, "a b": ErrorCode.INVALID_TOPIC_EXCEPTION}
     assert world.forwarded == [(19, 7)]
@@ -71,7 +71,7 @@ async def test_create_topics_is_answered_from_the_own_image(version: int) -> Non
 async def test_validate_only_creates_nothing() -> None:
     world = BrokerWorld()
     request = over_the_wire(4, CreateTopicsRequest(topics=[creatable("a")], validate_only=True))
-    response = await topics(world).create_topics(context("CreateTopics", 4), request)
+    response = await world.forwarder.serve(context("CreateTopics", 4), request)
     assert [result.error_code for result in response.topics] == [0]
     assert "a" not in world.image.topics
 
@@ -79,7 +79,7 @@ async def test_validate_only_creates_nothing() -> None:
 @pytest.mark.parametrize("version", versions_of("DeleteTopics"))
 async def test_delete_topics_by_name(version: int) -> None:
     world = BrokerWorld()
-    await topics(world).create_topics(context("CreateTopics", 7), CreateTopicsRequest(topics=[creatable("a")]))
+    await world.forwarder.serve(context("CreateTopics", 7), CreateTopicsRequest(topics=[creatable("a")]))
     state = DeleteTopicsRequest.DeleteTopicState
     if version >= 6:
         request = DeleteTopicsRequest(topics=[state(name="a"), state(name="b")], timeout_ms=1000)
@@ -96,7 +96,7 @@ async def test_delete_topics_by_name(version: int) -> None:
 
 async def test_delete_topics_by_id() -> None:
     world = BrokerWorld()
-    await topics(world).create_topics(context("CreateTopics", 7), CreateTopicsRequest(topics=[creatable("a")]))
+    await world.forwarder.serve(context("CreateTopics", 7), CreateTopicsRequest(topics=[creatable("a")]))
     topic_id = uuid.UUID(bytes=world.image.topics.by_name["a"].topic_id)
     state = DeleteTopicsRequest.DeleteTopicState(name=None, topic_id=topic_id)
     request = over_the_wire(6, DeleteTopicsRequest(topics=[state], timeout_ms=1000))
@@ -107,11 +107,11 @@ async def test_delete_topics_by_id() -> None:
 @pytest.mark.parametrize("version", versions_of("CreatePartitions"))
 async def test_create_partitions(version: int) -> None:
     world = BrokerWorld()
-    await topics(world).create_topics(context("CreateTopics", 7), CreateTopicsRequest(topics=[creatable("a")]))
+    await world.forwarder.serve(context("CreateTopics", 7), CreateTopicsRequest(topics=[creatable("a")]))
     more = CreatePartitionsRequest.CreatePartitionsTopic(name="a", count=5, assignments=None)
     request = over_the_wire(version, CreatePartitionsRequest(topics=[more], timeout_ms=1000, validate_only=False))
     ctx = context("CreatePartitions", version)
-    response = reply_over_the_wire(ctx, await topics(world).create_partitions(ctx, request))
+    response = reply_over_the_wire(ctx, await world.forwarder.serve(ctx, request))
     assert [row.error_code for row in response.results] == [0]
     assert len(world.image.topics.by_name["a"].partitions) == 5
 
@@ -123,7 +123,7 @@ async def test_create_partitions(version: int) -> None:
 async def test_without_a_controller_everything_asked_for_fails(failure: Exception, code: ErrorCode) -> None:
     world = BrokerWorld()
     world.failure = failure
-    created = await topics(world).create_topics(
+    created = await world.forwarder.serve(
         context("CreateTopics", 7), CreateTopicsRequest(topics=[creatable("a"), creatable("b")])
     )
     assert [row.error_code for row in created.topics] == [code, code]
@@ -162,7 +162,7 @@ async def pages(world: BrokerWorld, names: list[str], limit: int) -> tuple[list[
 async def test_topics_are_described_in_pages(limit: int, count: int) -> None:
     world = BrokerWorld()
     request = CreateTopicsRequest(topics=[creatable("b", 4), creatable("a", 3)])
-    await topics(world).create_topics(context("CreateTopics", 7), request)
+    await world.forwarder.serve(context("CreateTopics", 7), request)
     expected = [("a", n) for n in range(3)] + [("b", n) for n in range(4)]
     assert await pages(world, [], limit) == (expected, count)
     assert (await pages(world, ["b"], limit))[0] == expected[3:]
@@ -201,7 +201,7 @@ async def listed(world: BrokerWorld, *types: int, version: int = 1, tenant: str 
 
 async def test_topics_and_brokers_have_settings() -> None:
     world = BrokerWorld()
-    await topics(world).create_topics(context("CreateTopics", 7), CreateTopicsRequest(topics=[creatable("a")]))
+    await world.forwarder.serve(context("CreateTopics", 7), CreateTopicsRequest(topics=[creatable("a")]))
     rows = {
         types: [(row.resource_type, row.resource_name) for row in (await listed(world, *types)).config_resources]
         for types in ((), (2,), (4,), (8, 16, 32))
@@ -225,7 +225,7 @@ async def test_a_tenant_has_settings_of_its_topics_alone() -> None:
     world, tenant = BrokerWorld(), "lkc-aaaaaa"
     names = [creatable("a"), creatable(f"{tenant}_b")]
     world.replay(TenantRecord(tenant, "t", "default", 1, {}))
-    await topics(world).create_topics(context("CreateTopics", 7), CreateTopicsRequest(topics=names))
+    await world.forwarder.serve(context("CreateTopics", 7), CreateTopicsRequest(topics=names))
     answer = await listed(world, tenant=tenant)
     assert [(row.resource_type, row.resource_name) for row in answer.config_resources] == [(2, f"{tenant}_b")]
 
@@ -234,7 +234,7 @@ async def test_a_tenant_has_settings_of_its_topics_alone() -> None:
 async def test_a_topics_settings_with_their_sources(version: int) -> None:
     world = BrokerWorld()
     request = CreateTopicsRequest(topics=[creatable("a", retention_ms="5")])
-    await topics(world).create_topics(context("CreateTopics", 7), request)
+    await world.forwarder.serve(context("CreateTopics", 7), request)
     world.replay(ConfigRecord(ResourceType.BROKER, "", "log.segment.bytes", "2048"))
     result = describe(configs(world, log_retention_ms="9"), version, 2, "a")
     found = {config.name: config for config in result.configs}
@@ -253,7 +253,7 @@ async def test_a_topics_settings_with_their_sources(version: int) -> None:
 
 async def test_only_the_settings_asked_for() -> None:
     world = BrokerWorld()
-    await topics(world).create_topics(context("CreateTopics", 7), CreateTopicsRequest(topics=[creatable("a")]))
+    await world.forwarder.serve(context("CreateTopics", 7), CreateTopicsRequest(topics=[creatable("a")]))
     result = describe(configs(world), 4, 2, "a", ["retention.ms", "unknown"])
     assert [config.name for config in result.configs] == ["retention.ms"]
 
@@ -285,7 +285,7 @@ async def test_resources_that_cannot_be_described(kind: int, name: str, code: Er
 @pytest.mark.parametrize("version", versions_of("IncrementalAlterConfigs"))
 async def test_settings_are_changed_step_by_step(version: int) -> None:
     world = BrokerWorld()
-    await topics(world).create_topics(context("CreateTopics", 7), CreateTopicsRequest(topics=[creatable("a")]))
+    await world.forwarder.serve(context("CreateTopics", 7), CreateTopicsRequest(topics=[creatable("a")]))
     resource_class = IncrementalAlterConfigsRequest.AlterConfigsResource
     change = resource_class.AlterableConfig(name="retention.ms", config_operation=0, value="77")
     wrong = resource_class.AlterableConfig(name="tidelog.no.such.thing", config_operation=0, value="77")

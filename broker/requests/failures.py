@@ -1,0 +1,82 @@
+"""Answers to requests that fail as a whole: the sender has no right, or no controller decides."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from common.errors import ProtocolError
+from wire.apis import APIS, ApiKey
+from wire.messages import (
+    AlterConfigsRequest,
+    AlterUserScramCredentialsRequest,
+    AlterUserScramCredentialsResponse,
+    CreateAclsResponse,
+    CreatePartitionsResponse,
+    CreateTopicsResponse,
+    DeleteAclsResponse,
+    DeleteTopicsResponse,
+    IncrementalAlterConfigsRequest,
+    Message,
+)
+
+Why = dict[str, Any]
+"""The fields error_code and error_message."""
+
+
+def failed(request: Message, error: ProtocolError) -> Any:
+    """The answer with `error` for all that is asked, and with its sentence if the answer has a place for one."""
+    why = why_of(error)
+    rows = _WITH_ROWS.get(request.API_KEY)
+    if rows is not None:
+        return rows(request, why)
+    response = APIS[request.API_KEY].response
+    return response(**{name: value for name, value in why.items() if name in response._struct.fields})
+
+
+def why_of(error: ProtocolError) -> Why:
+    return {"error_code": error.code, "error_message": error.message or None}
+
+
+def _altered_configs(request: AlterConfigsRequest | IncrementalAlterConfigsRequest, why: Why) -> Any:
+    response = APIS[request.API_KEY].response
+    return response(responses=[altered_config(response, resource, why) for resource in request.resources])
+
+
+def altered_config(answers: Any, resource: Any, why: Why) -> Any:
+    """One row of AlterConfigs or IncrementalAlterConfigs; `answers` is the class of the answer."""
+    return answers.AlterConfigsResourceResponse(
+        resource_type=resource.resource_type, resource_name=resource.resource_name, **why
+    )
+
+
+def _altered_users(request: AlterUserScramCredentialsRequest, why: Why) -> AlterUserScramCredentialsResponse:
+    users = dict.fromkeys([one.name for one in request.deletions] + [one.name for one in request.upsertions])
+    row = AlterUserScramCredentialsResponse.AlterUserScramCredentialsResult
+    return AlterUserScramCredentialsResponse(results=[row(user=user, **why) for user in users])
+
+
+_WITH_ROWS: Mapping[int, Callable[[Any, Why], Message]] = {
+    ApiKey.CREATE_TOPICS: lambda request, why: CreateTopicsResponse(
+        topics=[CreateTopicsResponse.CreatableTopicResult(name=one.name, configs=[], **why) for one in request.topics]
+    ),
+    ApiKey.DELETE_TOPICS: lambda request, why: DeleteTopicsResponse(
+        responses=[
+            DeleteTopicsResponse.DeletableTopicResult(name=one.name, topic_id=one.topic_id, **why)
+            for one in request.topics
+        ]
+    ),
+    ApiKey.CREATE_PARTITIONS: lambda request, why: CreatePartitionsResponse(
+        results=[CreatePartitionsResponse.CreatePartitionsTopicResult(name=one.name, **why) for one in request.topics]
+    ),
+    ApiKey.CREATE_ACLS: lambda request, why: CreateAclsResponse(
+        results=[CreateAclsResponse.AclCreationResult(**why) for _ in request.creations]
+    ),
+    ApiKey.DELETE_ACLS: lambda request, why: DeleteAclsResponse(
+        filter_results=[DeleteAclsResponse.DeleteAclsFilterResult(matching_acls=[], **why) for _ in request.filters]
+    ),
+    ApiKey.ALTER_CONFIGS: _altered_configs,
+    ApiKey.INCREMENTAL_ALTER_CONFIGS: _altered_configs,
+    ApiKey.ALTER_USER_SCRAM_CREDENTIALS: _altered_users,
+}
+"""Of the APIs whose answers have no place for an error of the whole: each row has it."""
