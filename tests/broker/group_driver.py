@@ -22,6 +22,7 @@ from broker.coordination.shard import PARKED, CoordinatorRecord, Now
 from common.decision import Decision
 from common.errors import ErrorCode, ProtocolError
 from common.identifiers import ZERO_UUID
+from kraft.image.key_ranges import Keeping
 from wire.messages import SyncGroupRequest
 
 GROUP = "flights"
@@ -36,16 +37,24 @@ def subscription(topics: list[str]) -> bytes:
 
 
 class GroupDriver:
-    """`replies` has everything that was answered, by ticket; `log` every record in order."""
+    """`replies` has everything that was answered, by ticket; `log` every record in order. `keeping`: what the
+    partition is to its groups."""
 
-    def __init__(self, config: GroupConfig | None = None, log: list[CoordinatorRecord] | None = None) -> None:
+    def __init__(
+        self,
+        config: GroupConfig | None = None,
+        log: list[CoordinatorRecord] | None = None,
+        keeping: Keeping = Keeping.SERVED,
+    ) -> None:
         self.config = config or GroupConfig()
         self.now_s = 100.0
         self.log: list[CoordinatorRecord] = list(log or [])
         self.replies: dict[int, Any] = {}
         self.asked: dict[int, Any] = {}
         self.topics = {"t": bytes([1] * 16), "u": bytes([2] * 16)}
-        self.shard = GroupShard(self.config, random.Random(f"coordinator {len(self.log)}"), self.topics.get)
+        self.keeping = keeping
+        rng = random.Random(f"coordinator {len(self.log)}")
+        self.shard = GroupShard(self.config, rng, self.topics.get, lambda _: self.keeping)
         for record in self.log:
             self.shard.replay(record.key, record.value)
         self.append(self.shard.loaded(self.now))

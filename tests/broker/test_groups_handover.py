@@ -18,7 +18,7 @@ class Side(GroupDriver):
     """A partition whose part in the handover the test changes."""
 
     def become(self, keeping: Keeping) -> None:
-        self.shard._keeping_of = self.shard._retention._keeping_of = lambda _: keeping
+        self.keeping = keeping
         self.append(self.shard.keeping_changed(GROUP, self.now))
         self.collect()
 
@@ -29,9 +29,7 @@ def handed_over(old: GroupDriver, new: Side) -> None:
 
 
 def coming() -> Side:
-    new = Side(QUICK)
-    new.become(Keeping.COMING)
-    return new
+    return Side(QUICK, keeping=Keeping.COMING)
 
 
 def test_members_go_on_in_their_generation() -> None:
@@ -87,11 +85,8 @@ def test_a_leader_that_loads_meanwhile_takes_up_nothing_before_its_time() -> Non
     generation, ids = old.stable_group(1)
     new = coming()
     handed_over(old, new)
-    again = Side(QUICK, [])
-    again.shard._keeping_of = lambda _: Keeping.COMING
-    for record in new.log:
-        again.shard.replay(record.key, record.value)
-    again.append(again.shard.loaded(again.now))
+    again = Side(QUICK, new.log, Keeping.COMING)
+    again.advance(1.0)
     assert not again.shard.groups
     again.become(Keeping.SERVED)
     assert again.heartbeat(ids[0], generation) is ErrorCode.NONE

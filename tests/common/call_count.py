@@ -3,26 +3,34 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from types import FrameType
+from types import CodeType, FrameType
+from typing import Any
 
 
 class CallCount:
-    """`calls` counts Python and built-in functions, and resumptions of generators, between begin and end."""
+    """`calls` counts Python and built-in functions, and resumptions of generators, between begin and end.
 
-    def __init__(self) -> None:
+    With `of`, the code of a Python function, it counts only the calls of that one.
+    """
+
+    def __init__(self, of: CodeType | None) -> None:
         self.calls = 0
+        self._of = of
 
-    def noted(self, _frame: FrameType, event: str, _arg: object) -> None:
-        if event in ("call", "c_call"):
-            self.calls += 1
+    def noted(self, frame: FrameType, event: str, _arg: object) -> None:
+        if self._of is None:
+            self.calls += event in ("call", "c_call")
+        else:
+            self.calls += event == "call" and frame.f_code is self._of
 
 
 @contextmanager
-def counted_calls() -> Iterator[CallCount]:
-    """Count the calls of this thread within the block. What one built-in function does at length is not seen."""
-    count, before = CallCount(), sys.getprofile()
+def counted_calls(of: Callable[..., Any] | None = None) -> Iterator[CallCount]:
+    """Count the calls of this thread within the block: all of them, or those of the Python function or generator `of`.
+    What one built-in function does at length is not seen."""
+    count, before = CallCount(of.__code__ if of is not None else None), sys.getprofile()
     sys.setprofile(count.noted)
     try:
         yield count
