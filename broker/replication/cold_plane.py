@@ -77,6 +77,7 @@ class ColdPlane:
         )
         metrics.gauge("tidelog_tier_downloads_running", "Downloads under way.", lambda: downloads.running)
         metrics.gauge("tidelog_tier_downloads_queued", "Downloads that wait for a place.", lambda: downloads.queued)
+        metrics.gauge("tidelog_tier_reads_waiting", "Reads that wait for a download.", lambda: downloads.awaited)
         metrics.gauge("tidelog_tier_cache_bytes", "Local disk that the cache takes.", lambda: cache.bytes_used)
         metrics.counter(
             "tidelog_tier_cache_evictions_total", "Chunks that made room for others.", lambda: cache.evicted_total

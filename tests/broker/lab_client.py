@@ -23,7 +23,6 @@ class LabClient:
 
     def __init__(self) -> None:
         self._waiting: dict[int, asyncio.Future[bytes]] = {}
-        self._connection: ClientConnection
 
     @classmethod
     async def connect(
@@ -31,11 +30,16 @@ class LabClient:
     ) -> LabClient:
         """Raises ConnectionLost."""
         client = cls()
-        client._connection = await ClientConnection.connect(
-            ports, address, tick, pool, watch, client_id=CLIENT_ID, secret=secret,
-            frames=client._arrived, closed=client._closed,
-        )  # fmt: skip
+        await client.open(ports, address, tick, pool, watch, secret)
         return client
+
+    async def open(
+        self, ports: Ports, address: Address, tick: Tick, pool: BufferPool, watch: Watch, secret: bytes | None
+    ) -> None:
+        self._connection = await ClientConnection.connect(
+            ports, address, tick, pool, watch, client_id=CLIENT_ID, secret=secret,
+            frames=self._arrived, closed=self._closed,
+        )  # fmt: skip
 
     async def call(self, request: Any, version: int, timeout_s: float) -> Any:
         """Send a schema request and return its response. Raises TimeoutError, ConnectionLost."""

@@ -40,7 +40,7 @@ LIMITS = RemoteReadLimits(
 class LabTier:
     """One broker's tier."""
 
-    def __init__(self, broker: LabBroker, store: ObjectStore | None = None) -> None:
+    def __init__(self, broker: LabBroker, store: ObjectStore | None = None, limits: RemoteReadLimits = LIMITS) -> None:
         """`store` instead of `self.store`, which is in memory and does as it is told."""
         self.broker = broker
         self.store = GatedStore()
@@ -48,7 +48,7 @@ class LabTier:
         self.root = TierRoot(CLUSTER_ID)
         self.tiers: dict[Partition, PartitionTier] = {}
         self.claimed = True
-        self.remote = RemoteReader(self.objects, broker.machinery.ports.disk, LIMITS)
+        self.remote = RemoteReader(self.objects, broker.machinery.ports.disk, limits)
         self.set_wait(300)
 
     async def __aenter__(self) -> LabTier:
@@ -68,11 +68,9 @@ class LabTier:
     def view(self, partition: Partition) -> PartitionTier | None:
         return self.tiers.get(partition) if self.claimed else None
 
-    def forget_chunks(self) -> None:
+    async def forget_chunks(self) -> None:
         """As if everything had been read out by others meanwhile."""
-        cache = self.remote.cache
-        for key in list(cache._chunks):
-            cache.drop(key)
+        await self.remote.cache.forget_all()
 
     def roll(self, partition: Partition) -> None:
         partition.log.roll(NOW_MS)

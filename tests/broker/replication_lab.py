@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from broker.apis import routes
 from broker.config import BrokerConfig
@@ -221,7 +221,9 @@ class LabBroker:
             DescribeProducers(self.plane.partitions),
         ]
         pacer = self.machinery.pacer
-        dispatcher = Dispatcher(self.plane.produce, self.plane.fetch, routes(handlers), chain, self.fatal.append, pacer)
+        dispatcher = self.dispatcher = Dispatcher(
+            self.plane.produce, self.plane.fetch, routes(handlers), chain, self.fatal.append, pacer
+        )
         self.server = Server(
             ports,
             [ListenerConfig(one.name, one.address, one.advertised, ListenerKind(one.kind)) for one in listeners],
@@ -322,7 +324,7 @@ class Lab:
     def __getitem__(self, node: int) -> LabBroker:
         return self.brokers[node]
 
-    async def __aenter__(self) -> Lab:
+    async def __aenter__(self) -> Self:
         for broker in self.brokers:
             await broker.start()
         return self

@@ -110,8 +110,7 @@ def _led_by(leader: int) -> Any:
     return PartitionChangeRecord(AUDIT_ID, 0, leader=leader)
 
 
-async def test_what_is_not_committed_is_not_acknowledged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("broker.audit.topic_host.COMMIT_TIMEOUT_S", 0.1)
+async def test_what_is_not_committed_is_not_acknowledged(tmp_path: Path) -> None:
     async with Lab(tmp_path, 2) as lab:
         make_topic(lab, 0, 1)
         host = host_of(lab[0])

@@ -254,11 +254,12 @@ async def test_readers_who_leave_are_forgotten(tmp_path: Path) -> None:
         other = await world.broker.connect()
         waiting = asyncio.create_task(fetch(other, 0, max_wait_ms=NEVER_MS))
         await eventually(lambda: world.tier.store.running)
-        (ticket,) = world.tier.remote.downloads._tickets.values()
-        assert ticket._listeners
+        downloads = world.tier.remote.downloads
+        assert downloads.awaited == 1
         other.close()
         await asyncio.gather(waiting, return_exceptions=True)
-        await eventually(lambda: not ticket._listeners)
+        await eventually(lambda: not downloads.awaited)
+        assert downloads.running == 1, "it goes on for the next reader"
 
 
 async def test_offsets_below_the_log_start_are_out_of_range(tmp_path: Path) -> None:

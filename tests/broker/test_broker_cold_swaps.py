@@ -149,7 +149,7 @@ async def test_objects_that_are_gone_after_a_swap_harm_no_reader(tmp_path: Path)
         assert await offsets_from(world, 0) == list(range(41))
         inputs = await swap(world, 0, 3, every(4))
         await world.tier.store.delete([world.tier.key(tier, one.id) for one in inputs])
-        world.tier.forget_chunks()
+        await world.tier.forget_chunks()
         assert await offsets_from(world, 0) == [*(at for at in range(24) if at % 4 < 2), *range(24, 41)]
 
 
@@ -179,7 +179,7 @@ async def test_a_region_and_its_aborted_transactions_are_of_one_moment(tmp_path:
         tier = await world.tier.copy(partition)
         row = row_of(await fetch(world.client, 0, isolation=1, max_wait_ms=5_000))
         assert [(one.producer_id, one.first_offset) for one in row.aborted_transactions] == [(1, 0)]
-        world.tier.forget_chunks()
+        await world.tier.forget_chunks()
         world.tier.store.gate.clear()
         waiting = asyncio.ensure_future(fetch(world.client, 0, isolation=1, max_wait_ms=5_000))
         await asyncio.sleep(0.05)

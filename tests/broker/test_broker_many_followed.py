@@ -31,9 +31,9 @@ def partition(index: int) -> Any:
     return SimpleNamespace(topic_id=TOPIC_ID, index=index, **known)
 
 
-def followed() -> FollowedPartitions:
+def followed(count: int = COUNT) -> FollowedPartitions:
     found = FollowedPartitions(1 << 20, 1.0, ReplicationQuota(lambda: 0.0))
-    for index in range(COUNT):
+    for index in range(count):
         found.add(partition(index))
     return found
 
@@ -86,12 +86,12 @@ def test_a_leader_that_refuses_many_is_asked_for_them_all_the_more_seldom() -> N
     assert COUNT / 3 < len(named(link, new=False)) + sum(len(named(link, new=False)) for _ in range(9)) < COUNT * 2 / 3
 
 
-def test_none_rests_longer_than_the_longest_rest_however_many_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("broker.replication.follower.RETRIES_PER_S", 1)
-    link = followed()
+def test_none_rests_longer_than_the_longest_rest_however_many_are_refused() -> None:
+    count = round(2 * REST_MAX_S * RETRIES_PER_S)
+    link = followed(count)
     while link.has_moved:
         named(link, new=False)
-    for index in range(COUNT):
+    for index in range(count):
         refused, _ = link.judge(
             ReplicatedRow(TOPIC_ID, index, ErrorCode.NOT_LEADER_OR_FOLLOWER, 0, 0, 0, 0, None, None, None)
         )

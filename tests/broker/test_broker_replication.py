@@ -428,21 +428,25 @@ async def test_what_was_decided_is_appended_and_what_would_not_fit_is_told_befor
         assert caught.value.code is ErrorCode.KAFKA_STORAGE_ERROR
 
 
-async def test_a_start_that_is_broken_off_keeps_the_high_watermarks(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with Lab(tmp_path, 1) as lab:
+class Breaking(Lab):
+    """A lab in which starts can be broken off before brokers have recovered their logs."""
+
+    breaks_off = False
+
+    def prepare(self, broker: LabBroker) -> None:
+        if self.breaks_off:
+            raise InterruptedError
+
+
+async def test_a_start_that_is_broken_off_keeps_the_high_watermarks(tmp_path: Path) -> None:
+    async with Breaking(tmp_path, 1) as lab:
         lab.controller.create_topic((0,))
         await produce(await lab[0].connect(), batch(b"one", b"two"))
         await lab[0].stop()
         checkpoint = tmp_path / "broker-0" / HIGH_WATERMARKS
         said = checkpoint.read_bytes()
         assert decode_offsets(said) == {(TOPIC, 0): 2}
-
-        def stop(_: LabBroker) -> None:
-            raise InterruptedError
-
-        monkeypatch.setattr(lab, "prepare", stop)
+        lab.breaks_off = True
         with pytest.raises(InterruptedError):
             await lab[0].start()
         await lab[0].plane.stop()

@@ -6,22 +6,26 @@ import logging
 import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from common.backoff import Backoff
 from common.errors import ErrorCode
+from common.machine_disk import MachineFile
+from common.ports import File, FileIdentity
 from kraft.records import PartitionRecord
 from object_store.directory_store import DirectoryStore
 from object_store.limits import StoreLimits
-from tests.broker.lab_tier import LabTier
+from tests.broker.lab_tier import LIMITS, LabTier
 from tests.broker.replication_lab import NEVER_MS, TOPIC_ID, Lab, eventually, fetch, row_of, values_of
 from tests.broker.test_broker_cold_reads import Tiered
 from tests.broker.test_broker_tier_damage import status
-from tiering.reading.chunk_cache import Chunk, LentFile
+from tiering.reading.downloads import DownloadLimits
 
+QUICK = replace(LIMITS, downloads=DownloadLimits(4, 1 << 20, Backoff(0.01, 0.05)))
 SMALL, LARGE = 200, 150_000  # bytes of a value: regions that are read, and regions that go by sendfile
 
 
@@ -37,7 +41,7 @@ def truncate(path: Path) -> None:
     os.truncate(path, 100)
 
 
-def replace(path: Path) -> None:
+def exchange(path: Path) -> None:
     other = path.with_suffix(".other")
     other.write_bytes(bytes(path.stat().st_size))
     other.rename(path)
@@ -47,25 +51,64 @@ def delete(path: Path) -> None:
     path.unlink()
 
 
-ALTERATIONS = [overwrite, truncate, replace, delete]
+ALTERATIONS = [overwrite, truncate, exchange, delete]
+
+
+class LookedAt(MachineFile):
+    """A lent file whose store is told each time that somebody has looked whether it is unchanged."""
+
+    __slots__ = ("_store",)
+
+    def __init__(self, fd: int, store: AlteredStore) -> None:
+        super().__init__(fd)
+        self._store = store
+
+    def identity(self) -> FileIdentity:
+        found = super().identity()
+        self._store.looked()
+        return found
+
+
+class AlteredStore(DirectoryStore):
+    """Objects of it are altered just after the broker has looked at them."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(str(root / "tier"), StoreLimits(own_directory=str(root)))
+        self._looks_left = 0
+        self._alter: Callable[[], None] = lambda: None
+
+    def after_look(self, number: int, alter: Callable[[], None]) -> None:
+        """Alter an object after the so many-th look from now on: the first is taken as a read finds the bytes, the
+        second before they are sent."""
+        self._looks_left, self._alter = number, alter
+
+    def looked(self) -> None:
+        self._looks_left -= 1
+        if self._looks_left == 0:
+            self._alter()
+
+    async def lend(self, key: str, start: int = 0, length: int = 0) -> File | None:
+        file = await super().lend(key, start, length)
+        return LookedAt(file.fd, self) if isinstance(file, MachineFile) else file
 
 
 @asynccontextmanager
-async def lent(root: Path) -> AsyncIterator[tuple[Tiered, Path]]:
+async def lent(root: Path) -> AsyncIterator[tuple[Tiered, Path, AlteredStore]]:
     """One broker, two partitions, and a store in a directory beside the broker's own."""
-    store = DirectoryStore(str(root / "tier"), StoreLimits(own_directory=str(root)))
+    store = AlteredStore(root)
     await store.open()
     async with Lab(root, count=1) as lab:
         lab.controller.create_topic((0,))
         lab.controller.change(PartitionRecord(TOPIC_ID, 1, (0,), (0,), 0, 0, 0))
-        async with LabTier(lab[0], store) as tier:
-            yield Tiered(lab, tier, await lab[0].connect()), root / "tier"
+        async with LabTier(lab[0], store, QUICK) as tier:
+            yield Tiered(lab, tier, await lab[0].connect()), root / "tier", store
     await store.close()
 
 
 def is_lent(world: Tiered) -> bool:
-    chunks = world.tier.remote.cache._chunks.values()
-    return bool(chunks) and all(isinstance(chunk.handle, LentFile) for chunk in chunks)
+    """Whether objects are read where they lie, and none from a copy."""
+    cache = world.tier.remote.cache
+    return cache.open_count > 0 and cache.bytes_used == 0
 
 
 async def both(world: Tiered) -> dict[int, Any]:
@@ -79,7 +122,7 @@ async def both(world: Tiered) -> dict[int, Any]:
 async def test_an_altered_object_is_refused_and_its_neighbour_goes_on(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, alter: Callable[[Path], None], size: int
 ) -> None:
-    async with lent(tmp_path) as (world, root):
+    async with lent(tmp_path) as (world, root, _):
         batches = 10 if size == SMALL else 1
         wanted = {index: await world.fill(2, batches, index=index, size=size) for index in (0, 1)}
         tier = await world.tier.copy(world.partition(0))
@@ -118,32 +161,27 @@ async def test_an_altered_object_is_refused_and_its_neighbour_goes_on(
         assert key in told.read_trouble
 
         (root / key).write_bytes(right)
-        remote.downloads._loop = SimpleNamespace(time=lambda: float("inf"))  # type: ignore[assignment]
-        found = values_of(bytes(row_of(await fetch(world.client, 0)).records))
+        while (row := row_of(await fetch(world.client, 0))).error_code:  # until it is tried again
+            assert row.error_code == ErrorCode.KAFKA_STORAGE_ERROR
+        found = values_of(bytes(row.records))
         assert found == wanted[0][: len(wanted[0]) // 2]
         assert status(world).unreadable == 0
 
 
 @pytest.mark.parametrize("size", [SMALL, LARGE])
-async def test_a_reply_that_an_object_cuts_short_names_it_and_the_next_is_an_answer(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int
-) -> None:
-    async with lent(tmp_path) as (world, root):
+async def test_a_reply_that_an_object_cuts_short_names_it_and_the_next_is_an_answer(tmp_path: Path, size: int) -> None:
+    async with lent(tmp_path) as (world, root, store):
         await world.fill(2, 1, size=size)
         tier = await world.tier.copy(world.partition())
         key = world.tier.key(tier, next(tier.segments()).id)
         assert row_of(await fetch(world.client, 0)).error_code == ErrorCode.NONE
 
-        def cut_off(chunk: Chunk) -> bool:
-            os.truncate(root / chunk.name, size // 2)  # after the last look at it, before its bytes are taken
-            return True
-
-        with monkeypatch.context() as patch:
-            patch.setattr(Chunk, "is_intact", cut_off)
-            with pytest.raises(ConnectionError):
-                await fetch(world.client, 0)
+        store.after_look(2, lambda: os.truncate(root / key, size // 2))
+        with pytest.raises(ConnectionError):
+            await fetch(world.client, 0)
         (reason,) = world.broker.violations
         assert key in reason
+        assert " bytes" in reason, "they were missed as they were to be sent"
         client = await world.broker.connect()
         for _ in range(2):
             assert row_of(await fetch(client, 0)).error_code == ErrorCode.KAFKA_STORAGE_ERROR
@@ -151,21 +189,15 @@ async def test_a_reply_that_an_object_cuts_short_names_it_and_the_next_is_an_ans
         assert status(world).unreadable == 1
 
 
-async def test_what_is_altered_before_it_is_sent_is_not_sent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async with lent(tmp_path) as (world, root):
+async def test_what_is_altered_before_it_is_sent_is_not_sent(tmp_path: Path) -> None:
+    async with lent(tmp_path) as (world, root, store):
         await world.fill(2, 1, size=LARGE)
         tier = await world.tier.copy(world.partition())
         path = root / world.tier.key(tier, next(tier.segments()).id)
         assert row_of(await fetch(world.client, 0)).error_code == ErrorCode.NONE
-        region = Chunk.region
-
-        def altered(chunk: Chunk, start: int, end: int) -> object:
-            made = region(chunk, start, end)
-            overwrite(path)
-            return made
-
-        with monkeypatch.context() as patch:
-            patch.setattr(Chunk, "region", altered)
-            with pytest.raises(ConnectionError):
-                await fetch(world.client, 0)
+        store.after_look(1, lambda: overwrite(path))
+        with pytest.raises(ConnectionError):
+            await fetch(world.client, 0)
+        (reason,) = world.broker.violations
+        assert "it was altered" in reason
         assert row_of(await fetch(await world.broker.connect(), 0)).error_code == ErrorCode.KAFKA_STORAGE_ERROR

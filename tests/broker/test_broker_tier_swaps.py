@@ -122,9 +122,7 @@ async def spoil(lab: TierLab, what: str, proposal: Proposal) -> None:
         await store.delete([key])
     elif what == "bytes, not":
         await store.put(key, b"short")
-    elif what == "so old":
-        lab.tiers[0].proposals._config = replace(AGELESS, sweep_age_ms=10_000)
-    else:
+    elif what != "so old":
         change: dict[str, object] = {
             "incarnation": {"incarnation": 2},
             "by name": {"topic": "flowers"},
@@ -144,7 +142,8 @@ async def spoil(lab: TierLab, what: str, proposal: Proposal) -> None:
     ],
 )  # fmt: skip
 async def test_what_cannot_be_is_refused_with_a_reason(tmp_path: Path, what: str) -> None:
-    async with TierLab(tmp_path, 1, AGELESS) as lab:
+    config = replace(QUICK, sweep_age_ms=10_000) if what == "so old" else AGELESS
+    async with TierLab(tmp_path, 1, config) as lab:
         segments = await tiered(lab, 0)
         proposal = await propose(lab, segments[:1])
         await spoil(lab, what, proposal)

@@ -128,5 +128,5 @@ async def test_settled_deadlines_are_forgotten() -> None:
         sleeper = Sleeper()
         sleeper.settled = True
         deadlines.add(loop.time() + 60, sleeper)
-    assert len(deadlines._heap) <= COMPACT_FROM
+    assert len(deadlines) <= COMPACT_FROM
     deadlines.close()

@@ -203,10 +203,6 @@ class TierLab(Lab):
     def prepare(self, broker: LabBroker) -> None:
         self.tiers[broker.node_id] = BrokerTier(broker, self.bucket, self.config)
 
-    async def __aenter__(self) -> TierLab:
-        await super().__aenter__()
-        return self
-
     def create_tiered(self, *replicas: int, **configs: str) -> None:
         """The topic, with segments of a few records."""
         self.controller.create_topic(replicas, isr=None, **(TINY | configs))

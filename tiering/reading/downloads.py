@@ -65,10 +65,14 @@ class Task(Protocol):
 
 @dataclass(slots=True, frozen=True)
 class DownloadLimits:
-    """`tidelog.tier.read.concurrency`, `tidelog.tier.read.memory.bytes`. One download may be larger than all memory."""
+    """`tidelog.tier.read.concurrency`, `tidelog.tier.read.memory.bytes`. One download may be larger than all memory.
+
+    A download that failed is repeated after the pause of `retry`, whatever readers ask for meanwhile.
+    """
 
     concurrency: int = same(TierReads, "tier_read_concurrency")
     memory_bytes: int = same(TierReads, "tier_read_memory_bytes")
+    retry: Backoff = RETRY
 
 
 class Failure(NamedTuple):
@@ -106,6 +110,10 @@ class Ticket:
 
     def unlisten(self, listener: Listener) -> None:
         self._listeners.pop(listener, None)
+
+    @property
+    def listener_count(self) -> int:
+        return len(self._listeners)
 
     def settle(self) -> None:
         listeners, self._listeners = self._listeners, {}
@@ -175,6 +183,11 @@ class Downloads:
     @property
     def queued(self) -> int:
         return self._wanted.count + self._ahead.count
+
+    @property
+    def awaited(self) -> int:
+        """Reads that wait for a download."""
+        return sum(ticket.listener_count for ticket in self._tickets.values())
 
     def want(
         self,
@@ -289,6 +302,6 @@ class Downloads:
         before = self._failures.pop(key, None)
         attempts = before.attempts + 1 if before is not None else 1
         error.with_traceback(None)  # its frames hold what was downloaded
-        self._failures[key] = Failure(error, attempts, self._loop.time() + RETRY.pause_s(attempts))
+        self._failures[key] = Failure(error, attempts, self._loop.time() + self._limits.retry.pause_s(attempts))
         if len(self._failures) > FAILURES_MAX:
             del self._failures[next(iter(self._failures))]
