@@ -32,29 +32,10 @@ from wire.connection import Connection
 from wire.disposal import disposal
 from wire.listeners import ListenerKind
 from wire.messages import (
-    AllocateProducerIdsRequest,
-    AllocateProducerIdsResponse,
-    AlterPartitionRequest,
-    AlterPartitionResponse,
-    BrokerHeartbeatRequest,
-    BrokerHeartbeatResponse,
-    BrokerRegistrationRequest,
-    BrokerRegistrationResponse,
-    DescribeQuorumRequest,
     DescribeQuorumResponse,
     EnvelopeRequest,
     EnvelopeResponse,
-    FetchRequest,
-    FetchResponse,
-    FetchSnapshotRequest,
-    FetchSnapshotResponse,
     Message,
-    TenantGroupsClearedRequest,
-    TenantGroupsClearedResponse,
-    TenantKeysReadyRequest,
-    TenantKeysReadyResponse,
-    UnregisterBrokerRequest,
-    UnregisterBrokerResponse,
 )
 from wire.paced_codec import decode_request_work, encode_response_work
 
@@ -62,7 +43,6 @@ log = logging.getLogger(__name__)
 
 LENGTH_BYTES = 4
 FORWARDED_BYTES_MAX = 512 << 20  # of an answer; the broker bounds what it sends on
-_Answering = Callable[["ControllerRequests", RequestHeader, Any, int], Awaitable[Any]]
 
 
 class ControllerRequests:
@@ -130,9 +110,10 @@ class ControllerRequests:
         await end_tasks(self._tasks)
 
     async def _answer(self, reply: Any, header: RequestHeader, request: Message, connection: int) -> None:
-        answering, response = ANSWERS[header.api_key], APIS[header.api_key].response
+        response = APIS[header.api_key].response
         try:
-            answer = await answering(self, header, request, connection)
+            answering = ANSWERS[header.api_key](self, request, header.version, connection)
+            answer = await answering if isinstance(answering, Awaitable) else answering
         except ProtocolError as error:
             answer = response(error_code=int(error.code))
         except OutcomeUnknown:
@@ -141,53 +122,6 @@ class ControllerRequests:
             log.exception("a request failed", extra={"api": header.api_key})
             answer = response(error_code=int(ErrorCode.UNKNOWN_SERVER_ERROR))
         reply.send([encode_response(header.api_key, header.version, header.correlation, answer)])
-
-    async def registration(
-        self, _header: RequestHeader, request: BrokerRegistrationRequest, _connection: int
-    ) -> BrokerRegistrationResponse:
-        return await self._liveness.register(request)
-
-    async def heartbeat(
-        self, _header: RequestHeader, request: BrokerHeartbeatRequest, connection: int
-    ) -> BrokerHeartbeatResponse:
-        return await self._liveness.heartbeat(request, connection)
-
-    async def unregister(
-        self, _header: RequestHeader, request: UnregisterBrokerRequest, _connection: int
-    ) -> UnregisterBrokerResponse:
-        return await self._liveness.unregister(request)
-
-    async def alter_partition(
-        self, header: RequestHeader, request: AlterPartitionRequest, _connection: int
-    ) -> AlterPartitionResponse:
-        version, policy = header.version, self._policy
-        return await self._driver.write(lambda image: alter_partition(image, request, version, policy))
-
-    async def allocate_producer_ids(
-        self, _header: RequestHeader, request: AllocateProducerIdsRequest, _connection: int
-    ) -> AllocateProducerIdsResponse:
-        return await self._driver.write(lambda image: decide_allocate_producer_ids(image, request))
-
-    async def tenant_groups_cleared(
-        self, _header: RequestHeader, request: TenantGroupsClearedRequest, _connection: int
-    ) -> TenantGroupsClearedResponse:
-        return self._tenants.groups_cleared(request)
-
-    async def tenant_keys_ready(
-        self, _header: RequestHeader, request: TenantKeysReadyRequest, _connection: int
-    ) -> TenantKeysReadyResponse:
-        return self._tenants.keys_ready(request)
-
-    async def metadata_fetch(self, _header: RequestHeader, request: FetchRequest, _connection: int) -> FetchResponse:
-        return await self._fetch.fetch(request)
-
-    async def snapshot_fetch(
-        self, _header: RequestHeader, request: FetchSnapshotRequest, _connection: int
-    ) -> FetchSnapshotResponse:
-        return self._fetch.fetch_snapshot(request)
-
-    async def envelope(self, _header: RequestHeader, request: EnvelopeRequest, _connection: int) -> EnvelopeResponse:
-        return await self._pacer.metered(self._forwarded(request))
 
     async def _forwarded(self, request: EnvelopeRequest) -> EnvelopeResponse:
         """A client's request that a broker passes on, whose principal it has authenticated and authorized."""
@@ -227,9 +161,7 @@ class ControllerRequests:
             raise ProtocolError(ErrorCode.INVALID_REQUEST, f"Api {header.api_key} cannot be forwarded.")
         return decide
 
-    async def describe_quorum(
-        self, _header: RequestHeader, _request: DescribeQuorumRequest, _connection: int
-    ) -> DescribeQuorumResponse:
+    def _quorum_state(self) -> DescribeQuorumResponse:
         """From the active controller alone. How far the other voters are is the quorum's own affair: -1."""
         if not self._driver.is_active:
             raise not_controller()
@@ -254,17 +186,21 @@ class ControllerRequests:
         )
 
 
-ANSWERS: Mapping[int, _Answering] = {
-    ApiKey.FETCH: ControllerRequests.metadata_fetch,
-    ApiKey.DESCRIBE_QUORUM: ControllerRequests.describe_quorum,
-    ApiKey.ALTER_PARTITION: ControllerRequests.alter_partition,
-    ApiKey.ENVELOPE: ControllerRequests.envelope,
-    ApiKey.FETCH_SNAPSHOT: ControllerRequests.snapshot_fetch,
-    ApiKey.BROKER_REGISTRATION: ControllerRequests.registration,
-    ApiKey.BROKER_HEARTBEAT: ControllerRequests.heartbeat,
-    ApiKey.UNREGISTER_BROKER: ControllerRequests.unregister,
-    ApiKey.ALLOCATE_PRODUCER_IDS: ControllerRequests.allocate_producer_ids,
-    ApiKey.TENANT_GROUPS_CLEARED: ControllerRequests.tenant_groups_cleared,
-    ApiKey.TENANT_KEYS_READY: ControllerRequests.tenant_keys_ready,
+ANSWERS: Mapping[int, Callable[[ControllerRequests, Any, int, int], Awaitable[Message] | Message]] = {
+    ApiKey.FETCH: lambda own, request, version, connection: own._fetch.fetch(request),
+    ApiKey.DESCRIBE_QUORUM: lambda own, request, version, connection: own._quorum_state(),
+    ApiKey.ALTER_PARTITION: lambda own, request, version, connection: own._driver.write(
+        lambda image: alter_partition(image, request, version, own._policy)
+    ),
+    ApiKey.ENVELOPE: lambda own, request, version, connection: own._pacer.metered(own._forwarded(request)),
+    ApiKey.FETCH_SNAPSHOT: lambda own, request, version, connection: own._fetch.fetch_snapshot(request),
+    ApiKey.BROKER_REGISTRATION: lambda own, request, version, connection: own._liveness.register(request),
+    ApiKey.BROKER_HEARTBEAT: lambda own, request, version, connection: own._liveness.heartbeat(request, connection),
+    ApiKey.UNREGISTER_BROKER: lambda own, request, version, connection: own._liveness.unregister(request),
+    ApiKey.ALLOCATE_PRODUCER_IDS: lambda own, request, version, connection: own._driver.write(
+        lambda image: decide_allocate_producer_ids(image, request)
+    ),
+    ApiKey.TENANT_GROUPS_CLEARED: lambda own, request, version, connection: own._tenants.groups_cleared(request),
+    ApiKey.TENANT_KEYS_READY: lambda own, request, version, connection: own._tenants.keys_ready(request),
 }
 """What the controller answers on its own listener, and nothing else."""
