@@ -64,7 +64,6 @@ class ProxyListener:
         self._quiet_due = loop.time() + QUIET_S
         self.tally = Tally()
         reception.bound = bound_address(sock)
-        self._tenants = reception.routes.current.tenants
         reception.routes.on_change(self._routes_changed)
 
     @property
@@ -227,27 +226,22 @@ class ProxyListener:
             if relay.quiet > (half_closed if relay.is_half_closed else idle):
                 relay.close()
 
-    def _routes_changed(self, table: RoutingTable) -> None:
+    def _routes_changed(self, table: RoutingTable, restricted: Mapping[str, None]) -> None:
         """Close the connections of deleted tenants, and of addresses that their tenant now denies."""
-        before, self._tenants = self._tenants, table.tenants
-        gone, stricter = before.keys() - table.tenants.keys(), _with_other_rules(before, table.tenants)
-        if not gone and not stricter:
+        if not restricted:
             return
         for opening in list(self._openings):
-            tenant = opening.tenant
-            if tenant in gone:
-                opening.close(Cause.GONE)
-            elif tenant in stricter and not table.tenants[tenant].rules.permits(opening.peer[0]):
-                opening.close(Cause.TENANT_DENIED)
+            if opening.tenant is not None and opening.tenant in restricted:
+                tenant = table.tenants.get(opening.tenant)
+                if tenant is None:
+                    opening.close(Cause.GONE)
+                elif not tenant.rules.permits(opening.peer[0]):
+                    opening.close(Cause.TENANT_DENIED)
         for relay in list(self._relays):
-            if relay.tenant in gone or (
-                relay.tenant in stricter and not _permits(table.tenants[relay.tenant], relay.client)
-            ):
-                relay.close()
-
-
-def _with_other_rules(before: Mapping[str, TenantRoute], now: Mapping[str, TenantRoute]) -> frozenset[str]:
-    return frozenset(one for one in before.keys() & now.keys() if before[one].rules != now[one].rules)
+            if relay.tenant in restricted:
+                tenant = table.tenants.get(relay.tenant)
+                if tenant is None or not _permits(tenant, relay.client):
+                    relay.close()
 
 
 def _permits(tenant: TenantRoute, client: Connection) -> bool:

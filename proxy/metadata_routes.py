@@ -1,39 +1,35 @@
-"""The routing table as derived from the committed metadata."""
+"""The routing table as derived from the committed metadata.
+
+Most changes concern few tenants. One of a cell's brokers, or a large jump of the metadata, may concern 100,000, so they
+are looked at in slices of the event loop.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import logging
-import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from itertools import chain
 
+from common.pacing import Pacer, Work
 from kraft.image.cells import cell_of
 from kraft.image.delta import MetadataDelta
 from kraft.image.metadata import MetadataImage
+from kraft.image.sharded_map import ShardedMap
 from kraft.image.tenants import CONNECTION_RATE, CONNECTIONS_MAX, TenantImage
 from kraft.observers.observer import MetadataObserver
-from proxy.broker_reach import BrokerReach, Visited, visited_brokers
-from proxy.networks import NetworkRules, Networks
+from proxy.broker_reach import BrokerReach
+from proxy.networks import EVERYBODY, NetworkRules, Networks
 from proxy.routing import BrokerRoute, RoutingTable, TenantRoute
 
 logger = logging.getLogger(__name__)
 
+LANE = "routes"
+TENANTS_AT_ONCE = 100
+TENANT_COST = 5  # units of `common.pacing`
 
-def routing_table(
-    image: MetadataImage, listener: str, generation: int = 0, visited: Visited | None = None
-) -> RoutingTable:
-    """The table of tenants that may log in, and of brokers that have `listener`. `visited` is computed when absent."""
-    visited = visited_brokers(image) if visited is None else visited
-    brokers: dict[int, BrokerRoute] = {}
-    for number, broker in sorted(image.brokers.items()):
-        address = broker.address(listener)
-        if address is not None:
-            brokers[number] = BrokerRoute(number, address, cell_of(broker), broker.is_active)
-    tenants = {
-        tenant_id: tenant_route(image.tenants[tenant_id], visited.get(tenant_id, ()))
-        for tenant_id in sorted(image.tenants)
-        if image.tenants[tenant_id].may_log_in
-    }
-    return RoutingTable(tenants, brokers, generation)
+Changed = Callable[[RoutingTable, Mapping[str, None]], None]
+"""Called with a new table, and with the ids of the tenants whose routes it adds, replaces or lacks."""
 
 
 def tenant_route(tenant: TenantImage, visited: tuple[int, ...]) -> TenantRoute:
@@ -44,9 +40,15 @@ def tenant_route(tenant: TenantImage, visited: tuple[int, ...]) -> TenantRoute:
         tenant.home,
         limits.get(CONNECTIONS_MAX),
         None if rate is None else float(rate),
-        NetworkRules(_networks(tenant.allow_networks, tenant.id), _networks(tenant.deny_networks, tenant.id)),
+        _rules(tenant),
         visited,
     )
+
+
+def _rules(tenant: TenantImage) -> NetworkRules:
+    if not tenant.allow_networks and not tenant.deny_networks:
+        return EVERYBODY
+    return NetworkRules(_networks(tenant.allow_networks, tenant.id), _networks(tenant.deny_networks, tenant.id))
 
 
 def _networks(texts: tuple[str, ...], tenant: str) -> Networks:
@@ -57,27 +59,93 @@ def _networks(texts: tuple[str, ...], tenant: str) -> Networks:
         return Networks(("0.0.0.0/32",))
 
 
-class ObservedRoutes:
-    """A `RouteSource` over an observer's image; `current` is empty until the observer knows the cluster."""
+def broker_routes(image: MetadataImage, listener: str) -> dict[int, BrokerRoute]:
+    """The brokers that have `listener`, by id."""
+    brokers: dict[int, BrokerRoute] = {}
+    for number, broker in sorted(image.brokers.items()):
+        address = broker.address(listener)
+        if address is not None:
+            brokers[number] = BrokerRoute(number, address, cell_of(broker), broker.is_active)
+    return brokers
 
-    def __init__(self, observer: MetadataObserver, listener: str) -> None:
+
+class ObservedRoutes:
+    """The table of tenants that may log in, as an observer's image has it; empty until the observer knows the cluster.
+
+    A table is published when all tenants that the changes before it concern have been looked at.
+    """
+
+    def __init__(self, observer: MetadataObserver, listener: str, pacer: Pacer) -> None:
         self.current = RoutingTable()
+        self._tenants = ShardedMap[str, TenantRoute]()  # of `current`
         self._listener = listener
-        self._callbacks: list[Callable[[RoutingTable], None]] = []
+        self._pacer = pacer
+        self._callbacks: list[Changed] = []
         self._reach = BrokerReach()
-        self._made_of: tuple[object, object, object] = (None, None, None)
+        self._steps: list[tuple[MetadataDelta, MetadataImage]] = []  # not looked at yet
+        self._is_working = False
+        self._later: asyncio.Future[None] | None = None  # the work, while it takes more than a slice
         observer.subscribe(self._moved)
 
-    def on_change(self, callback: Callable[[RoutingTable], None]) -> None:
+    def on_change(self, callback: Changed) -> None:
         self._callbacks.append(callback)
 
+    def stop(self) -> None:
+        """Publish no further table."""
+        self._steps.clear()
+        if self._later is not None:
+            self._later.cancel()
+
     def _moved(self, delta: MetadataDelta, image: MetadataImage) -> None:
-        """Unchanged parts are the same objects in the next image, so most changes cost nothing here."""
-        visited = self._reach.follow(delta, image)
-        made_of = (image.tenants, image.brokers, visited)
-        if all(map(operator.is_, made_of, self._made_of)):
-            return
-        self._made_of = made_of
-        self.current = routing_table(image, self._listener, self.current.generation + 1, visited)
-        for callback in self._callbacks:
-            callback(self.current)
+        self._steps.append((delta, image))
+        if not self._is_working:
+            self._is_working = True
+            outcome = self._pacer.start(self._work(), LANE, own=True)
+            if isinstance(outcome, asyncio.Future):
+                self._later = outcome
+                outcome.add_done_callback(raise_failure)
+
+    def _work(self) -> Work[None]:
+        try:
+            while self._steps:
+                steps, self._steps = self._steps, []
+                yield from self._following(steps)
+        finally:
+            self._is_working = False
+
+    def _following(self, steps: list[tuple[MetadataDelta, MetadataImage]]) -> Work[None]:
+        touched: dict[str, None] = {}
+        all_are = False
+        for delta, image in steps:
+            all_are = (yield from self._reach.following(delta, image, touched)) or all_are
+        _, image = steps[-1]
+        looked_at: Iterable[str] = touched
+        if all_are:
+            looked_at = chain((one for one in touched if one not in image.tenants), image.tenants)
+        before, tenants = self.current, self._tenants
+        changed: dict[str, None] = {}
+        some: dict[str, TenantRoute | None] = {}
+        for number, one in enumerate(looked_at, 1):
+            tenant = image.tenants.get(one)
+            route = None
+            if tenant is not None and tenant.may_log_in:
+                route = tenant_route(tenant, (yield from self._reach.visiting(image, tenant)))
+            if route != tenants.get(one):
+                some[one] = route
+            if number % TENANTS_AT_ONCE == 0:
+                changed.update(dict.fromkeys(some))
+                tenants, some = tenants.changed(some) if some else tenants, {}
+                yield TENANTS_AT_ONCE * TENANT_COST
+        changed.update(dict.fromkeys(some))
+        tenants = tenants.changed(some) if some else tenants
+        brokers = broker_routes(image, self._listener)
+        if not before.generation or changed or brokers != before.brokers:
+            self._tenants, self.current = tenants, RoutingTable(tenants, brokers, before.generation + 1)
+            for callback in self._callbacks:
+                callback(self.current, changed)
+
+
+def raise_failure(work: asyncio.Future[None]) -> None:
+    """A bug in it goes to the loop's exception handler at once: a steward without routes must not look alive."""
+    if not work.cancelled():
+        work.result()

@@ -8,19 +8,21 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
+import msgspec
+
 from common.metrics import Metrics
-from common.pacing import Pacer
+from common.pacing import Pacer, Work
 from common.ports import Ports
 from kraft.links import NodeLinks
 from kraft.observers.observer import MetadataObserver, ObserverConfig
 from proxy.certificates import ExpiryWatch
 from proxy.config import ProxyConfig
 from proxy.counters import COUNT, add_counters, register_counters
-from proxy.metadata_routes import ObservedRoutes
-from proxy.route_file import load_table, save_table
+from proxy.metadata_routes import ObservedRoutes, raise_failure
+from proxy.route_file import IDENTITY_BYTES, LANE, RouteReader, RouteWriter
 from proxy.routing import RoutingTable
 from proxy.shared_state import SharedState, Slot
 from proxy.worker import STEWARD_SLOT
@@ -58,11 +60,16 @@ class Steward:
             config.secret,
         )
         observer = ObserverConfig(config.node_id, METADATA_DIRECTORY)
-        self.observer = MetadataObserver(ports, links, config.controllers, observer, Pacer(), fatal)
-        self._routes = ObservedRoutes(self.observer, config.broker_listener)
+        self._pacer = Pacer()
+        self.observer = MetadataObserver(ports, links, config.controllers, observer, self._pacer, fatal)
+        self._routes = ObservedRoutes(self.observer, config.broker_listener, self._pacer)
         self._routes.on_change(self._changed)
-        self._known = load_table(ports.disk)
-        self._number = self._known.generation if self._known is not None else 0
+        self._known: RoutingTable | None = None
+        self._writer = RouteWriter(ports.disk, lambda: ports.random.randbytes(IDENTITY_BYTES))
+        self._number = 0  # of the newest table that was written
+        self._unwritten: dict[str, None] = {}  # tenants whose routes have changed since
+        self._is_writing = False
+        self._later: asyncio.Future[None] | None = None  # the writing, while it takes more than a slice
         chains = [one for one in (config.certificate, config.broker_certificate) if one is not None]
         self._expiry = [ExpiryWatch(one, config.certificate_warn_days) for one in chains]
         self._timer: asyncio.TimerHandle | None = None
@@ -80,6 +87,7 @@ class Steward:
         """Raises StorageFailure when the local copy of the metadata cannot be read."""
         self._look_at_certificates()
         self._certificates.start()
+        await self._load()
         await self.observer.start()
 
     async def stop(self) -> None:
@@ -87,6 +95,22 @@ class Steward:
             self._timer.cancel()
         await self._certificates.stop()
         await self.observer.stop()
+        self._routes.stop()
+        if self._later is not None:
+            self._later.cancel()
+        self._writer.close()
+
+    async def _load(self) -> None:
+        """Read what an earlier steward wrote."""
+        reader = RouteReader(self._ports.disk)
+        none = reader.table
+        try:
+            await self._pacer.run(reader.reading({}), LANE, own=True)
+        except (OSError, ValueError, msgspec.MsgspecError) as error:
+            if not isinstance(error, FileNotFoundError):
+                logger.error("the routing table cannot be read", extra={"problem": str(error)})
+        if reader.table is not none:
+            self._known, self._number = reader.table, reader.table.generation
 
     def ready_problem(self) -> str | None:
         """Why this proxy cannot serve; None when it can."""
@@ -111,18 +135,35 @@ class Steward:
             return 0
         return len(self._known.tenants if tenants else self._known.brokers)
 
-    def _changed(self, table: RoutingTable) -> None:
+    def _changed(self, table: RoutingTable, changed: Mapping[str, None]) -> None:
+        self._unwritten.update(changed)
         if self.observer.image.cluster_id is None:
             return
-        self._number += 1
-        self._known = RoutingTable(table.tenants, table.brokers, self._number)
+        self._known = table
+        if not self._is_writing:
+            self._is_writing = True
+            outcome = self._pacer.start(self._writing(), LANE, own=True)
+            if isinstance(outcome, asyncio.Future):
+                self._later = outcome
+                outcome.add_done_callback(raise_failure)
+
+    def _writing(self) -> Work[None]:
+        """Write the newest table, and those that come meanwhile."""
+        written = None
         try:
-            save_table(self._ports.disk, self._known)
-        except OSError as error:
-            logger.error("new routes cannot be written", extra={"problem": str(error)})
-            return
-        self._shared.slots[STEWARD_SLOT].write_counters([self._number])
-        logger.info("routes changed", extra={"tenants": len(table.tenants), "brokers": len(table.brokers)})
+            while (table := self._known) is not None and table is not written:
+                changed, self._unwritten = self._unwritten, {}
+                self._number += 1
+                written = table
+                try:
+                    yield from self._writer.writing(replace(table, generation=self._number), changed)
+                except OSError as error:
+                    logger.error("new routes cannot be written", extra={"problem": str(error)})
+                    continue
+                self._shared.slots[STEWARD_SLOT].write_counters([self._number])
+                logger.info("routes changed", extra={"tenants": len(table.tenants), "brokers": len(table.brokers)})
+        finally:
+            self._is_writing = False
 
     def _look_at_certificates(self) -> None:
         for one in self._expiry:

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
+from common.pacing import Pacer
 from common.ports import Ports
 from common.settings import INT_MAX
 from proxy.certificates import Context, ReloadedContext, broker_context, server_context
@@ -34,15 +35,16 @@ class ProxyWorker:
         self._loop = asyncio.get_running_loop()
         self._config, self._shared, self._slot = config, shared, slot
         self._now_s = lambda: ports.clock.wall_ms() / 1000
-        self.routes = FileRoutes(ports.disk, lambda: shared.slots[STEWARD_SLOT].read_counters(1)[0])
+        self.routes = FileRoutes(ports.disk, lambda: shared.slots[STEWARD_SLOT].read_counters(1)[0], Pacer())
         self._failures = FailureLog()
         self._contexts: list[ReloadedContext[Any]] = []
         self._reception = self._make_reception()
         self._listener = ProxyListener(self._loop, sock, self._reception)
         self._timers: list[asyncio.TimerHandle] = []
 
-    def start(self) -> None:
-        self.routes.start()
+    async def start(self) -> None:
+        """Read the routes, then accept connections."""
+        await self.routes.start()
         self._listener.start()
         self._every(PUBLISH_S, self._publish)
         self._every(self._config.certificate_check_s, self._look_at_certificates)

@@ -27,7 +27,8 @@ from bench.proxy.names import DOMAIN, TENANT
 from bench.proxy.peers import ROOT, START_S, Peers, both, wait_serving
 from bench.rows import AT_MOST, Figure, Scene, figure
 from common.machine_disk import MachineDisk
-from proxy.route_file import save_table
+from common.pacing import at_once
+from proxy.route_file import IDENTITY_BYTES, RouteWriter
 from proxy.routing import BrokerRoute, RoutingTable, TenantRoute
 
 KIB, MIB = 1 << 10, 1 << 20
@@ -169,7 +170,8 @@ def start_proxy(work: Path, peers: Peers) -> tuple[subprocess.Popen[bytes], Targ
     """`tidelog proxy` with routes that it knew before; there are no controllers."""
     data, port = work / "data", peers.port()
     broker = BrokerRoute(0, ("127.0.0.1", peers.backend), "default", True)
-    save_table(MachineDisk(data), RoutingTable({TENANT: TenantRoute(TENANT, "default", 10_000, 0.0)}, {0: broker}))
+    table = RoutingTable({TENANT: TenantRoute(TENANT, "default", 10_000, 0.0)}, {0: broker}, 1)
+    at_once(RouteWriter(MachineDisk(data), lambda: bytes(IDENTITY_BYTES)).writing(table, ()))
     (work / "secret").write_text("0" * 32)
     settings = {
         "node.id": "1",

@@ -9,7 +9,7 @@ import asyncio
 import gc
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import uvloop
 
@@ -36,7 +36,7 @@ class FixedRoutes:
     def __init__(self, table: RoutingTable) -> None:
         self.current = table
 
-    def on_change(self, callback: Callable[[RoutingTable], None]) -> None:
+    def on_change(self, callback: Callable[[RoutingTable, Mapping[str, None]], None]) -> None:
         """It never does."""
 
 

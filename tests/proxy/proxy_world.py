@@ -8,7 +8,7 @@ import datetime
 import ipaddress
 import socket
 import ssl
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -207,15 +207,17 @@ class StaticRoutes:
 
     def __init__(self, table: RoutingTable) -> None:
         self.current = table
-        self._callbacks: list[Callable[[RoutingTable], None]] = []
+        self._callbacks: list[Callable[[RoutingTable, Mapping[str, None]], None]] = []
 
-    def on_change(self, callback: Callable[[RoutingTable], None]) -> None:
+    def on_change(self, callback: Callable[[RoutingTable, Mapping[str, None]], None]) -> None:
         self._callbacks.append(callback)
 
     def replace(self, table: RoutingTable) -> None:
-        self.current = table
+        before, self.current = self.current, table
+        ruled = {one: route.rules for one, route in table.tenants.items()}
+        restricted = {one: None for one, route in before.tenants.items() if ruled.get(one) != route.rules}
         for callback in self._callbacks:
-            callback(table)
+            callback(table, restricted)
 
 
 @dataclass(slots=True)

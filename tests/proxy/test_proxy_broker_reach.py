@@ -1,15 +1,19 @@
-"""Which brokers of other cells tenants get to: what they have there, found step by step as well as at once."""
+"""Which brokers of other cells tenants get to: what they have there, found step by step as well as at once, and never
+in a long callback."""
 
 from __future__ import annotations
 
+import asyncio
 import random
 
-from hypothesis import given
-from hypothesis import strategies as st
+import pytest
 
+from common.pacing import SLICE_COST, Pacer, at_once
 from kraft.image.delta import MetadataDelta
+from kraft.image.difference import differing
 from kraft.image.metadata import EMPTY_IMAGE, MetadataImage
 from kraft.records import (
+    BrokerRegistrationChangeRecord,
     Endpoint,
     KeyRangeRecord,
     KeysPhase,
@@ -23,8 +27,10 @@ from kraft.records import (
     TenantState,
     TopicRecord,
 )
-from proxy.broker_reach import GROUP_TOPIC, BrokerReach, visited_brokers
-from proxy.metadata_routes import ObservedRoutes, routing_table
+from proxy.broker_reach import GROUP_TOPIC, BrokerReach
+from proxy.metadata_routes import TENANT_COST, ObservedRoutes, broker_routes
+from proxy.routing import RoutingTable
+from tests.common.call_count import counted_calls
 
 A, B = "lkc-aaaaaa", "lkc-bbbbbb"
 ORDERS, GROUPS = b"o" * 16, b"g" * 16
@@ -61,6 +67,13 @@ DIVIDED = (
 )
 
 
+def visited_brokers(image: MetadataImage, reach: BrokerReach | None = None) -> dict[str, tuple[int, ...]]:
+    """By tenant, without those who visit none."""
+    reach = BrokerReach() if reach is None else reach
+    found = {one: at_once(reach.visiting(image, tenant)) for one, tenant in image.tenants.items()}
+    return {one: brokers for one, brokers in found.items() if brokers}
+
+
 def visited(*records: MetadataRecord) -> tuple[int, ...]:
     return visited_brokers(after(EMPTY_IMAGE, *BROKERS, *records)[1]).get(A, ())
 
@@ -87,13 +100,33 @@ def test_groups_are_got_to_where_they_are_kept() -> None:
     assert visited(comes, *DIVIDED) == EAST
 
 
-@given(st.randoms(use_true_random=False))
-def test_step_by_step_comes_to_what_one_look_finds(rng: random.Random) -> None:
+@pytest.mark.parametrize("seed", range(40))
+def test_step_by_step_comes_to_what_one_look_finds(seed: int) -> None:
+    rng = random.Random(seed)
     reach, (delta, image) = BrokerReach(), after(EMPTY_IMAGE, *BROKERS, tenant("east"), *ORDERS_IN_EAST, *DIVIDED)
-    reach.follow(delta, image)
+    at_once(reach.following(delta, image, {}))
+    known = visited_brokers(image, reach)
     for _ in range(8):
         delta, image = after(image, *_some_change(rng, image))
-        assert reach.follow(delta, image) == visited_brokers(image)
+        touched: dict[str, None] = {}
+        all_are = at_once(reach.following(delta, image, touched))
+        now = visited_brokers(image, reach)
+        changed = {one for one in image.tenants if now.get(one) != known.get(one)}
+        assert now == visited_brokers(image)
+        assert all_are or changed <= touched.keys()
+        known = now
+
+
+@pytest.mark.parametrize("record", [
+    PartitionChangeRecord(GROUPS, 0, isr=(1,)),
+    PartitionChangeRecord(ORDERS, 0, isr=(1,), leader=1),
+    BrokerRegistrationChangeRecord(1, 0, fenced=True),
+])  # fmt: skip
+def test_who_leads_and_who_is_in_sync_leads_nobody_elsewhere(record: MetadataRecord) -> None:
+    _, image = after(EMPTY_IMAGE, *BROKERS, tenant("east"), *ORDERS_IN_EAST, *DIVIDED)
+    touched: dict[str, None] = {}
+    assert not at_once(BrokerReach().following(*after(image, record), touched))
+    assert not touched
 
 
 def _some_change(rng: random.Random, image: MetadataImage) -> list[MetadataRecord]:
@@ -123,14 +156,23 @@ class Told:
         self.callback = callback
 
 
-def test_a_table_follows_when_the_last_partition_has_left() -> None:
+def routes_of(image: MetadataImage) -> RoutingTable:
+    """What an observer finds that comes to know all of `image` at one moment."""
     told = Told()
-    routes = ObservedRoutes(told, "TENANT")  # type: ignore[arg-type]
+    routes = ObservedRoutes(told, "TENANT", Pacer(1 << 60, 1 << 60))  # type: ignore[arg-type]
+    told.callback(at_once(differing(EMPTY_IMAGE, image)), image)  # type: ignore[operator]
+    return routes.current
+
+
+async def test_a_table_follows_when_the_last_partition_has_left() -> None:
+    told = Told()
+    routes = ObservedRoutes(told, "TENANT", Pacer(1 << 60, 1 << 60))  # type: ignore[arg-type]
 
     def publish(image: MetadataImage, *records: MetadataRecord) -> MetadataImage:
         delta, new = after(image, *records)
         told.callback(delta, new)  # type: ignore[operator]
-        assert routes.current.tenants == routing_table(new, "TENANT").tenants
+        whole = routes_of(new)
+        assert (routes.current.tenants, routes.current.brokers) == (whole.tenants, whole.brokers)
         return new
 
     image = publish(EMPTY_IMAGE, *BROKERS, tenant("west", keys_cell="west"), *ORDERS_IN_EAST, *DIVIDED)
@@ -139,5 +181,61 @@ def test_a_table_follows_when_the_last_partition_has_left() -> None:
     generation = routes.current.generation
     image = publish(image, PartitionChangeRecord(GROUPS, 0, isr=(1,)))
     assert routes.current.generation == generation
-    publish(image, PartitionChangeRecord(ORDERS, 1, replicas=(3, 4)))
+    image = publish(image, PartitionChangeRecord(ORDERS, 1, replicas=(3, 4)))
     assert (routes.current.tenants[A].visited, routes.current.generation) == ((), generation + 1)
+    publish(image, RemoveTenantRecord(A), RemoveTopicRecord(ORDERS))
+    assert not routes.current.tenants
+
+
+async def test_one_more_tenant_costs_as_much_among_many_as_among_few() -> None:
+    async def calls(others: int) -> int:
+        told = Told()
+        routes = ObservedRoutes(told, "TENANT", Pacer(1 << 60, 1 << 60))  # type: ignore[arg-type]
+        many = [TenantRecord(f"lkc-{number:06}", f"n{number}", "east", 0) for number in range(others)]
+        delta, image = after(EMPTY_IMAGE, *BROKERS, *many, *ORDERS_IN_EAST)
+        told.callback(delta, image)  # type: ignore[operator]
+        delta, image = after(image, tenant("east"))
+        with counted_calls() as count:
+            told.callback(delta, image)  # type: ignore[operator]
+        assert len(routes.current.tenants) == others + 1
+        return count.calls
+
+    assert await calls(5_000) == await calls(5)
+
+
+async def turns(count: int) -> None:
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+async def test_when_a_broker_comes_all_tenants_are_looked_at_in_slices_and_published_together() -> None:
+    told, pacer, tables = Told(), Pacer(), list[tuple[RoutingTable, int]]()
+    routes = ObservedRoutes(told, "TENANT", pacer)  # type: ignore[arg-type]
+    routes.on_change(lambda table, changed: tables.append((table, len(changed))))
+    many = [TenantRecord(f"lkc-{number:06}", f"n{number}", "east", 0) for number in range(3_000)]
+    delta, image = after(EMPTY_IMAGE, *BROKERS, *many)
+    told.callback(delta, image)  # type: ignore[operator]
+    await turns(100)
+    assert (len(tables), tables[0][1]) == (1, len(many))
+    slices = pacer.slices
+    delta, image = after(image, broker(7, "west"))
+    told.callback(delta, image)  # type: ignore[operator]
+    delta, image = after(image, tenant("west"))
+    told.callback(delta, image)  # type: ignore[operator]
+    await turns(100)
+    assert A in routes.current.tenants
+    assert [changed for _, changed in tables[1:]] == [0, 1]
+    assert tables[1][0].brokers == broker_routes(image, "TENANT")
+    assert pacer.slices - slices >= len(many) * TENANT_COST // SLICE_COST
+    assert pacer.costliest <= 2 * SLICE_COST
+
+
+async def test_what_is_under_way_when_the_steward_stops_is_not_published() -> None:
+    told, tables = Told(), list[RoutingTable]()
+    routes = ObservedRoutes(told, "TENANT", Pacer())  # type: ignore[arg-type]
+    routes.on_change(lambda table, _: tables.append(table))
+    many = [TenantRecord(f"lkc-{number:06}", f"n{number}", "east", 0) for number in range(3_000)]
+    told.callback(*after(EMPTY_IMAGE, *BROKERS, *many))  # type: ignore[operator]
+    routes.stop()
+    await turns(100)
+    assert not tables

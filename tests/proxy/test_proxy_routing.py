@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from itertools import count, pairwise
 from pathlib import Path
 
 import pytest
@@ -11,17 +15,22 @@ from hypothesis import strategies as st
 
 from common.host_names import bootstrap_host, broker_host
 from common.machine_disk import MachineDisk
+from common.pacing import Pacer, at_once
 from common.ports import Address
 from kraft.image.brokers import BrokerImage
 from kraft.image.delta import MetadataDelta
+from kraft.image.difference import differing
 from kraft.image.metadata import EMPTY_IMAGE, MetadataImage
 from kraft.records import Endpoint, TenantRecord, TenantState
 from proxy.failures import Cause
 from proxy.host_addresses import HostAddresses
-from proxy.metadata_routes import ObservedRoutes, routing_table
-from proxy.networks import NetworkRules, Networks, counted_address
-from proxy.route_file import FILE, FileRoutes, decode_table, encode_table, load_table, save_table
+from proxy.metadata_routes import ObservedRoutes
+from proxy.networks import EVERYBODY, NetworkRules, Networks, counted_address
+from proxy.route_file import FILE, FILE_NEW, IDENTITY_BYTES, PART_TENANTS, FileRoutes, RouteReader, RouteWriter
 from proxy.routing import ATTEMPTS_MAX, BrokerRoute, Route, RoutingTable, TenantRoute, find_route
+from tests.common.call_count import counted_calls
+from tests.kraft.line_counts import LineCount
+from tests.kraft.memory_disk import MemoryDisk
 
 DOMAIN = "kafka.test"
 A, B = "lkc-aaaaaa", "lkc-bbbbbb"
@@ -129,56 +138,172 @@ def test_an_address_is_counted_as_its_user_has_it() -> None:
     assert counted_address("2001:db8:1:2:3::4") == counted_address("2001:db8:1:2:ffff::") == "2001:db8:1:2::/64"
 
 
-NAMES = st.text("abcdefghijklmnopqrstuvwxyz0123456789", min_size=6, max_size=6).map(lambda text: f"lkc-{text}")
-RULES = st.builds(
-    lambda allow, deny: NetworkRules(Networks(allow), Networks(deny)),
-    st.lists(st.ip_addresses().map(str), max_size=2),
-    st.lists(st.ip_addresses().map(str), max_size=2),
-)
-VISITED = st.lists(st.integers(0, 1 << 31), max_size=3).map(tuple)
-TENANTS = st.dictionaries(
-    NAMES, st.tuples(st.text(max_size=5), st.none() | st.integers(0, 1 << 31), RULES, VISITED), max_size=5
-)
-BROKERS = st.dictionaries(st.integers(0, 1 << 30), st.tuples(st.text(max_size=9), st.integers(0, 65_535)), max_size=5)
+class DrawnTables:
+    """Tables that follow one another, as the steward publishes them."""
+
+    def __init__(self, rng: random.Random) -> None:
+        self._random = rng
+        self.table = RoutingTable()
+
+    def next(self) -> set[str]:
+        """Change `table`; which tenants' routes are others now."""
+        before, rng = dict(self.table.tenants), self._random
+        tenants = dict(before)
+        for name in rng.sample([f"lkc-{number:06}" for number in range(12)], rng.randrange(4)):
+            texts = tuple(rng.sample(("10.0.0.0/8", "2001:db8::1", "1.2.3.4"), rng.randrange(3)))
+            tenants.pop(name, None)
+            if rng.random() < 0.7:
+                rules = rng.choice((EVERYBODY, NetworkRules(Networks(texts), Networks(texts[:1]))))
+                limit = rng.choice((None, 0, 1 << 31))
+                tenants[name] = TenantRoute(name, rng.choice("ab"), limit, rng.choice((None, 0.5)), rules, (3, 1 << 31))
+        brokers = dict(self.table.brokers)
+        if rng.random() < 0.3:
+            brokers[rng.randrange(4)] = BrokerRoute(1, (rng.choice("hö"), 9094), "a", rng.random() < 0.5)
+            brokers = {number: replace(one, broker=number) for number, one in brokers.items()}
+        self.table = RoutingTable(tenants, brokers, self.table.generation + 1)
+        return {one for one in {*before, *tenants} if before.get(one) != tenants.get(one)}
 
 
-@given(TENANTS, BROKERS, st.integers(0, 1 << 40))
-def test_a_table_comes_back_from_its_file_as_it_was(
-    tenants: dict[str, tuple[str, int | None, NetworkRules, tuple[int, ...]]],
-    brokers: dict[int, Address],
-    generation: int,
-) -> None:
-    table = RoutingTable(
-        {one: TenantRoute(one, cell, limit, 0.5, rules, gone) for one, (cell, limit, rules, gone) in tenants.items()},
-        {number: BrokerRoute(number, at, "c", number % 2 == 0) for number, at in brokers.items()},
-        generation,
-    )
-    assert decode_table(encode_table(table)) == table
+def identities() -> Callable[[], bytes]:
+    numbers = count(1)
+    return lambda: next(numbers).to_bytes(IDENTITY_BYTES, "big")
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_a_reader_has_the_table_that_was_written_whenever_it_looks(seed: int) -> None:
+    rng = random.Random(seed)
+    disk, tables = MemoryDisk(), DrawnTables(rng)
+    writer, reader = RouteWriter(disk, identities()), RouteReader(disk)
+    for _ in range(12):
+        changed = tables.next()
+        at_once(writer.writing(tables.table, changed))
+        if rng.random() < 0.2:
+            writer.close()  # the next steward begins a new file
+        if rng.random() < 0.5:
+            before, restricted = reader.table, dict[str, None]()
+            at_once(reader.reading(restricted))
+            assert reader.table == tables.table
+            rules = {one: route.rules for one, route in tables.table.tenants.items()}
+            assert {one for one, route in before.tenants.items() if rules.get(one) != route.rules} <= restricted.keys()
+    fresh = RouteReader(disk)
+    at_once(fresh.reading({}))
+    assert fresh.table == tables.table
+
+
+def test_a_change_is_written_and_read_alone_until_the_changes_are_longer_than_the_table() -> None:
+    disk = MemoryDisk()
+    writer, reader = RouteWriter(disk, identities()), RouteReader(disk)
+    tenants = {f"lkc-{number:06}": TenantRoute(f"lkc-{number:06}", "east") for number in range(5_000)}
+    at_once(writer.writing(RoutingTable(tenants, TABLE.brokers, 1), ()))
+    at_once(reader.reading({}))
+    whole = disk.file_size(FILE)
+    sizes = []
+    for generation in range(2, 3_000):
+        tenants[A] = TenantRoute(A, "east", generation)
+        at_once(writer.writing(RoutingTable(tenants, TABLE.brokers, generation), [A]))
+        sizes.append(disk.file_size(FILE))
+        if len(sizes) == 1:
+            with counted_calls() as counted:
+                at_once(reader.reading({}))
+            assert reader.table.tenants[A].connections_max == generation
+            assert counted.calls < 200
+    assert sizes[0] - whole < 200
+    assert whole < max(sizes) < 2.1 * whole
+    assert any(later < size for size, later in pairwise(sizes))
+    at_once(reader.reading({}))
+    assert reader.table == RoutingTable(tenants, TABLE.brokers, 2_999)
+
+
+def test_no_slice_of_a_large_table_is_long() -> None:
+    disk = MemoryDisk()
+    writer, reader = RouteWriter(disk, identities()), RouteReader(disk)
+    tenants = {f"lkc-{number:06}": TenantRoute(f"lkc-{number:06}", "east") for number in range(5_000)}
+    lines = LineCount()
+    lines.of(lambda: writer.writing(RoutingTable(tenants, {}, 1), ()))
+    lines.of(lambda: reader.reading({}))
+    writer.close()  # begins a new file
+    lines.of(lambda: writer.writing(RoutingTable({A: TenantRoute(A, "east")}, {}, 2), ()))
+    restricted: dict[str, None] = {}
+    lines.of(lambda: reader.reading(restricted))
+    assert restricted.keys() == tenants.keys()
+    assert lines.most <= PART_TENANTS * 40, f"{lines.most} lines in one go: {lines.where}"
+
+
+def test_a_change_that_was_cut_off_is_none(tmp_path: Path) -> None:
+    disk = MachineDisk(tmp_path)
+    writer, reader = RouteWriter(disk, identities()), RouteReader(disk)
+    at_once(writer.writing(TABLE, ()))
+    begin = (tmp_path / FILE).read_bytes()
+    later = RoutingTable({A: TABLE.tenants[A]}, TABLE.brokers, 2)
+    at_once(writer.writing(later, [B]))
+    whole = (tmp_path / FILE).read_bytes()
+    for end in range(len(begin), len(whole)):
+        (tmp_path / FILE).write_bytes(whole[:end])
+        at_once(reader.reading({}))
+        assert reader.table == TABLE
+    (tmp_path / FILE).write_bytes(whole)
+    restricted: dict[str, None] = {}
+    at_once(reader.reading(restricted))
+    assert (reader.table, restricted) == (later, {B: None})
+
+
+def test_after_a_write_that_failed_the_table_is_written_whole() -> None:
+    disk = MemoryDisk()
+    writer = RouteWriter(disk, identities())
+    at_once(writer.writing(TABLE, ()))
+    later = RoutingTable({A: TABLE.tenants[A]}, TABLE.brokers, 2)
+    cut = writer.writing(later, [B])
+    next(cut)
+    cut.close()  # in the middle, as by an OSError
+    last = RoutingTable({A: TenantRoute(A, "west")}, TABLE.brokers, 3)
+    at_once(writer.writing(last, [A]))
+    reader = RouteReader(disk)
+    at_once(reader.reading({}))
+    assert reader.table == last
+    assert not disk.exists(FILE_NEW)
 
 
 async def test_whoever_serves_is_told_of_a_new_table_and_a_damaged_one_changes_nothing(tmp_path: Path) -> None:
     disk, told = MachineDisk(tmp_path), [0]
-    assert load_table(disk) is None
-    save_table(disk, TABLE)
-    routes = FileRoutes(disk, lambda: told[0])
+    writer = RouteWriter(disk, identities())
+    at_once(writer.writing(TABLE, ()))
+    routes = FileRoutes(disk, lambda: told[0], Pacer())
+    await routes.start()
     assert routes.current == TABLE
     changed = asyncio.Event()
-    routes.on_change(lambda _table: changed.set())
-    routes.start()
+    gone: list[str] = []
+
+    def note(_table: RoutingTable, restricted: Mapping[str, None]) -> None:
+        gone.extend(restricted)
+        changed.set()
+
+    routes.on_change(note)
+    at_once(writer.writing(RoutingTable({A: TABLE.tenants[A]}, TABLE.brokers, 2), [B]))
     data = bytearray((tmp_path / FILE).read_bytes())
-    data[len(data) // 2] ^= 1
+    data[-1] ^= 1
     (tmp_path / FILE).write_bytes(data)
     told[0] = 1
     await asyncio.sleep(0.25)
     assert not changed.is_set()
     assert routes.current == TABLE
-    later = RoutingTable({}, TABLE.brokers, 2)
-    save_table(disk, later)
+    writer.close()
+    later = RoutingTable({}, TABLE.brokers, 3)
+    at_once(writer.writing(later, ()))
+    told[0] = 2
     await asyncio.wait_for(changed.wait(), 10)
     assert routes.current == later
+    assert sorted(gone) == [A, B]
     routes.stop()
-    (tmp_path / FILE).write_bytes(b"")
-    assert load_table(disk) is None
+
+
+async def test_without_a_file_there_are_no_routes(tmp_path: Path) -> None:
+    for data in (None, b"", b"\0" * 8, b"some bytes that are no table"):
+        if data is not None:
+            (tmp_path / FILE).write_bytes(data)
+        routes = FileRoutes(MachineDisk(tmp_path), lambda: 0, Pacer())
+        await routes.start()
+        routes.stop()
+        assert not routes.current.tenants
 
 
 def broker(number: int, cell: str | None, *, listener: str = "TENANT", fenced: bool = False) -> BrokerImage:
@@ -199,18 +324,36 @@ def tenant(tenant_id: str, cell: str, **more: object) -> TenantRecord:
     return TenantRecord(tenant_id, tenant_id[4:], cell, 0, **more)  # type: ignore[arg-type]
 
 
-def test_the_metadata_becomes_the_table() -> None:
+class FakeObserver:
+    """Tells its subscribers of the images that a test gives it."""
+
+    def __init__(self) -> None:
+        self.image = EMPTY_IMAGE
+        self.callbacks: list[object] = []
+
+    def subscribe(self, callback: object) -> None:
+        self.callbacks.append(callback)
+
+    def publish(self, new: MetadataImage) -> None:
+        delta, self.image = at_once(differing(self.image, new)), new
+        for callback in self.callbacks:
+            assert callable(callback)
+            callback(delta, new)
+
+
+async def test_the_metadata_becomes_the_table() -> None:
     rules = {"allow_networks": ("10.0.0.0/8",), "deny_networks": ("10.1.0.0/16",)}
-    table = routing_table(
+    observer = FakeObserver()
+    routes = ObservedRoutes(observer, "TENANT", Pacer())  # type: ignore[arg-type]
+    observer.publish(
         image(
             tenant(A, "east", limits={"connections.max": 7, "connection.rate": 3}, **rules),
             tenant(B, "east", target_cell="west", state=TenantState.MOVING),
             tenant("lkc-cccccc", "east", state=TenantState.DELETING),
             brokers=(broker(1, "east"), broker(2, None, fenced=True), broker(3, "east", listener="OTHER")),
-        ),
-        "TENANT",
-        5,
+        )
     )
+    table = routes.current
     assert sorted(table.tenants) == [A, B]
     assert table.tenants[A] == TenantRoute(
         A, "east", 7, 3.0, NetworkRules(Networks(("10.0.0.0/8",)), Networks(("10.1.0.0/16",)))
@@ -220,35 +363,20 @@ def test_the_metadata_becomes_the_table() -> None:
         1: BrokerRoute(1, ("host", 9001), "east", True),
         2: BrokerRoute(2, ("host", 9002), "default", False),
     }
-    assert table.generation == 5
+    assert table.generation == 1
 
 
-class FakeObserver:
-    """Tells its subscribers of the images that a test gives it."""
-
-    def __init__(self) -> None:
-        self.callbacks: list[object] = []
-
-    def subscribe(self, callback: object) -> None:
-        self.callbacks.append(callback)
-
-    def publish(self, new: MetadataImage) -> None:
-        for callback in self.callbacks:
-            assert callable(callback)
-            callback(MetadataDelta(new), new)
-
-
-def test_only_changes_of_tenants_and_brokers_make_a_new_table() -> None:
-    observer, tables = FakeObserver(), list[RoutingTable]()
-    routes = ObservedRoutes(observer, "TENANT")  # type: ignore[arg-type]
-    routes.on_change(tables.append)
+async def test_only_changes_of_tenants_and_brokers_make_a_new_table() -> None:
+    observer, tables = FakeObserver(), list[tuple[RoutingTable, list[str]]]()
+    routes = ObservedRoutes(observer, "TENANT", Pacer())  # type: ignore[arg-type]
+    routes.on_change(lambda table, changed: tables.append((table, list(changed))))
     first = image(tenant(A, "east"), brokers=(broker(1, "east"),))
     observer.publish(first)
     observer.publish(first.at(2, 1, 1, 1))
-    assert [table.generation for table in tables] == [1]
+    assert [table.generation for table, _ in tables] == [1]
     observer.publish(image(brokers=(broker(1, "east"),)))
-    assert [sorted(table.tenants) for table in tables] == [[A], []]
-    assert routes.current is tables[-1]
+    assert [(sorted(table.tenants), changed) for table, changed in tables] == [([A], [A]), ([], [A])]
+    assert routes.current is tables[-1][0]
 
 
 async def test_names_of_brokers_are_looked_up_once_and_used_on_while_the_name_service_is_away() -> None:

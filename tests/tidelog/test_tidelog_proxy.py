@@ -21,9 +21,10 @@ from pathlib import Path
 import pytest
 
 from common.machine_disk import MachineDisk
+from common.pacing import at_once
 from common.settings import SettingError
 from proxy.limits import ProxyLimits
-from proxy.route_file import save_table
+from proxy.route_file import IDENTITY_BYTES, RouteWriter
 from tests.proxy.proxy_world import (
     DOMAIN,
     HOST,
@@ -130,7 +131,7 @@ async def started(tmp_path: Path, authority: Authority, days: float = 30, **sett
     broker = EchoBroker()
     address = await broker.start()
     data = tmp_path / "data"
-    save_table(MachineDisk(data), table(address))
+    at_once(RouteWriter(MachineDisk(data), lambda: bytes(IDENTITY_BYTES)).writing(table(address), ()))
     (tmp_path / "secret").write_text("x" * 32)
     certificate = authority.write(tmp_path / "both.pem", (f"*.{DOMAIN}",), days)
     with free_port() as dead, free_port() as page:

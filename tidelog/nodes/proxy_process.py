@@ -372,7 +372,7 @@ async def _be_worker(
     worker = ProxyWorker(ports, config, sock, shared, slot)
     loop.add_signal_handler(signal.SIGHUP, worker.reload)
     loop.add_signal_handler(_HURRY, worker.hurry)
-    worker.start()
+    await worker.start()
     gc.collect()
     gc.freeze()
     life.ready()
