@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from broker.broker_link import BrokerLink
 from broker.config import BrokerConfig
 from broker.coordination.groups.coordinator import GroupCoordinator
-from broker.coordination.groups.key_moves import TenantKeyMoves
+from broker.coordination.groups.key_moves import KeyHandover, TenantKeyMoves
 from broker.coordination.groups.key_store import KeyStore
 from broker.coordination.groups.tenant_cleanup import TenantGroupCleanup
 from broker.coordination.hosted_shard import HostLimits
@@ -70,13 +70,8 @@ class Coordinators:
         def new_link() -> BrokerLink:
             return BrokerLink(links, lambda: partitions.image, config.internal_listener.name, LINK_TIMEOUT_S)
 
-        self._key_moves = TenantKeyMoves(
-            self.keys,
-            lambda: partitions.image,
-            forwarder.channel,
-            new_link,
-            self._broker,
-        )
+        handover = KeyHandover(self.keys, lambda: partitions.image, forwarder.channel, new_link, self._broker)
+        self._key_moves = TenantKeyMoves(self.keys, handover)
         self.internal_topics = InternalTopics(_topics(config), lambda: partitions.image, create_topics, ports.clock)
         self.tiers = TierCoordinator(self.runtime, lambda: partitions.image)
         self.tier_client = TierClient(

@@ -42,7 +42,7 @@ class MemoryLog:
 
 @dataclass
 class MemoryPartition:
-    """`auto_commit`: followers have everything at once."""
+    """`auto_commit`: followers have everything at once. `failing_reads`: so many more reads fail."""
 
     topic: str = "__consumer_offsets"
     index: int = 0
@@ -54,6 +54,7 @@ class MemoryPartition:
     refuse: ErrorCode | None = None
     is_starved: bool = False
     refuse_append: ErrorCode | None = None
+    failing_reads: int = 0
     log: MemoryLog = field(default_factory=MemoryLog)
     waiting: list[tuple[int, Callable[[ErrorCode | None], None]]] = field(default_factory=list)
     regions: list[MemoryRegion] = field(default_factory=list)
@@ -100,6 +101,9 @@ class MemoryPartition:
     def read_as_replica(
         self, offset: int, bytes_max: int, *, at_least_one: bool, only_in_memory: bool
     ) -> MemoryRegion | None:
+        if self.failing_reads:
+            self.failing_reads -= 1
+            raise ProtocolError(ErrorCode.KAFKA_STORAGE_ERROR)
         chosen: list[bytes] = []
         size = 0
         for batch in self.log.batches:

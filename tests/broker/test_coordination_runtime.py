@@ -434,23 +434,14 @@ async def test_what_a_load_found_uncommitted_is_shown_only_when_committed(world:
     assert await read == [b"a"]
 
 
-async def test_a_load_that_fails_is_tried_again(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_load_that_fails_is_tried_again(world: World) -> None:
     await world.elected()
     await world.runtime.write(TOPIC, 0, put(b"a"))
-    reads = 0
-    whole = MemoryPartition.read_as_replica
-
-    def failing(self: MemoryPartition, offset: int, bytes_max: int, *, at_least_one: bool, only_in_memory: bool) -> Any:
-        nonlocal reads
-        reads += 1
-        if reads < 3:
-            raise ProtocolError(ErrorCode.KAFKA_STORAGE_ERROR)
-        return whole(self, offset, bytes_max, at_least_one=at_least_one, only_in_memory=only_in_memory)
-
-    monkeypatch.setattr(MemoryPartition, "read_as_replica", failing)
+    whole_reads = len(world.partition.regions)
+    world.partition.failing_reads = 2
     world.partition.leader_epoch = 2
     await world.elected()
-    assert reads == 3
+    assert (world.partition.failing_reads, len(world.partition.regions)) == (0, whole_reads + 1)
     assert await world.runtime.read(TOPIC, 0, keys) == [b"a"]
 
 

@@ -13,6 +13,7 @@ from broker.handlers.acls import AclHandlers
 from broker.handlers.scram import ScramHandlers
 from broker.handlers.tenants import TenantHandlers
 from common.errors import ErrorCode
+from common.lifecycle import duty
 from kraft.controller.api_keys import decide_create_api_key
 from kraft.controller.cells import decide_describe_cells
 from kraft.controller.tenants import decide_create_tenant
@@ -279,7 +280,8 @@ async def test_the_controller_is_told_of_a_deleted_tenants_groups_when_they_are_
         delta.replay(TenantRecord("lkc-aaaaaa", "a", "default", 1, state=state))
         world.image = delta.image()
         cleanup.metadata_changed(delta, world.image)
-        assert (cleanup._task is None) == (state is TenantState.ACTIVE)
+        running = {task.get_name() for task in asyncio.all_tasks()}
+        assert (duty("tenant-groups") in running) == (state is TenantState.DELETING)
     async with asyncio.timeout(5):
         while not world.told:  # noqa: ASYNC110  nothing tells of it
             await asyncio.sleep(0)

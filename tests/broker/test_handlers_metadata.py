@@ -220,16 +220,22 @@ async def test_thousands_of_unknown_topics_are_gone_through_in_slices() -> None:
     assert (more_slices - slices) * SLICE_COST / CLIENTS_SHARE > checked_and_answered
 
 
-async def test_a_topic_that_two_requests_want_is_created_by_one_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    world, call, made = BrokerWorld(), BrokerWorld.call, asyncio.Event()
-    asked: list[bytes] = []
+class GatedWorld(BrokerWorld):
+    """The controller gets no request before `made` is set."""
 
-    async def gated(self: BrokerWorld, request: Any, version: int, **limits: Any) -> Any:
-        asked.append(bytes(request.request_data))
-        await made.wait()
-        return await call(self, request, version, **limits)
+    def __init__(self) -> None:
+        super().__init__()
+        self.made = asyncio.Event()
+        self.asked: list[bytes] = []
 
-    monkeypatch.setattr(BrokerWorld, "call", gated)
+    async def call(self, request: Any, version: int, **limits: Any) -> Any:
+        self.asked.append(bytes(request.request_data))
+        await self.made.wait()
+        return await super().call(request, version, **limits)
+
+
+async def test_a_topic_that_two_requests_want_is_created_by_one_of_them() -> None:
+    world = GatedWorld()
     shared = handler(world)
     internal_too, alone = (
         asyncio.create_task(
@@ -240,11 +246,11 @@ async def test_a_topic_that_two_requests_want_is_created_by_one_of_them(monkeypa
         )
         for names in (["new", GROUP_TOPIC], ["new"])
     )
-    while len(asked) < 2:  # noqa: ASYNC110  what is awaited has no event
+    while len(world.asked) < 2:  # noqa: ASYNC110  what is awaited has no event
         await asyncio.sleep(0)
-    made.set()
+    world.made.set()
     await asyncio.gather(internal_too, alone)
-    assert [b"new" in one for one in asked] == [False, True]
+    assert [b"new" in one for one in world.asked] == [False, True]
     response = await ask(world, 12, [_Asked(name="new")])
     assert response.topics[0].error_code == 0
 

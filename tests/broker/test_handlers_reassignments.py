@@ -86,7 +86,6 @@ async def test_without_a_controller_everybody_is_told(version: int) -> None:
 
 async def test_more_moves_are_listed_than_a_request_may_have_elements() -> None:
     """A controller's answer is bounded by its bytes: 250,000 elements are some 40,000 moves."""
-    world = BrokerWorld()
     topic = ListPartitionReassignmentsResponse.OngoingTopicReassignment
     move = topic.OngoingPartitionReassignment(
         partition_index=0, replicas=list(range(2_000)), adding_replicas=[], removing_replicas=[]
@@ -94,10 +93,10 @@ async def test_more_moves_are_listed_than_a_request_may_have_elements() -> None:
     listed = ListPartitionReassignmentsResponse(topics=[topic(name="a", partitions=[move] * 150)])
     framed = encode_response(46, 0, 1, listed)
 
-    async def call(request: Any, version: int, **_: Any) -> Any:
-        return EnvelopeResponse(error_code=0, response_data=framed[4:], committed_offset=-1)
+    class ManyMoves(BrokerWorld):
+        async def call(self, request: Any, version: int, **_: Any) -> Any:
+            return EnvelopeResponse(error_code=0, response_data=framed[4:], committed_offset=-1)
 
-    world.call = call  # type: ignore[method-assign]
     request = ListPartitionReassignmentsRequest(topics=None, timeout_ms=1_000)
-    response = await world.forwarder.serve(context("ListPartitionReassignments", 0), request)
+    response = await ManyMoves().forwarder.serve(context("ListPartitionReassignments", 0), request)
     assert [len(row.replicas) for row in response.topics[0].partitions] == [2_000] * 150

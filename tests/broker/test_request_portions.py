@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import random
 from typing import Any
 
@@ -48,9 +49,8 @@ def _serving(pacer: Pacer, bytes_max: int = 64 << 20) -> RequestServing:
 
 async def _served(key: int, version: int, request: Any, handler: Handler, bytes_max: int = 64 << 20) -> Any:
     pacer = Pacer()
-    parts = await _serving(pacer, bytes_max)._in_portions(
-        _context(key, version, pacer), request, Route(handler, free), _listing(key, version)
-    )
+    answer = _serving(pacer, bytes_max).serve(_context(key, version, pacer), request, Route(handler, free, CUTS[key]))
+    parts = await answer if inspect.isawaitable(answer) else answer
     return decode_response(key, version, b"".join(parts)[4:])[1]
 
 

@@ -47,8 +47,8 @@ class KeyMovesConfig(Struct, frozen=True):
     request_bytes_max: int = 64 << 10  # some hundreds of offsets: the importing shard checks each in one turn
 
 
-class TenantKeyMoves:
-    """Owns one task, which sleeps while no tenant's keys move. `new_link` makes a link to one other broker, `broker`
+class KeyHandover:
+    """Clears and hands over the keys of one tenant at a time. `new_link` makes a link to one other broker, `broker`
     gives this one's id and epoch."""
 
     def __init__(
@@ -66,49 +66,18 @@ class TenantKeyMoves:
         self._new_link = new_link
         self._broker = broker
         self._config = config or KeyMovesConfig()
-        self._busy: dict[str, None] = {}  # tenants whose keys move, by id
         self._ready: dict[tuple[str, int, KeysPhase, int], int] = {}  # …, partition → the leader epoch in which it was
         self._links: dict[int, BrokerLink] = {}
-        self._changed = asyncio.Event()
-        self._task: asyncio.Task[None] | None = None
 
-    def metadata_changed(self, delta: MetadataDelta, image: MetadataImage) -> None:
-        for tenant_id, old in delta.access.tenants_changed.items():
-            tenant = image.tenants.get(tenant_id)
-            if old is not None and tenant is not None and _keys_of(old) != _keys_of(tenant):
-                self._store.keeping_changed(tenant.prefix)
-            if tenant is not None and tenant.keys_phase is not KeysPhase.SETTLED:
-                self._busy[tenant_id] = None
-            elif tenant_id in self._busy:
-                del self._busy[tenant_id]
-                self._ready = {key: epoch for key, epoch in self._ready.items() if key[0] != tenant_id}
-        if self._busy and not delta.is_empty:
-            self._changed.set()
-            if self._task is None:
-                self._task = asyncio.create_task(self._run(), name=duty("tenant-keys"))
+    def forget(self, tenant_id: str) -> None:
+        """The tenant's keys have settled."""
+        self._ready = {key: epoch for key, epoch in self._ready.items() if key[0] != tenant_id}
 
-    async def stop(self) -> None:
-        await end_task(self._task)
-        self._task = None
+    def close(self) -> None:
         for link in self._links.values():
             link.drop()
 
-    async def _run(self) -> None:
-        while True:
-            self._changed.clear()
-            if not self._busy:
-                await self._changed.wait()
-                continue
-            is_whole = True
-            for tenant_id in list(self._busy):
-                is_whole = await self._advance(tenant_id) and is_whole
-            try:
-                async with asyncio.timeout(self._config.round_s if is_whole else self._config.retry_s):
-                    await self._changed.wait()
-            except TimeoutError:
-                pass
-
-    async def _advance(self, tenant_id: str) -> bool:
+    async def advance(self, tenant_id: str) -> bool:
         """Whether this broker's current work for the tenant is done and reported."""
         image = self._image()
         tenant, topic = image.tenants.get(tenant_id), image.topics.get(GROUP_TOPIC)
@@ -210,6 +179,53 @@ class TenantKeyMoves:
             log.debug("keys were not reported to the controller", extra={"tenant": tenant.id, "reason": str(error)})
             return False
         return True
+
+
+class TenantKeyMoves:
+    """Owns one task, which sleeps while no tenant's keys move, and else has all of them handed over in rounds."""
+
+    def __init__(self, store: KeyStore, handover: KeyHandover, config: KeyMovesConfig | None = None) -> None:
+        self._store = store
+        self._handover = handover
+        self._config = config or KeyMovesConfig()
+        self._busy: dict[str, None] = {}  # tenants whose keys move, by id
+        self._changed = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    def metadata_changed(self, delta: MetadataDelta, image: MetadataImage) -> None:
+        for tenant_id, old in delta.access.tenants_changed.items():
+            tenant = image.tenants.get(tenant_id)
+            if old is not None and tenant is not None and _keys_of(old) != _keys_of(tenant):
+                self._store.keeping_changed(tenant.prefix)
+            if tenant is not None and tenant.keys_phase is not KeysPhase.SETTLED:
+                self._busy[tenant_id] = None
+            elif tenant_id in self._busy:
+                del self._busy[tenant_id]
+                self._handover.forget(tenant_id)
+        if self._busy and not delta.is_empty:
+            self._changed.set()
+            if self._task is None:
+                self._task = asyncio.create_task(self._run(), name=duty("tenant-keys"))
+
+    async def stop(self) -> None:
+        await end_task(self._task)
+        self._task = None
+        self._handover.close()
+
+    async def _run(self) -> None:
+        while True:
+            self._changed.clear()
+            if not self._busy:
+                await self._changed.wait()
+                continue
+            is_whole = True
+            for tenant_id in list(self._busy):
+                is_whole = await self._handover.advance(tenant_id) and is_whole
+            try:
+                async with asyncio.timeout(self._config.round_s if is_whole else self._config.retry_s):
+                    await self._changed.wait()
+            except TimeoutError:
+                pass
 
 
 def _keys_of(tenant: TenantImage) -> tuple[object, ...]:
