@@ -203,7 +203,6 @@ class BrokerNode:
             image=lambda: self.observer.image,
             secret=config.secret,
             frame_bytes_max=config.limits.connection.frame_bytes_max,
-            now=asyncio.get_running_loop().time,
             broker_id=config.node_id,
         )
 

@@ -34,13 +34,20 @@ class ConnectionRates:
     """Every connection of clients on one broker; also the request chain's throttle. A rate of 0 is without bound."""
 
     def __init__(
-        self, image: Callable[[], MetadataImage], now: Callable[[], float], per_address: int, per_tenant: int
+        self,
+        image: Callable[[], MetadataImage],
+        now: Callable[[], float],
+        per_address: int,
+        per_tenant: int,
+        *,
+        buckets_max: int = BUCKETS_MAX,
     ) -> None:
         """`per_tenant` is for tenants that have no rate of their own."""
         self._image = image
         self._now = now
         self._per_address = per_address
         self._per_tenant = per_tenant
+        self._buckets_max = buckets_max
         self._of_address: OrderedDict[str, TokenBucket] = OrderedDict()
         self._of_tenant: OrderedDict[str, TokenBucket] = OrderedDict()
         self.throttled = {"address": 0, "tenant": 0}
@@ -64,7 +71,7 @@ class ConnectionRates:
         now = self._now()
         bucket = buckets.get(key)
         if bucket is None:
-            if len(buckets) >= BUCKETS_MAX:
+            if len(buckets) >= self._buckets_max:
                 buckets.popitem(last=False)
             bucket = buckets[key] = TokenBucket(rate, rate, now)
         buckets.move_to_end(key)

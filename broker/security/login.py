@@ -21,7 +21,6 @@ from common.errors import ErrorCode
 from wire.messages import SaslAuthenticateResponse, SaslHandshakeResponse
 
 RAW_TOKENS_UNTIL = 0
-REAUTHENTICATION_S = 1.0  # at the least between two on one connection, as with Apache Kafka
 EXPIRED_GRACE_S = 10.0  # how long a connection is kept whose session has run out
 FRAMES_MAX = 32  # before authentication, and again each time that a session has run out
 
@@ -34,6 +33,7 @@ class LoginServices(Protocol):
     max_reauth_ms: int
     failed_delay_s: float
     authentication_s: float
+    reauthentication_s: float
 
     def exchange(self, mechanism: str) -> Exchange: ...
 
@@ -92,7 +92,7 @@ class Login:
         """The response to SaslHandshake."""
         offered = list(self._services.mechanisms)
         now = self._loop.time()
-        too_soon = self.user != "" and now - self._begun_at < REAUTHENTICATION_S
+        too_soon = self.user != "" and now - self._begun_at < self._services.reauthentication_s
         if self._exchange is not None or self._is_over or too_soon:
             self._fail("handshake out of turn", "")
             return SaslHandshakeResponse(error_code=ErrorCode.ILLEGAL_SASL_STATE, mechanisms=offered)

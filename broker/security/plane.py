@@ -57,7 +57,6 @@ class Security:
         image: Callable[[], MetadataImage],
         secret: bytes,
         frame_bytes_max: int,
-        now: Callable[[], float],
         broker_id: int = -1,
     ) -> None:
         self.config = config
@@ -68,6 +67,7 @@ class Security:
         self.authorizer = Authorizer(config.authorizer or AuthorizerConfig())
         self.verifications = Verifications(config.at_once_max, config.queue_max, config.per_address_max)
         self.key_set = KeySet(config, ports.clock)
+        now = ports.clock.monotonic
         self.failures = FailureLog(logger, "authentication failed", now)
         self.rates = ConnectionRates(image, now, config.address_connection_rate, config.tenant_connection_rate)
         self.moved_tenants = MovedTenants(image, broker_id, self._close_left_behind)
@@ -200,6 +200,7 @@ class _Door:
         self.max_reauth_ms = config.max_reauth_ms_of.get(name, config.max_reauth_ms)
         self.failed_delay_s = config.failed_delay_ms / 1000
         self.authentication_s = config.authentication_ms / 1000
+        self.reauthentication_s = config.reauthentication_s
         self._security = security
         self._connection = connection
         self._handlers = handlers

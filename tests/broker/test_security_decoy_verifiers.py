@@ -5,14 +5,13 @@ from __future__ import annotations
 import base64
 import hmac
 import re
+import tracemalloc
 from collections import Counter
 from collections.abc import Sequence
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.security import decoy_verifiers as module
 from broker.security.credentials import Credentials
 from broker.security.decoy_verifiers import (
     FORMS_MAX,
@@ -37,6 +36,7 @@ from kraft.records import (
     ScramMechanism,
     TenantRecord,
 )
+from tests.common.call_count import counted_calls
 
 SECRET = b"the cluster's secret"
 TENANT, OTHER = "lkc-aaaaaa", "lkc-bbbbbb"
@@ -127,27 +127,20 @@ def test_a_stranger_is_answered_as_somebody_might_be(
     assert len(set(salt_of.values())) == len(UNKNOWN_USERS), "each has a salt of its own"
 
 
-def test_users_and_unknown_names_take_the_same_path(monkeypatch: pytest.MonkeyPatch) -> None:
-    one, drawn = Broker(), Counter[str]()
+def test_users_and_unknown_names_take_the_same_path() -> None:
+    one = Broker()
     for user, mechanisms in (("both", (SHA_256, SHA_512)), ("one", (SHA_256,)), ("another", (SHA_512,))):
         for mechanism in mechanisms:
             one.follow([ScramCredentialRecord(user, mechanism, b"\xff" * 24, b"stored", b"server", 9_000)])
 
-    class Counting:
-        @staticmethod
-        def digest(*what: object) -> bytes:
-            drawn[asked[-1]] += 1
-            return hmac.digest(*what)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(module, "hmac", Counting)
-    names, asked = ("both", "one", "another", "nobody", "nobody-either"), ["first"]
     one.answer(None, "first", SHA_256)  # what is kept from one to the next is made now
     for ask in (lambda name: one.answer(None, name, SHA_256), one.credentials(None).any_of):
-        drawn.clear()
-        for name in names:
-            asked.append(name)
-            ask(name)
-        assert len(drawn) == len(names) and len(set(drawn.values())) == 1
+        drawn = []
+        for name in ("both", "one", "another", "nobody", "nobody-either"):
+            with counted_calls(of=hmac.digest) as digests:
+                ask(name)
+            drawn.append(digests.calls)
+        assert drawn[0] > 0 and len(set(drawn)) == 1
 
 
 def crowd(broker: Broker, first: int, count: int, iterations: int) -> None:
@@ -205,7 +198,14 @@ def test_what_is_imitated_is_bounded() -> None:
 
 
 def test_hosts_of_tenants_that_are_not_there_leave_nothing_behind() -> None:
+    """An entry that is kept takes some hundreds of bytes."""
     one = Broker()
-    for index in range(100):
-        one.answer(f"lkc-{index:06d}", "somebody", SHA_256)
-    assert not one.decoys._weights
+    tracemalloc.start()
+    try:
+        before, _ = tracemalloc.get_traced_memory()
+        for index in range(2_000):
+            one.decoys.forms("somebody", f"lkc-{index:06d}")
+        after, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert after - before < 20 * 2_000

@@ -11,7 +11,6 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 
-from broker.security import login
 from broker.security.config import SecurityConfig
 from common.errors import ErrorCode
 from tests.broker.gate_oracle.node import PASSWORD, GatedNode, authenticate
@@ -26,7 +25,8 @@ METADATA = metadata(Ids({}), 9, topics=[])
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def node(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[GatedNode]:
-    async with GatedNode(tmp_path_factory.mktemp("logins"), SecurityConfig(max_reauth_ms=SESSION_MS)) as made:
+    security = SecurityConfig(max_reauth_ms=SESSION_MS, reauthentication_s=0.0)
+    async with GatedNode(tmp_path_factory.mktemp("logins"), security) as made:
         await made.make_users("ada", "ben")
         yield made
 
@@ -91,10 +91,7 @@ async def delete(node: GatedNode, user: str) -> None:
 
 
 @pytest.mark.asyncio(loop_scope="module")
-async def test_a_user_who_is_deleted_is_cut_at_re_authentication(
-    node: GatedNode, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(login, "REAUTHENTICATION_S", 0.0)
+async def test_a_user_who_is_deleted_is_cut_at_re_authentication(node: GatedNode) -> None:
     gone, stays = await node.connect(sasl=True), await node.connect(sasl=True)
     for wire, user in ((gone, "ben"), (stays, "ada")):
         assert (await authenticate(wire, user)).session_lifetime_ms == SESSION_MS

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from broker.security.config import SecurityConfig
+from broker.security.moved_tenants import LEFT_ALONE_S
 from broker.security.plane import FrameHandlers, Security
 from broker.security.session import ANONYMOUS, ClientSession
-from common.machine import MachineClock, machine_random
+from common.machine import machine_random
 from kraft.image.delta import MetadataDelta
 from kraft.image.metadata import EMPTY_IMAGE, MetadataImage
 from kraft.records import (
@@ -26,18 +27,22 @@ from kraft.records import (
     RegisterBrokerRecord,
     RemoveAclRecord,
     RemoveApiKeyRecord,
-    ScramCredentialRecord,
+    RemoveTopicRecord,
     ScramMechanism,
     TenantRecord,
     TenantState,
     TopicRecord,
 )
+from tests.broker.test_security_sasl import verifier
 from tests.common.call_count import counted_calls
+from tests.virtual_time import LoopClock
 from wire.identity import PeerIdentity
 from wire.listeners import ListenerConfig, ListenerKind, SecurityProtocol
 
+pytestmark = pytest.mark.virtual_time
+
 OWN = 0  # the broker
-TENANT, KEY, ACL = "lkc-aaaaaa", "TKAAAAAAAAAAAAAA", b"a" * 16
+TENANT, KEY, PASSWORD, ACL = "lkc-aaaaaa", "TKAAAAAAAAAAAAAA", "secret of the key", b"a" * 16
 READ, TOPIC = int(AclOperation.READ), int(AclResource.TOPIC)
 READS = AclRecord(
     ACL, AclResource.TOPIC, f"{TENANT}_", AclPattern.PREFIXED, f"User:{TENANT}_{KEY}", "*", AclOperation.READ,
@@ -73,14 +78,13 @@ def _ignored(*_: object) -> None:
 class World:
     def __init__(self) -> None:
         self.image: MetadataImage = EMPTY_IMAGE
-        ports: Any = SimpleNamespace(clock=MachineClock(), random=machine_random())
+        ports: Any = SimpleNamespace(clock=LoopClock(), random=machine_random())
         config = SecurityConfig(tenant_domain="example.org", tenant_connections_max=2)
-        now = asyncio.get_running_loop().time
-        self.security = Security(config, ports, lambda: self.image, b"secret", 1 << 20, now, OWN)
+        self.security = Security(config, ports, lambda: self.image, b"secret", 1 << 20, broker_id=OWN)
         self.change(
             TenantRecord(TENANT, "one", "default", 0),
             ApiKeyRecord(KEY, TENANT, "", (), 0),
-            ScramCredentialRecord(KEY, ScramMechanism.SHA_256, b"salt", b"stored", b"server", 4_096),
+            verifier(KEY, PASSWORD, ScramMechanism.SHA_256),
             READS,
         )
 
@@ -97,18 +101,19 @@ class World:
         self.security.greet(made, session, FrameHandlers(_ignored, _ignored))
         return connection, session, session.login
 
-    def log_in(self) -> tuple[Connection, ClientSession, str]:
-        connection, session, login = self.come()
-        login.handshake(1, "SCRAM-SHA-256")
-        refusal = login._services.admit(login, KEY)
-        if not refusal:
-            login.user = KEY
-        return connection, session, refusal
+    async def log_in(self, server_name: str = f"{TENANT}.example.org") -> tuple[Connection, ClientSession, str]:
+        """The last is the cause of a refusal."""
+        connection, session, login = self.come(server_name)
+        before = dict(self.security.failures.counts)
+        login.handshake(1, "PLAIN")
+        await login.authenticate(f"\0{KEY}\0{PASSWORD}".encode())
+        causes = [cause for cause, count in self.security.failures.counts.items() if count > before.get(cause, 0)]
+        return connection, session, ", ".join(causes)
 
 
 async def test_a_key_has_the_rights_of_its_acls_while_they_are_there() -> None:
     world = World()
-    _, session, refusal = world.log_in()
+    _, session, refusal = await world.log_in()
     access = session.access
     assert refusal == "" and access is not None
     assert (session.principal, session.tenant) == (f"User:{TENANT}_{KEY}", TENANT)
@@ -124,12 +129,15 @@ async def test_a_key_has_the_rights_of_its_acls_while_they_are_there() -> None:
 )
 async def test_connections_of_a_key_that_is_gone_close_at_once(record: MetadataRecord) -> None:
     world = World()
-    connection, session, _ = world.log_in()
+    connection, session, _ = await world.log_in()
     stranger, _, _ = world.come()
+    other = asyncio.create_task(world.log_in())
+    await asyncio.sleep(0)  # its password is being checked
     world.change(record)
     assert connection.is_closed and not stranger.is_closed
     session.closed()
-    assert world.log_in()[2] == "revoked meanwhile"
+    assert (await other)[2] == "key revoked, revoked meanwhile", "the first one, and the second"
+    assert (await world.log_in())[2] == "invalid credentials"
 
 
 async def test_many_tenants_that_go_at_once_cost_one_look_at_the_connections() -> None:
@@ -150,13 +158,13 @@ async def test_many_tenants_that_go_at_once_cost_one_look_at_the_connections() -
 
 async def test_a_tenant_has_so_many_connections_and_no_more() -> None:
     world = World()
-    _, first, _ = world.log_in()
-    assert world.log_in()[2] == ""
-    _, refused, why = world.log_in()
+    _, first, _ = await world.log_in()
+    assert (await world.log_in())[2] == ""
+    _, refused, why = await world.log_in()
     assert why == "too many connections of the tenant"
     assert (refused.tenant, refused.principal, refused.access) == (None, ANONYMOUS, None), "it is nobody's yet"
     first.closed()
-    assert world.log_in()[2] == ""
+    assert (await world.log_in())[2] == ""
 
 
 async def test_an_operators_wildcard_does_not_mean_tenants() -> None:
@@ -167,15 +175,15 @@ async def test_an_operators_wildcard_does_not_mean_tenants() -> None:
             b"b" * 16, AclResource.TOPIC, "*", AclPattern.LITERAL, "User:*", "*", AclOperation.ALL, AclPermission.ALLOW
         ),
     )
-    access = world.log_in()[1].access
+    access = (await world.log_in())[1].access
     assert access is not None and not access.may(READ, TOPIC, f"{TENANT}_t")
 
 
 @pytest.mark.parametrize("name", ["", "example.org", "lkc-bbbbbb.example.org", f"{TENANT}.another.org"])
 async def test_a_name_that_is_not_the_tenants_knows_none_of_its_keys(name: str) -> None:
-    _, _, login = World().come(name)
-    login.handshake(1, "SCRAM-SHA-256")
-    assert login._services.admit(login, KEY) == "revoked meanwhile"
+    _, session, refusal = await World().log_in(name)
+    assert refusal == "invalid credentials"
+    assert (session.tenant, session.principal, session.access) == (None, ANONYMOUS, None)
 
 
 MOVED: MetadataRecord = TenantRecord(TENANT, "one", "west", 0)
@@ -219,44 +227,53 @@ async def test_connections_that_a_moved_tenant_leaves_behind_close_when_nothing_
 ) -> None:
     world = World()
     world.change(*brokers("default", "west"))
-    early, early_session, _ = world.log_in()
+    early, _, _ = await world.log_in()
     world.change(*records)
-    late, late_session, _ = world.log_in()  # by a name that it still knew
-    moved_tenants = world.security.moved_tenants
+    late, _, _ = await world.log_in()  # by a name that it still knew
+    await asyncio.sleep(LEFT_ALONE_S - 1)
     assert not early.is_closed and not late.is_closed, "its clients have time to go by themselves"
-    assert (TENANT in moved_tenants._timers) == (MOVED in records)
-    for _ in range(2):
-        if timer := moved_tenants._timers.get(TENANT):
-            timer.cancel()
-            moved_tenants._due(TENANT)  # as when the time has come
+    await asyncio.sleep(2 * LEFT_ALONE_S)
     assert early.is_closed == late.is_closed == (not stays)
-    early_session.closed()
-    late_session.closed()
-    assert not moved_tenants._timers, "nothing waits for who is gone"
+    if stays and MOVED in records:
+        world.change(*(RemoveTopicRecord(one.topic_id) for one in records if isinstance(one, TopicRecord)))
+        await asyncio.sleep(LEFT_ALONE_S)
+        assert early.is_closed and late.is_closed, "the last replica has left"
 
 
-async def test_they_close_by_themselves_after_a_while_and_not_where_the_tenant_came_back(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("broker.security.moved_tenants.LEFT_ALONE_S", 0.01)
-    world, closed = World(), asyncio.Event()
+async def test_connections_stay_where_their_tenant_came_back_in_time() -> None:
+    world = World()
     world.change(*brokers("default", "west"))
-    connection, session, _ = world.log_in()
-    monkeypatch.setattr(connection, "close_after_flush", closed.set)
+    connection, _, _ = await world.log_in()
     world.change(MOVED)
+    await asyncio.sleep(LEFT_ALONE_S - 10)
     world.change(TenantRecord(TENANT, "one", "default", 0))
-    assert not world.security.moved_tenants._timers
+    await asyncio.sleep(5)
     world.change(MOVED)
-    async with asyncio.timeout(30):
-        await closed.wait()
+    await asyncio.sleep(LEFT_ALONE_S - 1)
+    assert not connection.is_closed
+    await asyncio.sleep(2)
+    assert connection.is_closed
+
+
+async def test_nothing_waits_for_a_tenant_whose_connections_are_gone() -> None:
+    world = World()
+    world.change(*brokers("default", "west"), MOVED)
+    _, session, _ = await world.log_in()
+    await asyncio.sleep(LEFT_ALONE_S - 10)
     session.closed()
+    connection, _, _ = await world.log_in()
+    await asyncio.sleep(LEFT_ALONE_S - 1)
+    assert not connection.is_closed, "it has as much time as the first one"
+    await asyncio.sleep(2)
+    assert connection.is_closed
 
 
 async def test_a_broker_that_is_in_another_cell_now_lets_its_tenants_go() -> None:
     world = World()
     world.change(*brokers("default", "west"))
-    _, session, _ = world.log_in()
-    assert not world.security.moved_tenants._timers
+    connection, _, _ = await world.log_in()
+    await asyncio.sleep(2 * LEFT_ALONE_S)
+    assert not connection.is_closed
     world.change(*brokers("west"))
-    assert TENANT in world.security.moved_tenants._timers
-    session.closed()
+    await asyncio.sleep(LEFT_ALONE_S + 1)
+    assert connection.is_closed

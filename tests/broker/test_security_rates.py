@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.security import connection_rates
 from broker.security.config import SecurityConfig
 from broker.security.connection_rates import PAUSE_S_MAX, ConnectionRates, pause_of
 from broker.security.session import ClientSession
+from common.machine import MachineClock
 from common.token_bucket import TokenBucket
 from kraft.image.delta import MetadataDelta
 from kraft.image.metadata import EMPTY_IMAGE, MetadataImage
@@ -77,21 +77,43 @@ def test_only_an_answer_with_room_for_it_tells_the_time_and_once() -> None:
     assert told == [0, 0, 1_000, 0]
 
 
-def test_addresses_are_forgotten_when_there_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection_rates, "BUCKETS_MAX", 3)
-    rates = ConnectionRates(image, lambda: 5.0, 1, 0)
-    for number in range(10):
-        rates.connected(session(f"10.0.0.{number}"))
-    assert list(rates._of_address) == ["10.0.0.7", "10.0.0.8", "10.0.0.9"]
+def test_addresses_are_forgotten_when_there_are_too_many() -> None:
+    rates = ConnectionRates(image, lambda: 5.0, 1, 0, buckets_max=3)
+
+    def pauses(number: int) -> bool:
+        one = session(f"10.0.0.{number}")
+        rates.connected(one)
+        return one.pause_ms > 0
+
+    assert not any(pauses(number) for number in range(10))
+    assert [pauses(number) for number in (7, 8, 9)] == [True] * 3, "their second connection at once"
+    assert not any(pauses(number) for number in range(7)), "nothing is known of them any more"
+
+
+class StoppableClock:
+    """The machine's, and from `stop` on one moment."""
+
+    def __init__(self) -> None:
+        self._machine = MachineClock()
+        self._stopped_at: float | None = None
+
+    def stop(self) -> None:
+        self._stopped_at = self._machine.monotonic()
+
+    def monotonic(self) -> float:
+        return self._machine.monotonic() if self._stopped_at is None else self._stopped_at
+
+    def wall_ms(self) -> int:
+        return self._machine.wall_ms()
 
 
 @pytest.mark.parametrize("sasl", [False, True])
 async def test_a_connection_too_many_is_answered_with_the_time_and_muted_for_it(tmp_path: Path, sasl: bool) -> None:
     """On a listener with SASL before anybody is known: a handshake's answer has no room, and waits for none."""
-    async with GatedNode(tmp_path, SecurityConfig(address_connection_rate=4)) as node:
+    clock = StoppableClock()
+    async with GatedNode(tmp_path, SecurityConfig(address_connection_rate=4), clock) as node:
         loop = asyncio.get_running_loop()
-        at_once = loop.time()
-        node.broker.security.rates._now = lambda: at_once
+        clock.stop()
         wires = [await node.connect(sasl=sasl) for _ in range(6)]
         question = api_versions(Ids({}), 3)
         pauses = []

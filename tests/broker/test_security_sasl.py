@@ -35,6 +35,8 @@ from kraft.image.difference import differing
 from kraft.image.metadata import EMPTY_IMAGE, MetadataImage
 from kraft.records import ApiKeyRecord, ScramCredentialRecord, ScramMechanism, TenantRecord
 
+pytestmark = pytest.mark.virtual_time
+
 SECRET = b"the cluster's secret"
 HASHES = {ScramMechanism.SHA_256: "sha256", ScramMechanism.SHA_512: "sha512"}
 TENANT, OTHER, KEY = "lkc-aaaaaa", "lkc-bbbbbb", "TKAAAAAAAAAAAAAA"
@@ -238,6 +240,7 @@ class Services:
         self.max_reauth_ms = 0
         self.failed_delay_s = 0.0
         self.authentication_s = 30.0
+        self.reauthentication_s = 1.0
         self.log: list[str] = []
 
     def exchange(self, mechanism: str) -> Exchange:
@@ -340,33 +343,28 @@ def test_a_failure_is_answered_whole_delays_after_it_was_asked(taken: float, del
     assert until_answer(taken, 0) == 0
 
 
-async def test_what_a_check_took_does_not_show_in_the_time_of_its_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_a_check_took_does_not_show_in_the_time_of_its_failure() -> None:
     """A stranger, a user with either kind of verifier alone and with both, cheap and dear ones: one time for all."""
     loop = asyncio.get_running_loop()
-    now, answered = 1_000.0, []
+    answered = []
 
     class Slow(Services):
         taken = 0.0
 
         async def verify(self, work: Any) -> Authenticated:
-            nonlocal now
-            now += self.taken
+            await asyncio.sleep(self.taken)
             done: Authenticated = work()
             return done
 
-    async def sleep(delay: float) -> None:
-        answered.append(now + delay - 1_000.0)
-
-    monkeypatch.setattr(loop, "time", lambda: now)
-    monkeypatch.setattr(asyncio, "sleep", sleep)
     for taken in (0.0, 0.002, 0.004, 0.03, 0.0999):
-        now, services = 1_000.0, Slow()
+        began, services = loop.time(), Slow()
         services.failed_delay_s, services.taken = 0.1, taken
         one = login(services)
         one.handshake(1, "PLAIN")
         await one.authenticate(b"\0alice\0wrong")
+        answered.append(loop.time() - began)
         one.connection_closed()
-    assert answered == pytest.approx([0.1] * 5)
+    assert answered == pytest.approx([0.1] * 5, abs=0.0001)
 
 
 async def test_out_of_turn_and_unknown_mechanisms() -> None:
@@ -384,9 +382,19 @@ async def test_another_user_cannot_take_over_a_session() -> None:
     one.handshake(1, "PLAIN")
     await one.authenticate(GOOD)
     one.session.principal = "User:bob"
-    one._begun_at = float("-inf")  # a second ago
+    await asyncio.sleep(services.reauthentication_s)
     one.handshake(1, "PLAIN")
     assert (await one.authenticate(GOOD)).error_code == ErrorCode.SASL_AUTHENTICATION_FAILED
+    one.connection_closed()
+
+
+@pytest.mark.parametrize(("after_s", "code"), [(0.9, ErrorCode.ILLEGAL_SASL_STATE), (1.0, ErrorCode.NONE)])
+async def test_a_session_authenticates_again_after_a_second_and_no_sooner(after_s: float, code: ErrorCode) -> None:
+    one = login(Services())
+    one.handshake(1, "PLAIN")
+    await one.authenticate(GOOD)
+    await asyncio.sleep(after_s)
+    assert one.handshake(1, "PLAIN").error_code == code
     one.connection_closed()
 
 

@@ -1,4 +1,4 @@
-"""What a controller's snapshot, made by force, and all the other files of a node hold of users and API keys: verifiers,
+"""What a controller's snapshot and all the other files of a node hold of users and API keys: verifiers,
 which prove nothing, and neither passwords nor what takes the place of one."""
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ from pathlib import Path
 
 from broker.security.authorizer import AuthorizerConfig
 from broker.security.config import SecurityConfig
+from kraft.quorum.node_config import NodeConfig
+from kraft.quorum.quorum import QuorumConfig
 from kraft.quorum.snapshot_file import FILE_NAME
 from tests.broker.gate_oracle.node import ITERATIONS, PASSWORD, SALT, GatedNode, authenticate
 from tests.broker.replication_lab import SECRET
@@ -34,12 +36,11 @@ def files(root: Path) -> dict[Path, bytes]:
 
 
 async def snapshot(node: GatedNode) -> bytes:
-    """Forced, and what is in it."""
-    quorum = node.controller.quorum._node
-    assert quorum is not None and not snapshots(node.root)
-    quorum.compact_soon = True
+    """What is in one that was begun from now on."""
+    quorum = node.controller.quorum
+    under_way = quorum.snapshots_written + 1
     async with asyncio.timeout(60):
-        while not quorum.snapshot_count:
+        while quorum.snapshots_written <= under_way:
             await node.make_users("another")  # whatever moves the log on
     (path,) = snapshots(node.root)
     return path.read_bytes()
@@ -49,7 +50,8 @@ async def test_neither_a_snapshot_nor_any_other_file_holds_a_secret(tmp_path: Pa
     security = SecurityConfig(authorizer=AuthorizerConfig(frozenset({"User:ANONYMOUS"})))
     of_key = [verifier(KEY_SECRET, name) for name in ("sha256", "sha512")]
     secrets = [KEY_SECRET, SECRET, *verifier(PASSWORD.encode())[:2], *(one for proof in of_key for one in proof[:2])]
-    async with GatedNode(tmp_path, security) as node:
+    often = QuorumConfig(node=NodeConfig(compaction_entries_min=10))
+    async with GatedNode(tmp_path, security, quorum=often) as node:
         await node.make_users(USER)
         wire = await node.connect(sasl=True)
         assert not (await authenticate(wire, USER)).error_code

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,11 @@ from broker.listeners import Listen
 from broker.node import BrokerNode
 from broker.partitions.config import LogDuties
 from broker.security.config import SecurityConfig
-from common.machine import machine_ports
+from common.machine import MachineClock, machine_ports
+from common.ports import Clock
 from kraft.controller.node import ControllerConfig, ControllerNode
 from kraft.controller.policy import ControllerPolicy
+from kraft.quorum.quorum import QuorumConfig
 from tests.broker.gate_oracle.questions import Ids
 from tests.broker.gate_oracle.rights import RIGHTS, user_of
 from tests.broker.gate_oracle.scene import furnish
@@ -31,8 +34,17 @@ PASSWORD, SALT, ITERATIONS = "secret", b"salt of the oracle", 4_096
 class GatedNode:
     """Use as an asynchronous context."""
 
-    def __init__(self, root: Path, security: SecurityConfig) -> None:
+    def __init__(
+        self,
+        root: Path,
+        security: SecurityConfig,
+        clock: Clock | None = None,
+        quorum: QuorumConfig | None = None,
+    ) -> None:
+        """`clock` is the broker's, `quorum` the controller's."""
         self.root = root
+        self._clock = clock or MachineClock()
+        self._quorum = quorum or QuorumConfig()
         self._held = [ReservedPort() for _ in range(5)]
         self._wires: list[Wire] = []
         self._security = security
@@ -49,6 +61,7 @@ class GatedNode:
             ListenerConfig("INTERNAL", listener, listener, ListenerKind.INTERNAL),
             SECRET,
             policy=ControllerPolicy(default_replication_factor=1, min_insync_replicas=1),
+            quorum=self._quorum,
         )
         self.controller = ControllerNode(machine_ports(self.root / "controller"), controller, self.fatal.append)
         await self.controller.start()
@@ -67,7 +80,8 @@ class GatedNode:
             audit=AuditConfig(topic_replication_factor=1),
             node_settings={"offsets.topic.replication.factor": 1, "tidelog.audit.topic.replication.factor": 1},
         )
-        self.broker = BrokerNode(machine_ports(self.root / "broker"), broker, self.fatal.append)
+        ports = replace(machine_ports(self.root / "broker"), clock=self._clock)
+        self.broker = BrokerNode(ports, broker, self.fatal.append)
         await self.broker.start()
         await self.broker.wait_ready()
         self.anonymous = await self.connect()
