@@ -37,7 +37,7 @@ DELEGATION_TOKENS = Unserved(
 )
 TELEMETRY = Unserved(
     "Client telemetry (KIP-714)",
-    "nothing: clients send none where a broker does not ask for it",
+    "nothing: a client sends telemetry only if the broker offers this API",
 )
 QUOTAS = Unserved(
     "Quotas of clients and users, client metrics, group configs",
