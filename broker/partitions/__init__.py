@@ -1,1 +1,1 @@
-"""One replica of one partition: high watermark, ISR, and who waits for what."""
+"""One replica of one partition: role, high watermark, ISR, and the requests that wait for them."""

@@ -1,4 +1,4 @@
-"""What the keeping of a broker's logs runs with."""
+"""Settings for maintaining a broker's logs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from common.settings import MIB
 
 @dataclass(slots=True, frozen=True)
 class LogDuties(DirectoryConfig):
-    """How a broker keeps its logs and looks into what is written to them."""
+    """Settings for log maintenance and for the checks of produced records."""
 
     recompressions_at_once_max: int = 2
     recompression_bytes_queued_max: int = 64 * MIB

@@ -1,6 +1,6 @@
-"""What a broker does from time to time: one task per duty, none per partition.
+"""A broker's periodic duties: one task per duty, none per partition.
 
-Long rounds give way to requests every few partitions; what touches many files runs in threads inside `storage`.
+Long rounds yield to requests every few partitions. Work on many files runs in threads inside `storage`.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from storage.log.partition_log import PartitionLog
 logger = logging.getLogger(__name__)
 
 REVIEW_S = 0.5
-STALL_MIN_S = 0.5  # a review that comes so much later than it was due tells of a loop that stood still
+STALL_MIN_S = 0.5  # a review that is this late shows that the event loop was stalled
 PARTITIONS_PER_TURN = 128
-QUIET_PER_ROUND = 512  # partitions looked after of those that only lack replicas which do not fetch
-PARTITION_COST = 1  # of a partition that is looked at and left alone
+QUIET_PER_ROUND = 512  # quiet partitions reviewed per round; see `Outlook.QUIET`
+PARTITION_COST = 1  # of checking a partition that needs nothing
 
 
 def cleaner_config(config: BrokerLogSettings, inflated_bytes_max: int) -> CleanerConfig:
@@ -44,23 +44,24 @@ def cleaner_config(config: BrokerLogSettings, inflated_bytes_max: int) -> Cleane
 
 
 class Stalls:
-    """This broker's recent stalls, during which the silence of peers does not count.
+    """Recent stalls of this broker's event loop. A peer's silence during a stall does not count against the peer.
 
-    Times are loop seconds. A stall counts for `memory_s`, the time by which peers are judged.
+    Times are loop seconds. A stall is kept for `memory_s`, the time over which peers are judged.
     """
 
     def __init__(self, memory_s: float) -> None:
         self._memory_s = memory_s
-        self._stalls: deque[tuple[float, float]] = deque()  # end and length; few: each took STALL_MIN_S
+        self._stalls: deque[tuple[float, float]] = deque()  # (end, length); few, because each took at least STALL_MIN_S
 
     def note(self, due: float, now: float) -> None:
-        """Something that was due at `due` runs at `now`."""
+        """Record that a call which was due at `due` runs at `now`."""
         if now - due > STALL_MIN_S:
-            begun = max(due, self._stalls[-1][0]) if self._stalls else due  # several tell of the same stall
+            # several late calls may report the same stall
+            begun = max(due, self._stalls[-1][0]) if self._stalls else due
             self._stalls.append((now, now - begun))
 
     def recent_s(self, now: float) -> float:
-        """Seconds of the stalls that ended within the memory."""
+        """Total length of the stalls that ended within the last `memory_s`, in seconds."""
         stalls = self._stalls
         while stalls and stalls[0][0] + self._memory_s < now:
             stalls.popleft()
@@ -68,7 +69,7 @@ class Stalls:
 
 
 class Duties:
-    """Owns its tasks between `start` and `stop`."""
+    """The duties' tasks, which run between `start` and `stop`."""
 
     def __init__(
         self,
@@ -82,7 +83,7 @@ class Duties:
         lag_max_s: float,
         pacer: Pacer,
     ) -> None:
-        """`lag_max_s`: how long a follower may be behind."""
+        """`lag_max_s`: `replica.lag.time.max.ms` in seconds."""
         self._hosted = hosted
         self._logs = logs
         self._clock = clock
@@ -116,14 +117,14 @@ class Duties:
         return [logs[key] for key in self._logs.context.compacted if key in logs]
 
     def configure_cleaner(self, config: BrokerLogSettings) -> None:
-        """The cleaner's settings from now on."""
+        """Change the cleaner's settings."""
         self._cleaner_config = cleaner_config(config, self._cleaner_config.inflated_bytes_max)
         if self._cleaner is not None:
             self._cleaner.configure(self._cleaner_config)
 
     @property
     def uncleanable_count(self) -> int:
-        """Logs that are not compacted any more because a pass found them damaged."""
+        """Number of logs that are no longer compacted because the cleaner found them damaged."""
         return 0 if self._cleaner is None else self._cleaner.uncleanable_count
 
     async def stop(self) -> None:
@@ -139,9 +140,9 @@ class Duties:
                 self._stalls.note(due, loop.time())
                 try:
                     await duty()
-                except ProtocolError as error:  # the disk: the log directory tells it on its own way
+                except ProtocolError as error:  # a failed disk; the log directory reports it itself
                     logger.warning("a duty is put off", extra={"duty": name, "cause": str(error)})
-                except Exception:  # without its duties a broker would look alive: no ISR shrinks, no segment goes
+                except Exception:  # must not end the task: without its duties a broker seems alive, but shrinks no ISR
                     logger.exception("a duty failed", extra={"duty": name})
 
         self._tasks.append(asyncio.get_running_loop().create_task(run(), name=name))
@@ -170,7 +171,7 @@ class Duties:
             yield PARTITION_COST * len(partitions)
 
     def _some_at_a_time(self) -> Iterator[list[Partition]]:
-        """All partitions that are hosted when it is their turn."""
+        """All partitions in small lists. Partitions added or removed meanwhile are seen or not, as their turn comes."""
         for by_index in list(self._hosted.by_id.values()):
             partitions = list(by_index.values())
             for at in range(0, len(partitions), PARTITIONS_PER_TURN):
@@ -203,8 +204,8 @@ class Duties:
     async def _delete_old(
         self, partitions: list[Partition], now_ms: int
     ) -> tuple[list[Partition], AuditPending | None]:  # fmt: skip
-        """One step for each; those that may have more to delete, and what the audit is still to write, for all of them
-        together."""
+        """Run one step of retention for each partition. Return the partitions that may have more to delete, and a
+        pending audit write that some of them wait for."""
         left, waits = [], None
         for partition in partitions:
             log = partition.log

@@ -1,9 +1,9 @@
-"""All replicas that one broker hosts, found by topic name or id, and led through the changes of metadata.
+"""All replicas that one broker hosts, by topic name and by id, and the application of metadata changes to them.
 
-`apply` turns a metadata delta into roles: it costs what changed, and touches the disk only for replicas that are new
-or gone. A few changes are done at once, thousands in slices of the event loop (`role_changes.py`): `image` is ahead of
-the roles meanwhile, and a replica that has not had its turn answers as if it had not heard of the change. Other rooms
-are notified of a change once it is done.
+`apply` turns a metadata delta into role changes. Its cost depends on the size of the change, and it touches the disk
+only for new and removed replicas. A few changes are made at once, thousands in slices of the event loop
+(`role_changes.py`). Meanwhile `image` is ahead of the roles, and a replica that is still waiting answers as if the
+change had not arrived. Other rooms are notified after a change is made.
 """
 
 from __future__ import annotations
@@ -35,13 +35,14 @@ from storage.log.partition_log import PartitionLog
 
 logger = logging.getLogger(__name__)
 
-ROOM_PAUSE_S = 1.0  # between two attempts at replicas that found no room on the disk
+ROOM_PAUSE_S = 1.0  # between two attempts to create replicas that found no room on the disk
 OPEN_COST = 300  # of a new replica, in the pacer's units
 MANY_REPLICAS = 250
-CONFIGURE_COST, STRAY_LOOK_COST, OFFLINE_COST = 5, 2, 10  # of a replica that takes settings; that serves no more
+# of a replica that takes new settings; of a stray directory; of a replica that goes offline
+CONFIGURE_COST, STRAY_LOOK_COST, OFFLINE_COST = 5, 2, 10
 
 LeadershipListener = Callable[[Partition, int | None], None]
-"""Called with the leader epoch when this broker begins to lead, with None when it leads no longer."""
+"""Called with the leader epoch when this broker becomes leader, with None when it stops leading."""
 
 
 class HostedPartitions:
@@ -64,14 +65,15 @@ class HostedPartitions:
         self.led: dict[Partition, None] = {}
         self._led_changes = 0
         self.unsettled_partitions: dict[Partition, None] = {}
-        self.quiet_partitions: dict[Partition, bool] = {}  # settled, but for replicas that do not fetch; is it starved?
+        # settled except for replicas that do not fetch; value: whether it is starved
+        self.quiet_partitions: dict[Partition, bool] = {}
         self.following: Following | None = None
         self.tier: Tier | None = None
         self._isr_changes = isr_changes
         self.offline = False
         self.roles = RoleChanges(node_id, pacer, self, logs.prepared)
-        self._leaving: dict[Key, PartitionLog] = {}  # hosted no longer, or strays; they wait for the audit
-        self.roomless: dict[Key, None] = {}  # replicas that could not be made: they are tried again
+        self._leaving: dict[Key, PartitionLog] = {}  # removed replicas and strays whose deletion waits for the audit
+        self.roomless: dict[Key, None] = {}  # replicas that found no room on the disk; creation is retried
         self._room_timer: asyncio.TimerHandle | None = None
         self._pacer = pacer
         self._long_lived = LongLived(MANY_REPLICAS)
@@ -83,11 +85,11 @@ class HostedPartitions:
         self._leadership: dict[str, list[LeadershipListener]] = {}
 
     def follow_through(self, following: Following) -> None:
-        """Once, before the first `apply`: what fetches for these replicas knows them itself."""
+        """Set the fetchers. Called once, before the first `apply`, because the fetchers need these partitions."""
         self.following = following
 
     def keep_in(self, tier: Tier) -> None:
-        """Once, where there is an object store: the tier knows these replicas itself."""
+        """Set the tier. Called once, if there is an object store, because the tier needs these partitions."""
         self.tier = tier
 
     def __iter__(self) -> Iterator[Partition]:
@@ -100,7 +102,7 @@ class HostedPartitions:
 
     @property
     def position_changes(self) -> int:
-        """Rises with each high watermark that moves and each leadership that begins or ends."""
+        """A counter that grows whenever a high watermark moves or a leadership begins or ends."""
         return self._led_changes + self._logs.context.checkpoints.changes(HIGH_WATERMARKS)
 
     def __len__(self) -> int:
@@ -113,9 +115,9 @@ class HostedPartitions:
         return partitions.get(index) if partitions is not None else None
 
     def find(self, topic: str, index: int) -> Partition:
-        """Raises ProtocolError: UNKNOWN_TOPIC_OR_PARTITION when the cluster has no such partition,
-        NOT_LEADER_OR_FOLLOWER when it lives elsewhere, KAFKA_STORAGE_ERROR when this broker's disk has failed or has no
-        room for it."""
+        """The partition. Raises ProtocolError: UNKNOWN_TOPIC_OR_PARTITION if the cluster has no such partition,
+        NOT_LEADER_OR_FOLLOWER if this broker has no replica of it, KAFKA_STORAGE_ERROR if this broker's disk has failed
+        or has no room for the replica."""
         partition = self.get(topic, index)
         if partition is None:
             raise ProtocolError(self.missing_by_name(topic.encode(), index))
@@ -124,7 +126,7 @@ class HostedPartitions:
         return partition
 
     def find_leader(self, topic: str, index: int, current_leader_epoch: int = -1) -> Partition:
-        """As `find`, and this broker leads it in the epoch that the client means."""
+        """As `find`, and checks that this broker leads it in `current_leader_epoch` (-1: any)."""
         partition = self.find(topic, index)
         partition.check_epoch(current_leader_epoch)
         if not partition.is_leader:
@@ -139,7 +141,7 @@ class HostedPartitions:
         return self._missing((image.topic_id, index))
 
     def missing_by_id(self, topic_id: bytes, index: int, prefix: bytes = b"") -> ErrorCode:
-        """Likewise; a topic whose name does not begin with `prefix` does not exist for who asks."""
+        """As `missing_by_name`. A topic whose name does not begin with `prefix` is answered as if it did not exist."""
         image = self.image.topics.get_by_id(topic_id)
         if image is None or (prefix and not image.name.encode().startswith(prefix)):
             return ErrorCode.UNKNOWN_TOPIC_ID
@@ -148,10 +150,10 @@ class HostedPartitions:
         return self._missing((topic_id, index))
 
     def _missing(self, key: Key) -> ErrorCode:
-        """Its replica, if it is to be here, has found no room yet, or it lives elsewhere."""
+        """KAFKA_STORAGE_ERROR if the replica belongs here but found no room yet, otherwise NOT_LEADER_OR_FOLLOWER."""
         return ErrorCode.KAFKA_STORAGE_ERROR if key in self.roomless else ErrorCode.NOT_LEADER_OR_FOLLOWER
 
-    # what partitions tell ----------------------------------------------------------------------------------
+    # PartitionHost ------------------------------------------------------------------------------------------
 
     def unsettled(self, partition: Partition) -> None:
         self.quiet_partitions.pop(partition, None)
@@ -166,16 +168,16 @@ class HostedPartitions:
             self._isr_changes.propose(partition, proposal)
 
     def review(self, partitions_max: int, stalled_s: float = 0.0) -> None:
-        """Look after up to `partitions_max` of the partitions that are unsettled, the longest waiting first.
+        """Review up to `partitions_max` unsettled partitions, the longest waiting first.
 
         `stalled_s`: see `Partition.review`.
         """
         self._review(self.unsettled_partitions, partitions_max, stalled_s)
 
     def review_quiet(self, partitions_max: int, stalled_s: float = 0.0) -> None:
-        """Likewise of those that only lack replicas which do not fetch: there may be very many, for very long.
+        """Review up to `partitions_max` quiet partitions. There may be very many of them for a very long time.
 
-        A replica that returns names its partitions in its first fetch, and they are unsettled from then on.
+        When a replica returns, its first fetch names its partitions and makes them unsettled again.
         """
         self._review(self.quiet_partitions, partitions_max, stalled_s)
 
@@ -201,13 +203,13 @@ class HostedPartitions:
         return broker is not None and broker.may_join and broker.epoch == broker_epoch
 
     def on_leadership(self, topic: str, listener: LeadershipListener) -> None:
-        """Tell `listener` of every partition of `topic` that this broker begins or ceases to lead."""
+        """Call `listener` whenever this broker becomes or stops being leader of a partition of `topic`."""
         self._leadership.setdefault(topic, []).append(listener)
 
     # metadata ----------------------------------------------------------------------------------------------
 
     def apply(self, delta: MetadataDelta, image: MetadataImage) -> None:
-        """Take over `image`, which `delta` led to. A failed disk takes the broker offline, nothing is raised."""
+        """Apply `delta`, which led to `image`. Raises nothing: if the disk fails, the broker goes offline."""
         self.image = image
         if self.roles.stopped or self.offline:
             return
@@ -217,11 +219,11 @@ class HostedPartitions:
 
     @property
     def applied_offset(self) -> int:
-        """The roles are those of the metadata up to here."""
+        """The metadata offset up to which all roles are taken."""
         return self.roles.applied_offset
 
     def stop(self) -> None:
-        """Take no more roles: what waits for its turn is left as it is."""
+        """Stop taking roles. Changes that still wait are dropped."""
         self.roles.stop()
         if self._room_timer is not None:
             self._room_timer.cancel()
@@ -253,7 +255,8 @@ class HostedPartitions:
         return OPEN_COST if is_new else 0
 
     def _wait_for_room(self, key: Key) -> None:
-        """The disk has no room, or the process no files, for one more log: the others go on."""
+        """Retry later: the disk has no room, or the process no file descriptors, for another log. Other replicas go
+        on."""
         self.roomless[key] = None
         if self._room_timer is None:
             self._room_timer = asyncio.get_running_loop().call_later(ROOM_PAUSE_S, self._try_roomless)
@@ -266,14 +269,14 @@ class HostedPartitions:
         self.roles.add_keys(waiting)
 
     def go_offline(self) -> None:
-        """The log directory has failed: no replica of this broker serves any more."""
+        """Stop serving all replicas, because the log directory has failed."""
         self.offline = True
         self.roles.clear()
         self.roomless.clear()
         self._pacer.start(self._all_go_offline(), "offline", own=True)
 
     def _all_go_offline(self) -> Work[None]:
-        """Leaders first: clients wait for them."""
+        """Leaders first, because clients wait for them."""
         for partition in [*self.led, *self]:
             was_leader = partition.is_leader
             if was_leader or partition.role is not Role.OFFLINE:
@@ -285,9 +288,9 @@ class HostedPartitions:
             yield OFFLINE_COST
 
     def set_aside_strays(self) -> Work[AuditPending | None]:
-        """Once the broker knows all metadata: directories of topics that are no more, or of another's replicas.
+        """Set aside directories of deleted topics and of other brokers' replicas. Called when all metadata is known.
 
-        When some wait for the audit, how to wait for it: call it again then.
+        If some of them wait for the audit, returns how to wait for it; then call this again.
         """
         waits: AuditPending | None = None
         for (topic, index), log in list(self._logs.logs.items()):
@@ -337,7 +340,7 @@ class HostedPartitions:
             log.update_config(config)
         partition = Partition(topic, index, topic_id, log, checkpointed, self.node_id, self, self.now, self._lag_max_s)
         hosted = self.by_id.get(topic_id)
-        if hosted is None:  # a topic of the same name may still be there, until its deletion is applied
+        if hosted is None:  # a deleted topic of the same name may still exist until its deletion is applied
             hosted = self.by_id[topic_id] = self.by_name[partition.name] = {}
         hosted[index] = partition
         self._long_lived.made()
@@ -351,7 +354,7 @@ class HostedPartitions:
         is_new = not led or partition.leader_epoch != partition_image.leader_epoch
         if is_new and not self._may_lead(partition, partition_image):
             partition.await_tier(partition_image)
-            if led:  # another broker led meanwhile, in an epoch that this one did not see
+            if led:  # another broker led in between, in an epoch that this broker did not see
                 self._leadership_changed(partition, None)
         elif partition.become_leader(partition_image):
             self._leadership_changed(partition, partition.leader_epoch)
@@ -367,13 +370,13 @@ class HostedPartitions:
         return False
 
     def step_back(self, partition: Partition) -> None:
-        """Stop serving as leader until `lead_after_all`: its log lacks what the tier holds."""
+        """Stop serving as leader until `lead_after_all`, because the log lacks records that the tier holds."""
         if partition.is_leader and partition.image is not None:
             partition.await_tier(partition.image)
             self._leadership_changed(partition, None)
 
     def lead_after_all(self, partition: Partition) -> None:
-        """The tier has said what it holds: lead, if the image still has it so."""
+        """Resume leadership after `step_back` if the image still names this broker: the tier has answered."""
         image = self.image.partition(partition.topic_id, partition.index)
         if image is None or image.leader != self.node_id or self.roles.stopped or self.offline:
             return
@@ -411,7 +414,7 @@ class HostedPartitions:
 
     def _finish_deletion(self, key: Key) -> None:
         self._logs.delete_log(self._leaving[key])
-        self._leaving.pop(key).ends.notify(None)  # else log and partition keep each other alive, see `LongLived`
+        self._leaving.pop(key).ends.notify(None)  # break the reference cycle, see `LongLived`
 
     def configure(self, delta: MetadataDelta) -> Work[None]:
         """See `RoleTaker`."""

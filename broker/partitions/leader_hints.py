@@ -1,4 +1,4 @@
-"""Who leads a partition now, for the replies that send a client elsewhere (KIP-951)."""
+"""The current leader of a partition, for responses that redirect a client (KIP-951)."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _OWN_ADDRESSES = ProxyAddress()
 
 
 class LeaderHints:
-    """Answers from the image; a partition hosted here may know more than that, and then wins."""
+    """Leaders as the metadata image has them."""
 
     def __init__(self, hosted: HostedPartitions, proxies: ProxyAddress = _OWN_ADDRESSES) -> None:
-        """`proxies`: where tenants are sent."""
+        """`proxies`: the address to which tenants are sent."""
         self._hosted = hosted
         self._proxies = proxies
 
@@ -32,7 +32,7 @@ class LeaderHints:
         return self._of_image(self._hosted.image.partition(topic_id, index))
 
     def endpoints(self, hints: Iterable[LeaderHint | None], listener: str, tenant: str | None = None) -> list[Endpoint]:
-        """Where the hinted leaders are reached on `listener`, each once; unknown ones are left out."""
+        """Addresses of the hinted leaders on `listener`, without duplicates and unknown brokers."""
         found: dict[int, Endpoint] = {}
         for hint in hints:
             if hint is None or hint.leader in found:

@@ -1,7 +1,7 @@
-"""The settings that hold under a metadata image: a topic's for its logs, and this broker's own.
+"""The effective settings under a metadata image: those of topics' logs, and this broker's own.
 
-Synonyms come from the declarations in `common.topic_settings`; the order is Kafka's: topic, this broker's dynamic
-setting, the cluster's dynamic setting, the broker's own settings, the default.
+Synonyms come from the declarations in `common.topic_settings`. Precedence is Kafka's: topic, dynamic setting of this
+broker, dynamic setting of the cluster, the broker's static settings, the default.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ class LogSettings:
     """Resolves topics to `LogConfig` values; topics without overrides share one value."""
 
     def __init__(self, node_id: int, node_settings: Mapping[str, Any]) -> None:
-        """`node_settings`: what was given to this node, parsed, by Kafka's name."""
+        """`node_settings`: the node's static settings, parsed, by Kafka's name."""
         self._node_id = node_id
         self._given = with_retention(node_settings)
         self._default: LogConfig | None = None
         self._default_of: tuple[Mapping[str, str], Mapping[str, str]] | None = None
 
     def config_of(self, image: MetadataImage, topic: str) -> LogConfig:
-        """What the topic's logs are to obey under `image`."""
+        """The topic's log settings under `image`."""
         default = self._shared_default(image)
         overrides = image.configs.topic(topic)
         return overridden(default, overrides) if overrides else default
 
     def under(self, image: MetadataImage, group: Group) -> Group:
-        """`group`, which has this broker's settings as it started with them, as it holds under `image`."""
+        """`group`, which holds this broker's static settings, with the dynamic settings of `image` applied."""
         return overridden(group, *self._dynamic(image))
 
     def of_listener_under(self, image: MetadataImage, group: Group, listener: str) -> Group:
-        """The same of settings that are one listener's own."""
+        """As `under`, for settings with a listener's prefix."""
         return overridden(group, *self._dynamic(image), listener=listener)
 
     def _dynamic(self, image: MetadataImage) -> tuple[Mapping[str, str], Mapping[str, str]]:
@@ -53,7 +53,8 @@ class LogSettings:
         return self._default
 
     def _default_value(self, setting: Setting, dynamic: tuple[Mapping[str, str], ...]) -> Any:
-        """Of a topic's setting by its synonyms, of a broker's by its own name."""
+        """The setting's value without a topic override: `dynamic` by the broker setting that is its synonym, then
+        static."""
         for name in setting.synonyms or [name for name in (setting.name,) if name in NODE_SETTINGS]:
             for overrides in dynamic:
                 if name in overrides:

@@ -1,7 +1,7 @@
-"""Keeps numerous long-lived objects out of the garbage collector's rounds.
+"""Keeps large numbers of long-lived objects out of the garbage collector.
 
-A full round visits every container of the process on the event loop, about 4 µs for each replica of a broker.
-Long-lived state needs no visit: without cycles it is freed when it is dropped.
+A full collection visits every container of the process on the event loop, which takes about 4 µs per replica.
+Long-lived state without reference cycles needs no collection: it is freed when the last reference goes.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ import gc
 
 
 class LongLived:
-    """Freezes all live objects in the collector whenever the owner has made `many` more.
+    """Freezes all live objects in the collector whenever the owner has created `many` more.
 
-    Code that drops such state breaks its cycles. Other objects that live at that moment and later end in a cycle are
-    never freed, but they are few beside the `many`.
+    Code that drops such state must break its cycles. Other objects that are alive at that moment and later end in a
+    cycle are never freed, but they are few compared with `many`.
     """
 
     __slots__ = ("_made", "_many")

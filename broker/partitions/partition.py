@@ -1,8 +1,8 @@
-"""One replica of one partition: its role, its high watermark, and who waits for what. No I/O but the log's.
+"""One replica of one partition: its role, its high watermark, and the requests that wait. No I/O except the log's.
 
-A leader appends what clients produce, learns from fetches how far its followers are, and commits: the high watermark
-is what all of the maximal ISR hold (`replica_set.py`). A follower appends what its leader sent and takes the high
-watermark from it. Roles and epochs come from the metadata image alone.
+A leader appends what clients produce, learns from fetches how far its followers are, and commits: the high watermark is
+the lowest end in the maximal ISR (`replica_set.py`). A follower appends what its leader sends and takes the high
+watermark from it. Roles and epochs come only from the metadata image.
 
 Invariants: `high_watermark <= log_end_offset`; within a leader epoch the high watermark never falls; only
 `log.written_end_offset` counts as this replica's own end.
@@ -25,25 +25,26 @@ from storage.log.log_config import LogConfig
 from storage.log.partition_log import Appended, PartitionLog
 from storage.producers.producer_state import Duplicate
 
-DELETE_RECORDS = "DeleteRecords"  # the cause in the audit
-FIRST_BATCH_PATIENCE_S = 3.0  # a client sends a refused batch again after its retry.backoff.ms
+DELETE_RECORDS = "DeleteRecords"  # cause of the truncation in the audit
+FIRST_BATCH_PATIENCE_S = 3.0  # a client resends a rejected batch after its retry.backoff.ms
 
 __all__ = ["NO_LEADER", "Partition", "PartitionHost", "Role"]
 
 
 class PartitionHost(Protocol):
-    """What a partition tells the broker that hosts it. All calls are cheap and never raise."""
+    """Notifications from a partition to the broker that hosts it, and its queries. All calls are cheap and never
+    raise."""
 
     def unsettled(self, partition: Partition) -> None:
-        """Records wait to be committed: look at its followers from time to time."""
+        """Records wait to be committed: review the followers from time to time."""
         ...
 
     def follower_written(self, partition: Partition) -> None:
-        """What a follower appended has reached its page cache (or device) only now."""
+        """An append of a follower that was delayed by the disk has reached the page cache or the device."""
         ...
 
     def isr_proposed(self, partition: Partition, proposal: IsrProposal) -> None:
-        """Ask the controller for a changed ISR."""
+        """Ask the controller to change the ISR."""
         ...
 
     def is_alive(self, node: int) -> bool:
@@ -51,12 +52,13 @@ class PartitionHost(Protocol):
         ...
 
     def is_eligible(self, node: int, broker_epoch: int) -> bool:
-        """Whether that broker, in that life, may join an ISR (KIP-903)."""
+        """Whether that broker, with that broker epoch, may join an ISR (KIP-903)."""
         ...
 
 
 class Partition(Replica):
-    """One replica: role, high watermark, waiting producers. Made by `HostedPartitions`; every call runs on the loop."""
+    """One replica: role, high watermark, waiting producers. Created by `HostedPartitions`; every call runs on the
+    loop."""
 
     __slots__ = (
         "_host",
@@ -86,19 +88,19 @@ class Partition(Replica):
         now: Callable[[], float],
         lag_max_s: float,
     ) -> None:
-        """`high_watermark` is the checkpointed one; it is bounded by what the log holds. `now` is the loop's time."""
+        """`high_watermark`: from the checkpoint; limited to what the log holds. `now`: loop time in seconds."""
         super().__init__(topic, index, topic_id, log, high_watermark)
         self.node_id = node_id
         self.epoch_start_offset = 0
         self.image: PartitionImage | None = None
         self.replica_set: ReplicaSet | None = None
-        self.shares_reads = False  # consumers were sent to a follower: it needs the high watermark soon
+        self.shares_reads = False  # consumers were redirected to a follower, which needs the high watermark soon
         self._waiting = CommitQueue()
         self._unwritten: CommitQueue | None = None
         self._host = host
         self._now = now
         self._lag_max_s = lag_max_s
-        self._refused_at = float("-inf")  # when a batch may last have been refused for a reason that passes
+        self._refused_at = float("-inf")  # when a batch was last rejected for a temporary reason
         self._produce_limits: ProduceLimits = log.config.produce_limits()
         self.inspects_records = log.config.inspects_records
         log.ends.notify(self._written)
@@ -110,9 +112,10 @@ class Partition(Replica):
         return self.role is LEADER
 
     def become_leader(self, image: PartitionImage) -> bool:
-        """Lead in `image.leader_epoch`, or take over what changed in it; whether a new epoch of this leader begins.
+        """Become leader in `image.leader_epoch`, or apply the image's changes within the same epoch. Return whether a
+        new epoch of this leader begins.
 
-        The high watermark stays what it was; the ends of all followers are unknown until they fetch.
+        The high watermark does not change; the followers' ends are unknown until they fetch.
         """
         if image.leader_epoch < self.leader_epoch:
             return False
@@ -155,7 +158,7 @@ class Partition(Replica):
         return changed
 
     def await_tier(self, image: PartitionImage) -> None:
-        """Serve no request until the tier has answered: this elected leader may lack committed records."""
+        """Serve no requests until the tier has answered: this elected leader may lack committed records."""
         if image.leader_epoch < self.leader_epoch:
             return
         self._stand_down(Role.OFFLINE)
@@ -164,7 +167,7 @@ class Partition(Replica):
         self.leader_epoch = image.leader_epoch
 
     def go_offline(self, error: ErrorCode = ErrorCode.NOT_LEADER_OR_FOLLOWER) -> None:
-        """Fail all waiting requests with `error`: the replica is deleted, or its log directory failed."""
+        """Fail all waiting requests with `error`: the replica was deleted, or its log directory failed."""
         self._stand_down(Role.OFFLINE, error)
         self.leader_id = NO_LEADER
 
@@ -188,7 +191,7 @@ class Partition(Replica):
     # appending as leader -----------------------------------------------------------------------------------
 
     def check_appendable(self, acks: int) -> None:
-        """Raises NOT_LEADER_OR_FOLLOWER, or NOT_ENOUGH_REPLICAS where `acks` asks for what the ISR cannot give."""
+        """Raises NOT_LEADER_OR_FOLLOWER; with acks=-1, NOT_ENOUGH_REPLICAS if the ISR is too small."""
         replicas = self.replica_set
         if replicas is None:
             offline = self.role is Role.OFFLINE
@@ -214,15 +217,17 @@ class Partition(Replica):
             check_framing(buffer, at, end, header)
             return self._append(buffer, view, at, end, header, now_ms)
         except ProtocolError as error:
-            if error.code is ErrorCode.KAFKA_STORAGE_ERROR:  # others, like wrong sequences, concern one producer
+            # other errors, such as a wrong sequence, concern one producer only
+            if error.code is ErrorCode.KAFKA_STORAGE_ERROR:
                 self._refused_at = self._now()
             raise
 
     def _find_duplicate(self, header: BatchHeader) -> Duplicate | None:
-        """What the batch repeats. A producer that was forgotten may go on where it was, as in Apache Kafka.
+        """The earlier append that this batch repeats, or None. As in Apache Kafka, a forgotten producer may continue
+        with any sequence.
 
-        But one that is new and whose first batch was refused here just now has to send that one before those in flight
-        behind it.
+        Exception: if a new producer's first batch was rejected here just now, it must resend that batch before the
+        later ones that are in flight.
         """
         try:
             return self.log.find_duplicate(header)
@@ -234,13 +239,13 @@ class Partition(Replica):
             return None
 
     def check_batch(self, view: memoryview, at: int, end: int, now_ms: int) -> BatchHeader:
-        """The header of a client's batch that will be appended later, checked as `append_produced` does."""
+        """Check a client's batch as `append_produced` does, for an append later. Returns its header."""
         header = check_produced(view, at, end, self._produce_limits, now_ms)
         check_framing(view, at, end, header)
         return header
 
     def check_room(self, size: int) -> None:
-        """Raises as `append_records` when the log would not take `size` bytes now, or the ISR could not commit them."""
+        """Raises as `append_records` does if the log cannot take `size` bytes now, or the ISR could not commit them."""
         self.check_appendable(-1)
         self.log.check_admits(size)
 
@@ -250,11 +255,11 @@ class Partition(Replica):
         return self.replica_set is not None and self.replica_set.is_starved
 
     def append_records(self, batch: bytearray, leader_epoch: int, now_ms: int) -> int:
-        """Append one batch that this broker made itself; the log end after it.
+        """Append one batch that this broker created itself. Returns the log end offset after it.
 
-        The batch was decided already, so neither the topic's limits nor the size of the ISR refuse it: ask `check_room`
-        before. Raises ProtocolError: NOT_LEADER_OR_FOLLOWER unless this broker leads in exactly `leader_epoch`,
-        KAFKA_STORAGE_ERROR.
+        The coordinator has already decided its content, so neither the topic's limits nor the ISR size reject it: call
+        `check_room` before. Raises ProtocolError: NOT_LEADER_OR_FOLLOWER unless this broker leads in exactly
+        `leader_epoch`, KAFKA_STORAGE_ERROR.
         """
         if leader_epoch != self.leader_epoch:
             raise ProtocolError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
@@ -271,7 +276,7 @@ class Partition(Replica):
         header: BatchHeader | None,
         now_ms: int,
     ) -> Appended:
-        log, ends = self.log, self.log.ends  # plain fields, here and below: this is on the way of every record
+        log, ends = self.log, self.log.ends  # attributes, here and below: this runs for every record
         before = ends.log_end
         appended = log.append_as_leader(buffer, view, at, end, self.leader_epoch, now_ms, header)
         replicas = self.replica_set
@@ -285,7 +290,7 @@ class Partition(Replica):
         return appended
 
     def _written(self) -> None:
-        """More of the log counts as held by this replica."""
+        """More of the log is written, so more counts as held by this replica."""
         if self.replica_set is None:
             if self.role is Role.FOLLOWER:
                 self._host.follower_written(self)
@@ -301,7 +306,7 @@ class Partition(Replica):
             self._host.follower_written(self)
 
     def advance(self) -> None:
-        """Commit what all that count have."""
+        """Advance the high watermark."""
         replicas = self.replica_set
         if replicas is None:
             return
@@ -316,7 +321,8 @@ class Partition(Replica):
             self._waiting.release(offset)
 
     def tier_reaches(self, offset: int) -> None:
-        """As for any replica. A leader also advances its high watermark, because what the tier holds was committed."""
+        """As `Replica.tier_reaches`. A leader also advances its high watermark, because what the tier holds was
+        committed."""
         if self.replica_set is not None and self.high_watermark < offset <= self.log.written_end_offset:
             self.high_watermark = offset
             self.log.note_high_watermark()
@@ -324,18 +330,19 @@ class Partition(Replica):
         super().tier_reaches(offset)
 
     def when_committed(self, offset: int, waiter: CommitWaiter) -> bool:
-        """Call `waiter` once `offset` is committed. Returns False, and never calls it, when it is committed already."""
+        """Call `waiter` when `offset` is committed. Returns False, without ever calling it, if it is committed
+        already."""
         if offset <= self.high_watermark:
             return False
         self._waiting.add(offset, waiter)
         return True
 
     def on_commit(self, offset: int, done: Callable[[ErrorCode | None], None]) -> bool:
-        """As `when_committed`: `done(None)` once committed, `done(error)` when this broker leads no longer."""
+        """As `when_committed`: calls `done(None)` when committed, `done(error)` when this broker stops leading."""
         return self.when_committed(offset, CommitCallback(done))
 
     def when_written(self, offset: int, waiter: CommitWaiter) -> bool:
-        """As `when_committed`, for acks=1: once this replica itself holds everything before `offset`."""
+        """As `when_committed`, for acks=1: when this replica itself holds everything before `offset`."""
         if offset <= self.log.ends.written:
             return False
         if self._unwritten is None:
@@ -344,12 +351,12 @@ class Partition(Replica):
         return True
 
     def share_reads(self) -> None:
-        """Consumers are sent to a follower from now on."""
+        """From now on consumers may be redirected to a follower."""
         self.shares_reads = True
 
     @property
     def is_settled(self) -> bool:
-        """Whether nothing waits to be committed."""
+        """Whether no record waits to be committed."""
         return self.high_watermark >= self.log.ends.log_end
 
     # followers of this leader ------------------------------------------------------------------------------
@@ -364,10 +371,10 @@ class Partition(Replica):
         tier_generation: int = 0,
         lacks_below: int = 0,
     ) -> None:
-        """A follower of this epoch asked for `offset`: it holds everything before, on the same lineage.
+        """A follower in this epoch fetched at `offset`: it holds everything before, on the same lineage.
 
-        It keeps its place in `session`, whose later fetches show that it still follows. What it says of its disk is
-        as in `Held`. Raises ProtocolError(UNKNOWN_TOPIC_OR_PARTITION) when that broker is no replica here.
+        Later fetches in `session` show that it still follows. `tier_generation` and `lacks_below`: see `Held`. Raises
+        ProtocolError(UNKNOWN_TOPIC_OR_PARTITION) if that broker has no replica of this partition.
         """
         replicas = self.replica_set
         follower = replicas.followers.get(node) if replicas is not None else None
@@ -386,13 +393,14 @@ class Partition(Replica):
             self.advance()
 
     def follower_left(self, node: int, session: FetchingSession) -> None:
-        """A follower no longer keeps its place in `session`."""
+        """The follower's fetch session `session` no longer includes this partition."""
         follower = self.replica_set.followers.get(node) if self.replica_set is not None else None
         if follower is not None:
             follower.left(session)
 
     def followers_fetched_within(self, seconds: float) -> bool:
-        """Whether this broker leads and every ISR follower has fetched in its epoch within the last `seconds`."""
+        """Whether this broker leads and every follower in the ISR has fetched in its epoch within the last
+        `seconds`."""
         return self.replica_set is not None and self.replica_set.isr_has_fetched_since(self._now() - seconds)
 
     def _consider_joining(self, replicas: ReplicaSet, follower: Follower) -> None:
@@ -402,11 +410,11 @@ class Partition(Replica):
             self._host.isr_proposed(self, replicas.propose_join(follower.node))
 
     def review(self, stalled_s: float = 0.0) -> Outlook:
-        """Look after the followers, from time to time while unsettled; whether there is a reason to look again.
+        """Review the followers; called from time to time while the partition is unsettled.
 
-        For `stalled_s` seconds of the last lag time this process stood still and read no fetch: followers get it back.
-        Replicas that lag leave the ISR, those outside that follow and have all may join; a fetch that moves nothing
-        does not name this partition, so it alone would not show them.
+        Lagging replicas leave the ISR, and caught-up replicas outside it may join. Fetches alone do not show this,
+        because a fetch without progress does not name the partition. `stalled_s`: how long this process was stalled
+        within the last lag time and read no fetch; followers are given that much longer.
         """
         replicas = self.replica_set
         if replicas is None:
@@ -424,23 +432,23 @@ class Partition(Replica):
         return Outlook.UNSETTLED if fetching or not self.is_settled else replicas.outlook
 
     def isr_committed(self, isr: tuple[int, ...], leader_epoch: int, partition_epoch: int) -> None:
-        """The controller's answer to a proposal; the image will say the same a little later."""
+        """The controller's answer to a proposal, which the image will confirm a little later."""
         replicas = self.replica_set
         if replicas is None or leader_epoch != self.leader_epoch or partition_epoch <= replicas.partition_epoch:
             return
         adding = self.image.adding if self.image is not None else ()
-        # Should this have ended a reassignment, all replicas count from now on. The image will tell.
+        # This may have ended a reassignment: then all replicas count. The image will confirm it.
         settled = None if all(node in isr for node in adding) else replicas.settled
         replicas.adopt((self.node_id, *replicas.followers), isr, partition_epoch, settled)
         self._isr_changed()
 
     def isr_refused(self, proposal: IsrProposal) -> None:
-        """The controller will not have it; it may be proposed again."""
+        """The controller rejected the proposal; it may be proposed again."""
         replicas = self.replica_set
         if replicas is not None:
             replicas.withdraw(proposal, self._now())
             self.advance()
-            if replicas.outside:  # its fetches need not name this partition, so it has to be looked for
+            if replicas.outside:  # its fetches need not name this partition, so it must be reviewed
                 self._host.unsettled(self)
 
     def _isr_changed(self) -> None:
@@ -456,10 +464,10 @@ class Partition(Replica):
     # removing ----------------------------------------------------------------------------------------------
 
     def new_log_start(self, offset: int) -> int:
-        """Where DeleteRecords up to `offset` (-1: the high watermark) has the log begin.
+        """The log start that DeleteRecords up to `offset` (-1: the high watermark) asks for.
 
-        Raises ProtocolError: NOT_LEADER_OR_FOLLOWER, POLICY_VIOLATION for a topic that keeps all keys,
-        OFFSET_OUT_OF_RANGE above the high watermark.
+        Raises ProtocolError: NOT_LEADER_OR_FOLLOWER, POLICY_VIOLATION for a compacted topic, OFFSET_OUT_OF_RANGE above
+        the high watermark.
         """
         if self.replica_set is None:
             raise ProtocolError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
@@ -471,14 +479,14 @@ class Partition(Replica):
         return target
 
     def delete_records(self, offset: int, actor: str = "") -> None:
-        """Serve nothing below `offset` any more; followers hear of it with their next answer. Raises as
-        `new_log_start`, which a tiered partition has to be asked instead, and AuditPending."""
+        """Move the log start to `offset`; followers learn of it in their next response. Raises AuditPending, and the
+        errors of `new_log_start`. Not for tiered partitions, where the tier moves the log start."""
         if self.log.advance_log_start(self.new_log_start(offset), DELETE_RECORDS, actor):
             self._notify(committed=True)
 
     @property
     def low_watermark(self) -> int:
-        """The lowest log start of this leader and of its followers that are alive."""
+        """The lowest log start of this leader and its live followers."""
         starts = [self.log.log_start_offset]
         if self.replica_set is not None:
             starts += [
@@ -490,6 +498,6 @@ class Partition(Replica):
 
     @property
     def knows_high_watermark(self) -> bool:
-        """Whether this broker leads and its high watermark has reached its epoch; before, it may be lower than what the
-        last leader showed (KIP-207)."""
+        """Whether this broker leads and its high watermark has reached the start of its epoch. Before that it may be
+        lower than what the previous leader exposed (KIP-207)."""
         return self.role is Role.LEADER and self.high_watermark >= self.epoch_start_offset

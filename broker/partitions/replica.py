@@ -1,4 +1,4 @@
-"""One replica's state whatever its role: its log, its high watermark, what may be read of it, how it follows."""
+"""One replica's state in any role: its log, its high watermark, reads, and following."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NO_TIER_END = -1
 
 
 class Role(IntEnum):
-    """What this broker is to the partition."""
+    """The role of this broker for the partition."""
 
     OFFLINE = 0
     FOLLOWER = 1
@@ -28,28 +28,28 @@ class Role(IntEnum):
 
 
 OFFLINE, FOLLOWER, LEADER = Role.OFFLINE, Role.FOLLOWER, Role.LEADER
-"""For what is on the way of every record: a member is slow to look up in its class."""
+"""Module constants for the hot path: an attribute look-up in the enum class is slow."""
 
 
 class Watcher(Protocol):
-    """A fetch, or a fetch session, that wants to know when there may be something new to read."""
+    """A fetch or a fetch session that is notified when there may be something new to read."""
 
     def partition_changed(self, partition: Replica, *, committed: bool) -> None:
-        """The log grew; or, with `committed`, the high watermark moved or the role changed."""
+        """The log grew. If `committed`, the high watermark moved or the role changed."""
         ...
 
 
 class Replica:
     """Base of `Partition`. Invariant: `high_watermark <= log.log_end_offset`.
 
-    `tier_end_offset` is up to where the tier is known to hold everything, -1 when nothing is known: local retention
-    stops there. It never falls within a generation of the tier, under any leader, because what the tier holds is
-    committed. Each time that tiering is disabled another generation begins, with the settings that say so: then what
-    was known is forgotten, until a leader says where the emptied tier ends.
+    `tier_end_offset`: the tier is known to hold everything below it; -1 if unknown. Local retention stops there. It
+    never falls within a generation of the tier, under any leader, because what the tier holds is committed. A new
+    generation begins when tiering is disabled: the old value is dropped until a leader reports where the emptied tier
+    ends.
 
-    `tier_generation` is how often tiering was disabled, to this replica's knowledge.
+    `tier_generation`: how often tiering was disabled, as far as this replica knows.
 
-    Records below `erased_end_offset` were erased from the tier by their keys: what this disk holds of them is to go.
+    `erased_end_offset`: records below it were erased from the tier by key; this disk must drop them.
     """
 
     __slots__ = (
@@ -78,7 +78,7 @@ class Replica:
         self.role = Role.OFFLINE
         self.leader_id = NO_LEADER
         self.leader_epoch = -1
-        self._start_wanted = -1  # the leader's log start that waits for the audit
+        self._start_wanted = -1  # the leader's log start while it waits for the audit
         self.tier_end_offset = NO_TIER_END
         self.tier_generation = log.config.tidelog_tier_generation
         self.erased_end_offset = 0
@@ -90,28 +90,28 @@ class Replica:
 
     @property
     def knows_high_watermark(self) -> bool:
-        """Whether no reader can have been shown more than this replica's high watermark."""
+        """Whether no reader can have seen more than this replica's high watermark."""
         return False
 
     # following ---------------------------------------------------------------------------------------------
 
     def append_fetched(self, view: memoryview, at: int, end: int) -> bool:
-        """Append what the leader of this epoch sent; False when none of it is a whole batch.
+        """Append what the leader of this epoch sent. Returns False if it contains no whole batch.
 
-        Raises ProtocolError (CORRUPT_MESSAGE, OFFSET_OUT_OF_RANGE, KAFKA_STORAGE_ERROR); nothing is appended then.
+        Raises ProtocolError (CORRUPT_MESSAGE, OFFSET_OUT_OF_RANGE, KAFKA_STORAGE_ERROR); then nothing is appended.
         """
         check(self.role is FOLLOWER, "only a follower appends what was fetched")
         return self.log.append_as_follower(view, at, end) is not None
 
     @property
     def lacks_below(self) -> int:
-        """This disk lacks records from the log's start up to this offset; 0 when it lacks none."""
+        """The offset below which this disk lacks records of the log; 0 if it lacks none."""
         first = self.log.segments[0].base_offset
         return first if first > self.log.log_start_offset else 0
 
     @property
     def lacks_untiered(self) -> bool:
-        """Whether it lacks what the tier, since it was emptied, does not hold either."""
+        """Whether it lacks records that the tier does not hold either, since it was emptied."""
         known = self.tier_generation > 0 and self.tier_end_offset != NO_TIER_END
         return known and self.lacks_below > self.tier_end_offset
 
@@ -124,15 +124,14 @@ class Replica:
             self._moved_late()
 
     def withhold_tier_end(self) -> None:
-        """It begins to lead. Followers that lack what an emptied tier lacks will act on what it says of the tier: so it
-        says nothing until the tier's shard has answered."""
+        """Forget the tier's end when leadership begins, until the tier's shard has answered. Followers delete their
+        logs if they lack records that an emptied tier lacks, so a stale end must not reach them."""
         if self.tier_generation:
             self.tier_end_offset = NO_TIER_END
 
     def admits(self, held: Held) -> bool:
-        """Whether a follower that holds this lacks nothing on its disk but what is in the tier: once tiering was
-        disabled, the tier may have been emptied. Until it is known how far it reaches since, what this leader lacks
-        itself is the measure: a replica in sync lacks no more than was given up."""
+        """Whether a follower with this state lacks only records that the tier holds. After tiering was disabled the
+        tier may have been emptied. Until its end is known, the follower may lack no more than this leader does."""
         generation = self.tier_generation
         if not generation:
             return True
@@ -147,8 +146,8 @@ class Replica:
         erased_end_offset: int = 0,
         tier_generation: int = 0,
     ) -> None:
-        """Take over what a fetch response tells of the leader. The high watermark only rises."""
-        ends = self.log.ends  # its plain fields, here and below: this is on the way of every record
+        """Apply what a fetch response reports about the leader. The high watermark only rises."""
+        ends = self.log.ends  # attributes, here and below: this runs for every record
         if tier_end_offset > self.tier_end_offset and tier_generation == self.tier_generation:
             self.tier_end_offset = tier_end_offset
         if erased_end_offset:
@@ -156,14 +155,14 @@ class Replica:
         if ends.log_start < log_start_offset <= ends.log_end:
             self._start_at_leaders(log_start_offset)
         if high_watermark > self.high_watermark:
-            reached = min(high_watermark, ends.readable)  # not what waits for a slow disk
+            reached = min(high_watermark, ends.readable)  # not records that a slow disk has not written yet
             if reached > self.high_watermark:
                 self.high_watermark = reached
                 self.log.note_high_watermark()
                 self._notify(committed=True)
 
     def _start_at_leaders(self, log_start_offset: int) -> None:
-        """Serve nothing any more that the leader does not; when the audit is to hear of it first, a moment later."""
+        """Move the log start to the leader's. If the audit must record that first, it moves a moment later."""
         log = self.log
         if self.role is not Role.FOLLOWER or log.closed or log_start_offset > log.log_end_offset:
             return
@@ -178,24 +177,24 @@ class Replica:
         self.log.note_high_watermark()
 
     def _start_audited(self) -> None:
-        """The leader says each log start once, so the last that it said counts."""
+        """Retry after the audit. The leader sends each log start once, so the last one is kept."""
         log_start_offset, self._start_wanted = self._start_wanted, -1
         try:
             self._start_at_leaders(log_start_offset)
         except ProtocolError:
-            return  # the disk: its directory tells
+            return  # a disk failure, which the log directory reports
         self._notify(committed=True)
         self._moved_late()
 
     def _moved_late(self) -> None:
-        """The log's start or the tier's generation changed outside an answer of the leader's, who is to hear of it."""
+        """The log start or the tier's generation changed outside a fetch response, so the next fetch must report it."""
 
     def _reason(self, cause: str) -> Reason:
         return Reason(cause, f"broker-{self.leader_id}", self.leader_epoch)
 
     def truncate(self, offset: int) -> None:
-        """Give up what the leader of this epoch does not have, from `offset` on. Raises as `PartitionLog.truncate_to`,
-        and PagesMissing."""
+        """Truncate to `offset`, where the log diverges from the leader of this epoch. Raises as
+        `PartitionLog.truncate_to`, and PagesMissing."""
         check(self.role is Role.FOLLOWER, "only a follower truncates")
         end = self.log.truncate_to(offset, self._reason("diverged from the leader"), only_in_memory=True)
         # An epoch that this replica once led without writing has no records to cut, yet the leader does not know it.
@@ -205,7 +204,7 @@ class Replica:
         self._notify(committed=True)
 
     def start_again_at(self, offset: int, cause: str = "the leader's log begins above this one's end") -> None:
-        """Give up everything and begin at `offset`, the leader's log start."""
+        """Delete all records and start at `offset`, the leader's log start."""
         check(self.role is Role.FOLLOWER, "only a follower starts again")
         self.log.truncate_fully_and_start_at(offset, self._reason(cause))
         self.high_watermark = offset
@@ -215,7 +214,7 @@ class Replica:
     def start_from_tier(
         self, offset: int, log_start_offset: int, epochs: Sequence[tuple[int, int]], producer_snapshot: bytes
     ) -> None:
-        """Give up everything and begin at `offset`, the tier's end, as `PartitionLog.start_at` does."""
+        """Delete all records and start at `offset`, the tier's end, as `PartitionLog.start_at` does."""
         check(self.role is not Role.LEADER, "a leader does not start again")
         self.log.start_at(offset, log_start_offset, epochs, producer_snapshot)
         self.high_watermark = offset
@@ -224,21 +223,21 @@ class Replica:
         self._notify(committed=True)
 
     def delete_old_segments(self, now_ms: int) -> int:
-        """See `PartitionLog.delete_old_segments`; by what is known of the tier at this moment."""
+        """See `PartitionLog.delete_old_segments`; with the tier's end as known now."""
         return self.log.delete_old_segments(now_ms, self.high_watermark, self.tier_end_offset)
 
     def log_start_moved(self) -> None:
-        """Readers and followers hear of the log's new start."""
+        """Notify readers and followers of the new log start."""
         self._notify(committed=True)
 
     def tier_reaches(self, offset: int) -> None:
-        """The tier holds everything below `offset`; readers and followers hear of it."""
+        """The tier holds everything below `offset`. Notifies readers and followers."""
         if offset > self.tier_end_offset:
             self.tier_end_offset = offset
             self._notify(committed=True)
 
     def erased_below(self, offset: int) -> None:
-        """Records below `offset` were erased from the tier; followers hear of it."""
+        """Records below `offset` were erased from the tier. Notifies followers."""
         if offset > self.erased_end_offset:
             self.erased_end_offset = offset
             self._notify(committed=True)
@@ -250,14 +249,14 @@ class Replica:
         return self.erased_end_offset > log.local_log_start_offset and log.log_end_offset > log.local_log_start_offset
 
     def drop_erased(self, now_ms: int) -> int:
-        """How many segments with such records went, as far as the tier holds all that is in them; again, for there may
-        be more. Raises AuditPending, and nothing has gone; ProtocolError."""
+        """Delete segments with erased records, as far as the tier holds all their other records. Returns how many were
+        deleted; call it again until that is 0. Raises AuditPending, before anything is deleted; ProtocolError."""
         return self.log.drop_erased(now_ms, self.high_watermark, self.tier_end_offset, self.erased_end_offset)
 
     # reading -----------------------------------------------------------------------------------------------
 
     def check_epoch(self, current_leader_epoch: int) -> None:
-        """Raises FENCED_LEADER_EPOCH or UNKNOWN_LEADER_EPOCH unless the client means the present epoch (-1: any)."""
+        """Raises FENCED_LEADER_EPOCH or UNKNOWN_LEADER_EPOCH unless the client's epoch is the current one (-1: any)."""
         if current_leader_epoch in (-1, self.leader_epoch):
             return
         if current_leader_epoch < self.leader_epoch:
@@ -271,10 +270,10 @@ class Replica:
     def read_committed(
         self, offset: int, bytes_max: int, *, stable: bool, at_least_one: bool, only_in_memory: bool = False
     ) -> Region | None:
-        """What a consumer may have: below the high watermark, or with `stable` below the last stable offset.
+        """What a consumer may read: below the high watermark, or with `stable` below the last stable offset.
 
-        None when nothing is there yet or it does not fit. The caller releases the region. Raises ProtocolError:
-        OFFSET_OUT_OF_RANGE; OFFSET_NOT_AVAILABLE for an offset that exists and may not be shown yet (KIP-392).
+        None if nothing is there yet or it does not fit. The caller releases the region. Raises ProtocolError:
+        OFFSET_OUT_OF_RANGE; OFFSET_NOT_AVAILABLE for an offset that exists but may not be read yet (KIP-392).
         """
         log = self.log
         until = self.last_stable_offset if stable else self.high_watermark
@@ -289,7 +288,7 @@ class Replica:
     def read_as_replica(
         self, offset: int, bytes_max: int, *, at_least_one: bool, only_in_memory: bool = False
     ) -> Region | None:
-        """What a follower may have: all that this leader has written, be it on its device or not."""
+        """What a follower may read: everything that this leader has written, whether or not it is on its device."""
         ends = self.log.ends
         if ends.log_start <= offset <= ends.log_end:
             until = ends.readable
@@ -299,14 +298,15 @@ class Replica:
         raise ProtocolError(ErrorCode.OFFSET_OUT_OF_RANGE)
 
     def diverging_epoch(self, offset: int, last_fetched_epoch: int) -> EpochEnd | None:
-        """Where a reader's lineage leaves this log (KIP-595): the largest epoch both know and its end here.
+        """The epoch and offset at which a reader's lineage diverges from this log (KIP-595): the largest common epoch
+        and its end here.
 
-        None when a reader at `offset`, whose last record is of `last_fetched_epoch`, is on this lineage. Raises
-        ProtocolError(OFFSET_OUT_OF_RANGE) when this log knows nothing of that epoch or before it.
+        None if a reader at `offset`, whose last record has `last_fetched_epoch`, is on this log's lineage. Raises
+        ProtocolError(OFFSET_OUT_OF_RANGE) if this log knows neither that epoch nor an earlier one.
         """
         log = self.log
         if last_fetched_epoch == log.leader_epochs.latest_epoch and offset <= log.ends.log_end:
-            return None  # nearly always; what follows would find the same
+            return None  # the usual case; the code below would also find no divergence
         if last_fetched_epoch < 0:
             return None
         found = log.end_offset_for_epoch(last_fetched_epoch)

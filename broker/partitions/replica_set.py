@@ -1,11 +1,11 @@
-"""The arithmetic of one leader: where its followers are, who is in sync, and how far everybody has everything.
+"""A leader's view of its replicas: follower positions, ISR and high watermark. No I/O.
 
-Pure: offsets, broker ids and times (loop seconds) go in, numbers and proposals come out.
+Offsets, broker ids and times (loop seconds) go in, numbers and proposals come out.
 
-- The high watermark is the lowest end over the *maximal* ISR, the larger of the committed and the proposed one: a
-  replica that may be in the ISR already, or may still be, is waited for (KIP-497).
+- The high watermark is the lowest end in the *maximal* ISR, the union of the committed and the proposed ISR, because
+  either may be in effect (KIP-497).
 - It does not advance while the committed ISR is smaller than `min.insync.replicas` (KIP-966).
-- One proposal is in flight at a time; what the controller commits replaces it, whatever was asked.
+- Only one proposal is in flight at a time. What the controller commits replaces it.
 
 Source: KIP-16 (lag by time), KIP-497 (AlterPartition), KIP-903 (broker epochs), KIP-966 (ELR).
 """
@@ -20,19 +20,19 @@ import msgspec
 
 UNKNOWN_END = -1
 NO_BROKER_EPOCH = -1
-JOIN_PAUSE_S = 0.3  # after a refusal
-JOIN_PATIENCE_S = 1.0  # how long a silent replica about to join holds the high watermark
+JOIN_PAUSE_S = 0.3  # before a rejected join is proposed again
+JOIN_PATIENCE_S = 1.0  # how long a replica about to join may be silent and still hold back the high watermark
 
 
 class FetchingSession(Protocol):
-    """The fetch session in which a follower keeps its place; it sees every fetch, also those that move nothing."""
+    """A follower's fetch session. It sees every fetch, including those in which this partition did not move."""
 
     @property
     def fetched_at(self) -> float: ...
 
 
 class Held(msgspec.Struct, frozen=True, gc=False):
-    """What a follower says of its disk: see `wire.fetch_codec.FetchPart`."""
+    """A follower's report about its disk: see `wire.fetch_codec.FetchPart`."""
 
     tier_generation: int = 0
     lacks_below: int = 0
@@ -42,7 +42,7 @@ LACKS_NOTHING = Held()
 
 
 class Follower:
-    """What the leader knows of one other replica in its present epoch."""
+    """The leader's knowledge of one other replica in the current epoch."""
 
     __slots__ = (
         "broker_epoch",
@@ -63,13 +63,13 @@ class Follower:
         self.end_offset = UNKNOWN_END
         self.log_start_offset = -1
         self.held = LACKS_NOTHING
-        self.broker_epoch = NO_BROKER_EPOCH  # of the life that fetches
-        self.caught_up_at = caught_up_at  # when it last had everything
-        self.fetched_at = float("-inf")  # when a fetch of its last moved here, or named this partition
+        self.broker_epoch = NO_BROKER_EPOCH  # from its latest fetch
+        self.caught_up_at = caught_up_at  # when it last held the whole log
+        self.fetched_at = float("-inf")  # when a fetch last moved its position or named this partition
         self.leader_end_at_fetch = 0
-        self.eligible = False  # alive, unfenced and with room in the life that fetches, as of its last fetch
-        self.join_after = float("-inf")  # the controller refused it; not to be proposed before
-        self.session: FetchingSession | None = None  # where it keeps its place
+        self.eligible = False  # alive, unfenced and with room, with this broker epoch, as of its last fetch
+        self.join_after = float("-inf")  # not proposed before this time, because the controller rejected it
+        self.session: FetchingSession | None = None  # the session that includes this partition
 
     def fetched(
         self,
@@ -82,7 +82,8 @@ class Follower:
         own_end: int,
         now: float,
     ) -> bool:
-        """It asked for `offset`, so it holds everything before; `own_end` is the leader's end now. Whether it moved."""
+        """Record a fetch at `offset`, which acknowledges everything before; `own_end` is the leader's end now. Return
+        whether its position moved."""
         if offset >= own_end:
             self.caught_up_at = now
         elif offset >= self.leader_end_at_fetch and self.fetched_at > self.caught_up_at:
@@ -98,41 +99,41 @@ class Follower:
         return moved
 
     def left(self, session: FetchingSession) -> None:
-        """It no longer keeps its place in `session`."""
+        """`session` no longer includes this partition."""
         if self.session is session:
             self.session = None
 
     def has_fetched_since(self, when: float) -> bool:
-        """Whether it has fetched in this epoch at or after `when`, be it without moving here."""
+        """Whether it has fetched in this epoch at or after `when`, even without progress here."""
         return self.fetched_at >= when or (self.session is not None and self.session.fetched_at >= when)
 
     def check_eligible(self, is_eligible: Callable[[int, int], bool]) -> None:
-        """`is_eligible(broker, epoch)`: whether the metadata has it for alive in this life."""
+        """`is_eligible(broker, epoch)`: whether the metadata says that the broker is alive with this epoch."""
         self.eligible = is_eligible(self.node, self.broker_epoch)
 
     def stayed_caught_up(self, now: float) -> None:
-        """It has everything at this moment, though no fetch of it says so."""
+        """It holds the whole log now, although no fetch says so."""
         self.caught_up_at = now
 
     def refused(self, now: float) -> None:
-        """The controller does not take it into the ISR."""
+        """The controller rejected it for the ISR."""
         self.join_after = now + JOIN_PAUSE_S
 
 
 class IsrProposal(NamedTuple):
-    """A wished-for ISR with the partition epoch that it was computed on; sorted by broker id."""
+    """A proposed ISR, sorted by broker id, and the partition epoch that it is based on."""
 
     isr: tuple[int, ...]
     partition_epoch: int
 
 
 class Outlook(Enum):
-    """What a review of a led partition found."""
+    """Result of the review of a led partition."""
 
-    SETTLED = "settled"  # nothing waits
+    SETTLED = "settled"  # nothing to do
     UNSETTLED = "unsettled"  # records wait to be committed, or a replica that fetches is out of sync
     QUIET = "quiet"  # only replicas that do not fetch are out of sync
-    STARVED = "starved"  # likewise, and too few are in sync
+    STARVED = "starved"  # as QUIET, and the ISR is too small to commit
 
 
 class ReplicaSet:
@@ -161,7 +162,8 @@ class ReplicaSet:
         now: float,
         settled: int | None = None,
     ) -> None:
-        """`settled` replicas count for `min.insync.replicas`: not those that are being added; None means all."""
+        """`settled`: number of replicas that count for `min.insync.replicas`, which excludes those being added; None:
+        all."""
         self.local = local
         self.isr = tuple(isr)
         members = self.isr
@@ -172,13 +174,13 @@ class ReplicaSet:
         self.partition_epoch = partition_epoch
         self.min_insync = min_insync
         self.proposal: IsrProposal | None = None
-        self.whole_at = now  # when all of the ISR last had everything
+        self.whole_at = now  # when the whole ISR last held the whole log
         self._recount()
 
     def adopt(
         self, replicas: Iterable[int], isr: Iterable[int], partition_epoch: int, settled: int | None = None
     ) -> None:
-        """Take over what the controller committed; a proposal on an older partition epoch is over."""
+        """Apply what the controller committed. A proposal based on an older partition epoch ends."""
         followers = self.followers
         self.followers = {
             node: followers.get(node) or Follower(node, float("-inf")) for node in replicas if node != self.local
@@ -190,10 +192,11 @@ class ReplicaSet:
         self._recount()
 
     def adopt_image(self, replicas: Iterable[int], isr: Iterable[int], partition_epoch: int, settled: int) -> None:
-        """Take over what the image says."""
+        """Apply the metadata image."""
         if partition_epoch > self.partition_epoch:
             self.adopt(replicas, isr, partition_epoch, settled)
-        elif partition_epoch == self.partition_epoch:  # adopted from the controller's answer, which lacks it
+        # already applied from the controller's response, which does not have `settled`
+        elif partition_epoch == self.partition_epoch:
             self.settled = settled
 
     @property
@@ -202,7 +205,7 @@ class ReplicaSet:
 
     @property
     def effective_min_insync(self) -> int:
-        """`min.insync.replicas`, at most what the partition has replicas, without those that are being added."""
+        """`min.insync.replicas`, but at most the number of replicas, without those being added."""
         return min(self.min_insync, self.settled)
 
     @property
@@ -222,13 +225,13 @@ class ReplicaSet:
     # positions ---------------------------------------------------------------------------------------------
 
     def high_watermark(self, own_end: int, now: float, lag_max_s: float) -> int:
-        """How far all that count have everything; -1 when nothing may be committed now."""
+        """The lowest end of all replicas that count; -1 if nothing may be committed now."""
         if self.is_starved:
             return UNKNOWN_END
         lowest = own_end
         for follower in self._counted:
             lowest = min(lowest, follower.end_offset)
-        for follower in self._joining:  # else one that catches up could chase the high watermark for ever
+        for follower in self._joining:  # otherwise a replica that catches up might never reach the high watermark
             if (
                 follower.end_offset < lowest
                 and follower.eligible
@@ -239,7 +242,7 @@ class ReplicaSet:
         return lowest
 
     def isr_has_fetched_since(self, when: float) -> bool:
-        """Whether every follower that may be in the ISR has fetched in this epoch at or after `when`."""
+        """Whether every follower in the maximal ISR has fetched in this epoch at or after `when`."""
         return all(
             node == self.local
             or ((follower := self.followers.get(node)) is not None and follower.has_fetched_since(when))
@@ -249,19 +252,19 @@ class ReplicaSet:
     # the ISR -----------------------------------------------------------------------------------------------
 
     def grows(self, now: float) -> bool:
-        """A record comes after all of the ISR had everything; whether any other replica is to fetch it."""
+        """A record is appended while the whole ISR held everything. Returns whether other replicas must fetch it."""
         self.whole_at = now
         return bool(self._counted or self._joining)
 
     def note_whole(self, own_end: int, now: float) -> None:
-        """Members of the ISR that have everything have it at this moment, though no fetch of theirs says so: in an
-        idle partition fetches move nothing. Else the next record would find them behind since they last moved."""
+        """Mark ISR members that hold the whole log as caught up now. In an idle partition their fetches do not name it,
+        so the next record would find them lagging since their last progress."""
         for follower in self._counted:
             if follower.end_offset >= own_end:
                 follower.stayed_caught_up(now)
 
     def lagging(self, own_end: int, now: float, lag_max_s: float) -> tuple[int, ...]:
-        """Members of the ISR that have been behind for too long. One that has everything never lags."""
+        """ISR members that have been behind for too long. A member that holds the whole log never lags."""
         since = now - lag_max_s
         if self.whole_at >= since:
             return ()
@@ -277,23 +280,23 @@ class ReplicaSet:
 
     @property
     def outside(self) -> Sequence[Follower]:
-        """Replicas that are neither in the ISR nor proposed for it."""
+        """Replicas that are neither in the ISR nor in the proposal."""
         return self._joining
 
     def fetching_outside(self, now: float) -> list[Follower]:
-        """Those of them that follow."""
+        """Replicas outside the ISR that are fetching."""
         since = now - JOIN_PATIENCE_S
         return [follower for follower in self._joining if follower.has_fetched_since(since)]
 
     @property
     def outlook(self) -> Outlook:
-        """Where nothing waits to be committed and no replica outside the ISR fetches."""
+        """The outlook if no record waits to be committed and no replica outside the ISR fetches."""
         if not self._joining:
             return Outlook.SETTLED
         return Outlook.STARVED if self.is_starved else Outlook.QUIET
 
     def may_join(self, follower: Follower, high_watermark: int, epoch_start: int, now: float) -> bool:
-        """Whether a replica outside the ISR has all that is committed and all that was before this epoch."""
+        """Whether a replica outside the ISR holds everything committed and everything from before this epoch."""
         return (
             self.proposal is None
             and follower.eligible
@@ -316,7 +319,7 @@ class ReplicaSet:
         return self.proposal
 
     def withdraw(self, proposal: IsrProposal, now: float) -> None:
-        """The controller refused: back to the committed ISR, and no joining for a while."""
+        """The controller rejected the proposal: return to the committed ISR and propose no join for a while."""
         if self.proposal == proposal:
             for node in proposal.isr:
                 if node not in self.isr and node in self.followers:

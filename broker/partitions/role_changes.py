@@ -1,10 +1,10 @@
-"""Which replicas have yet to take the role that the newest metadata gives them, and the work that gets them there.
+"""Replicas that have yet to take their role of the newest metadata, and the work that changes the roles.
 
-A few changes are done at once. Thousands, as when a broker dies or a large topic is made, are done in slices of the
-event loop, so that heartbeats and requests go on. Replicas that are to lead come before those that are to follow,
-also of later changes: clients wait for leaders, and so do followers elsewhere. Replicas of partitions that were made
-just now come last, and in the turns of clients' work: no client uses them yet.
-The directories of many are made in a thread.
+A few changes are made at once. Thousands, after a broker's death or the creation of a large topic, are made in slices
+of the event loop, so that heartbeats and requests go on. Replicas that become leaders come before those that become
+followers, even if their change is newer, because clients and other brokers' followers wait for leaders. Replicas of
+newly created partitions come last, in the pacer's turns for clients, because no client uses them yet. A thread creates
+the directories of many new replicas.
 """
 
 from __future__ import annotations
@@ -26,27 +26,27 @@ from storage.audit.audit_trail import AuditPending, AuditTrail
 logger = logging.getLogger(__name__)
 
 KEYS_PER_STEP = 64
-AT_ONCE_MAX = 8  # new replicas whose directories are made on the loop
-SORT_COST = 1  # of a changed partition that is looked at, in the pacer's units
-CHANGE_COST = 15  # of a replica that takes another role
+AT_ONCE_MAX = 8  # number of new replicas whose directories are created on the loop
+SORT_COST = 1  # of classifying a changed partition, in the pacer's units
+CHANGE_COST = 15  # of changing one replica's role
 
 Key = tuple[bytes, int]
 
 
 class RoleTaker(Protocol):
-    """Gives replicas their roles; implemented by `broker.partitions.hosted`."""
+    """Changes the roles of replicas; implemented by `broker.partitions.hosted`."""
 
     image: MetadataImage
 
     def take_role(self, key: Key) -> int:
-        """Have one replica take the role of the newest image; what that cost beyond `CHANGE_COST`.
+        """Give one replica the role of the newest image. Returns the cost beyond `CHANGE_COST`.
 
-        Raises AuditPending, and nothing has happened; ProtocolError, StorageFailure or OSError when the disk fails.
+        Raises AuditPending, before any effect; ProtocolError, StorageFailure or OSError if the disk fails.
         """
         ...
 
     def configure(self, delta: MetadataDelta) -> Work[None]:
-        """Take over changed settings. Raises as `take_role`, but for AuditPending."""
+        """Apply changed settings. Raises as `take_role`, except AuditPending."""
         ...
 
     def go_offline(self) -> None:
@@ -55,14 +55,15 @@ class RoleTaker(Protocol):
 
 
 class Directories(Protocol):
-    """Makes the directories of new logs off the loop; implemented by `storage.directory.prepared_logs`."""
+    """Creates the directories of new logs off the loop; implemented by `storage.directory.prepared_logs`."""
 
     async def make(self, wanted: Mapping[tuple[str, int], bytes]) -> None:
-        """Of logs with these topic ids, by topic and partition. What the disk refuses is left out."""
+        """Create directories for logs with these topic ids, by topic and partition. Those that the disk rejects are
+        left out."""
         ...
 
     def discard(self) -> None:
-        """Those of which no log was made."""
+        """Remove the directories for which no log was created."""
         ...
 
 
@@ -78,24 +79,25 @@ class RoleChanges:
         self._taker = taker
         self._directories = directories
         self._deltas: list[MetadataDelta] = []
-        self._leading: dict[Key, None] = {}  # in order of change, and before ...
-        self._changing: dict[Key, None] = {}  # ... all others, and these before ...
-        self._made_to_lead: dict[Key, None] = {}  # ... those of new partitions
+        # Work in order of precedence.
+        self._leading: dict[Key, None] = {}  # to be deleted, or to become leader
+        self._changing: dict[Key, None] = {}  # other changes of existing replicas
+        self._made_to_lead: dict[Key, None] = {}  # to lead partitions that are new
         self._made: dict[Key, None] = {}
-        self._preparing: dict[Key, None] = {}  # their directories are being made: none takes a role meanwhile
+        self._preparing: dict[Key, None] = {}  # a thread creates their directories; they take no role meanwhile
         self._unaudited: dict[Key, None] = {}  # they wait for the audit
         self._is_working = False
         self._is_making = False
-        self._later: asyncio.Future[None] | None = None  # the work, while it takes more than a slice
+        self._later: asyncio.Future[None] | None = None  # the work, while it takes more than one slice
         self._later_made: asyncio.Future[None] | None = None
         self._applied = asyncio.Event()
 
     def subscribe(self, on_applied: Callable[[], None]) -> None:
-        """Call `on_applied` from now on when `applied_offset` has moved in a later turn of the loop."""
+        """Call `on_applied` whenever `applied_offset` has moved in a later turn of the loop."""
         self._on_applied = on_applied
 
     def add(self, delta: MetadataDelta) -> None:
-        """Take over what `delta` changes; the taker's image has it already."""
+        """Apply the changes of `delta`; the taker's image already has them."""
         self._deltas.append(delta)
         self._go_on()
 
@@ -104,13 +106,13 @@ class RoleChanges:
         self._go_on()
 
     async def wait_applied(self) -> None:
-        """Until all roles are those of the image."""
+        """Wait until all roles match the image."""
         while self._is_busy and not self.stopped:
             self._applied.clear()
             await self._applied.wait()
 
     async def wait_for(self, offset: int, timeout_s: float) -> None:
-        """Until the roles are those of the metadata up to `offset`, or for `timeout_s` at most."""
+        """Wait until the roles match the metadata up to `offset`, at most `timeout_s`."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
                 while self.applied_offset < offset and self._is_busy and not self.stopped:
@@ -118,7 +120,7 @@ class RoleChanges:
                     await self._applied.wait()
 
     def clear(self) -> None:
-        """Leave what waits as it is."""
+        """Drop all waiting changes."""
         self._deltas.clear()
         self._leading.clear()
         self._changing.clear()
@@ -156,10 +158,10 @@ class RoleChanges:
             else:
                 later = asyncio.get_running_loop().create_task(self._make_many(), name=duty("roles"))
                 later.add_done_callback(_ended)
-            self._later_made = later or self._later_made  # which more of them may have begun by now
+            self._later_made = later or self._later_made  # more of them may have begun by now
 
     def _started(self, work: Work[None], *, own: bool) -> asyncio.Future[None] | None:
-        """The work, if it takes more than a slice."""
+        """Start the work. Returns its future if it takes more than one slice."""
         outcome = self._pacer.start(work, "roles", own=own)
         if not isinstance(outcome, asyncio.Future):
             return None
@@ -180,7 +182,7 @@ class RoleChanges:
         self._finish()
 
     def _making(self) -> Work[None]:
-        """A few new replicas. What goes must have gone before a topic of its name is opened."""
+        """Create a few new replicas. Removals run before, because a new topic may have a deleted one's name."""
         try:
             while not self._is_working and 0 < self._new_count <= AT_ONCE_MAX:
                 yield from self._take_some(self._made_to_lead or self._made)
@@ -219,7 +221,7 @@ class RoleChanges:
         self._taker.go_offline()
 
     def _finish(self) -> None:
-        """Go on with what waits; all roles are taken when nothing does."""
+        """Continue with what waits; if nothing does, all roles are taken."""
         self._go_on()
         if self._is_busy or self.stopped:
             return
@@ -231,15 +233,15 @@ class RoleChanges:
             self._on_applied()
 
     def _sort(self, delta: MetadataDelta) -> Work[None]:
-        """Note whose role changes: first what is deleted, then leaders, then followers."""
+        """Queue the replicas whose role changes: deletions, then leaders, then followers."""
         node, image = self._node_id, self._taker.image
         for topic_id, topic in delta.topics_deleted.items():
             for index, old in topic.partitions.items():
                 if node in old.replicas:
-                    self._leading[topic_id, index] = None  # its name may be another topic's by now
+                    self._leading[topic_id, index] = None  # its name may be in use by a new topic already
             yield SORT_COST * len(topic.partitions)
         yield from self._taker.configure(delta)
-        is_first = delta.base.offset == EMPTY_IMAGE.offset  # all are new to this broker then
+        is_first = delta.base.offset == EMPTY_IMAGE.offset  # all partitions are new to this broker then
         for number, (key, before) in enumerate(delta.partitions_changed.items()):
             now = image.partition(*key)
             if now is not None and node in now.replicas:
@@ -252,10 +254,10 @@ class RoleChanges:
                 yield SORT_COST * KEYS_PER_STEP
 
     def _take_some(self, waiting: dict[Key, None], some: Iterable[Key] = ()) -> Work[None]:
-        """`some` or the first that wait, each to what the newest image says of that replica."""
+        """Give the first replicas of `waiting`, or those of `some`, the role of the newest image."""
         trail: AuditTrail | None = None
         for key in list(some or islice(waiting, KEYS_PER_STEP)):
-            if key not in waiting:  # the disk failed meanwhile, or this broker stops
+            if key not in waiting:  # the disk failed meanwhile, or this broker is stopping
                 continue
             del waiting[key]
             if key in self._preparing:
@@ -277,6 +279,6 @@ class RoleChanges:
 
 
 def _ended(work: asyncio.Future[None]) -> None:
-    """A bug in it goes to the loop's exception handler at once: a broker without roles must not look alive."""
+    """Raise the work's error on the loop at once: a broker whose roles are stuck must not look alive."""
     if not work.cancelled():
         work.result()

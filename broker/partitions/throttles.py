@@ -1,14 +1,14 @@
-"""Replication throttles (KIP-73): how fast replicas that catch up may be served, and may fetch.
+"""Replication throttles (KIP-73): rate limits for serving and fetching replicas that catch up.
 
-Each broker has a rate for what it sends as a leader and one for what it fetches as a follower; each topic names the
-replicas that keep to them. All bytes of these replicas are counted, but only those that are not in sync are held back:
-an in-sync replica never waits, so that no replica leaves the ISR because of a throttle.
+Each broker has a rate for what it sends as leader and one for what it fetches as follower; each topic lists its
+throttled replicas. All bytes of these replicas are counted, but only those out of sync are held back, so that no
+replica leaves the ISR because of a throttle.
 
-The rate holds over a second: a bucket that holds what one second gives. A fetch that took more leaves a debt, which is
-forgiven beyond what the rate gives in `DEBT_S`, as Kafka forgets what is older than its window: so even the smallest
-rate lets something through from time to time.
+The rate applies over one second: the bucket holds one second's bytes. A larger fetch leaves a debt, limited to what the
+rate gives in `DEBT_S`, as Kafka forgets what is older than its window. So even the lowest rate lets something through
+now and then.
 
-Without throttled replicas all this costs one look at an empty dictionary per fetch.
+Without throttled replicas the cost is one check of an empty dictionary per fetch.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ _UNTHROTTLED = TopicSettings()
 ALL = "*"
 BURST_S = 1.0
 DEBT_S = 11.0
-LOOK_AGAIN_S = 1.0  # the rate may have been changed meanwhile
+LOOK_AGAIN_S = 1.0  # check again after this, because the rate may have changed
 
 
 class ReplicationQuota:
-    """One direction of one broker. `topics`: by topic name the throttled partitions, None for all of them."""
+    """One direction of one broker. `topics`: the throttled partitions by topic name; None means all partitions."""
 
     __slots__ = ("_bucket", "_held", "_now", "_timer", "topics")
 
@@ -41,11 +41,11 @@ class ReplicationQuota:
         self.topics: dict[str, frozenset[int] | None] = {}
         self._now = now
         self._bucket = _bucket(LONG_MAX, now())
-        self._held: dict[Watcher, Replica] = {}  # at most as many as followers keep places
+        self._held: dict[Watcher, Replica] = {}  # bounded by the number of followers' fetch positions
         self._timer: asyncio.TimerHandle | None = None
 
     def throttle(self, topic: str, listed: tuple[str, ...], node_id: int) -> None:
-        """Those partitions of the topic of which `listed` (`partition:broker`, or `*`) names this broker's replica."""
+        """Throttle this broker's replicas of the topic that `listed` (`partition:broker`, or `*`) names."""
         self.topics.pop(topic, None)
         if ALL in listed:
             self.topics[topic] = None
@@ -67,7 +67,7 @@ class ReplicationQuota:
             self._bucket = _bucket(bytes_per_second, self._now())
 
     def record(self, size: int) -> None:
-        """`size` bytes went through."""
+        """Count `size` bytes that were transferred."""
         self._bucket.spend(size, self._now())
 
     @property
@@ -76,14 +76,14 @@ class ReplicationQuota:
         return self._bucket.level <= 0.0
 
     def next_look(self) -> float:
-        """When to ask again while the quota is exceeded; loop seconds."""
+        """When to check an exceeded quota again; loop seconds."""
         bucket, now = self._bucket, self._now()
         bucket.refill(now)
         wait_s = bucket.wait_s() if bucket.rate > 0 else LOOK_AGAIN_S
         return now + min(max(wait_s, 0.001), LOOK_AGAIN_S)
 
     def hold(self, reader: Watcher, partition: Replica) -> None:
-        """Tell `reader` of `partition`, as if that had grown, once the quota is exceeded no longer."""
+        """Notify `reader` of `partition`, as if it had grown, when the quota is no longer exceeded."""
         self._held[reader] = partition
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_at(self.next_look(), self._release)
@@ -92,7 +92,7 @@ class ReplicationQuota:
         self._timer = None
         held, self._held = self._held, {}
         for reader, partition in held.items():
-            reader.partition_changed(partition, committed=False)  # who is still held says so again
+            reader.partition_changed(partition, committed=False)  # a reader that is still throttled calls `hold` again
 
     def close(self) -> None:
         if self._timer is not None:
@@ -106,12 +106,12 @@ def _bucket(rate: float, now: float) -> TokenBucket:
 
 
 class ReplicationThrottles:
-    """Both directions, kept as the metadata has them."""
+    """Both directions, with the settings of the metadata."""
 
     def __init__(
         self, node_id: int, now: Callable[[], float], rates: Callable[[MetadataImage], ReplicationSettings]
     ) -> None:
-        """`rates`: this broker's settings under an image."""
+        """`rates`: returns this broker's settings under an image."""
         self._node_id = node_id
         self._rates = rates
         self.leader = ReplicationQuota(now)
@@ -124,7 +124,7 @@ class ReplicationThrottles:
         self.follower.close()
 
     def configure(self, changed: Iterable[ResourceKey], image: MetadataImage) -> None:
-        """Take over the settings of the resources that `changed`."""
+        """Apply the settings of the `changed` resources."""
         for resource_type, name in changed:
             if resource_type is ResourceType.TOPIC:
                 topic = overridden(_UNTHROTTLED, image.configs.topic(name))

@@ -1,4 +1,4 @@
-"""Who waits for an offset of one partition to be committed, in order of offsets."""
+"""Requests that wait for an offset of one partition to be committed, ordered by offset."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from typing import Protocol
 
 from common.errors import ErrorCode
 
-COMPACT_FROM = 64  # waiters that were answered otherwise hold their requests in memory
+COMPACT_FROM = 64  # length from which answered waiters are removed, because they keep their requests in memory
 
 
 class CommitWaiter(Protocol):
-    """Something that goes on once an offset is below the high watermark, or never will be."""
+    """Notified when an offset is below the high watermark, or when this broker can no longer know."""
 
     @property
     def settled(self) -> bool:
-        """Whether it waits no longer, because its time was up: the queue may forget it without a call."""
+        """Whether it was answered otherwise, as after a timeout: the queue may drop it without a call."""
         ...
 
     def committed(self, offset: int) -> None:
@@ -24,16 +24,16 @@ class CommitWaiter(Protocol):
         ...
 
     def refused(self, offset: int, error: ErrorCode) -> None:
-        """This broker cannot tell any more: it leads no longer. The records may still be committed."""
+        """This broker stopped leading and cannot know the outcome. The records may still be committed."""
         ...
 
     def starved(self, offset: int) -> bool:
-        """The ISR has become too small to commit anything; whether the waiter gives up."""
+        """The ISR has become too small to commit. Return whether the waiter gives up."""
         ...
 
 
 class CommitCallback:
-    """A CommitWaiter of one callback, called with None or an error. A starved ISR lets it wait on."""
+    """A CommitWaiter that calls one callback with None or an error. It does not give up on a small ISR."""
 
     __slots__ = ("_done",)
 
@@ -53,17 +53,18 @@ class CommitCallback:
 
 
 class CommitQueue:
-    """Sorted by offset, so that a moving high watermark pops from the left and looks at nothing else.
+    """Sorted by offset, so that a moving high watermark only pops from the left.
 
-    Its length is at most twice the number of those that still wait, plus `COMPACT_FROM`: requests whose time is up
-    leave it although the high watermark stands still. Those that wait are bounded by the requests in work.
+    Its length is at most twice the number of live waiters plus `COMPACT_FROM`, because timed-out requests are removed
+    even if the high watermark does not move. The number of live waiters is bounded by the requests in progress.
     """
 
     __slots__ = ("_compact_at", "_waiting")
 
     def __init__(self) -> None:
         self._compact_at = COMPACT_FROM
-        self._waiting: deque[tuple[int, CommitWaiter]] | None = None  # most partitions never have anyone waiting
+        # None for most partitions, where nothing ever waits
+        self._waiting: deque[tuple[int, CommitWaiter]] | None = None
 
     def __len__(self) -> int:
         return len(self._waiting) if self._waiting is not None else 0
@@ -95,7 +96,7 @@ class CommitQueue:
             waiter.refused(offset, error)
 
     def starve(self) -> None:
-        """Ask all whether they give up; the others keep their places."""
+        """Ask every waiter whether it gives up; the others keep their places."""
         asked, self._waiting = self._waiting, None
         if asked:
             self._waiting = deque(entry for entry in asked if not entry[1].starved(entry[0]))

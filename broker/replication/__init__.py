@@ -1,1 +1,1 @@
-"""Followers fetch from leaders."""
+"""Followers and the fetches that they send to leaders."""

@@ -1,4 +1,4 @@
-"""A broker's reading from the tier, wired: its limits, its cache of chunks on the local disk, its metrics."""
+"""A broker's reads from the tier: limits, the cache of chunks on the local disk, metrics."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ CACHED_PER_DOWNLOAD_MIN = 4
 
 
 def read_limits(reads: TierReads, free_bytes_min: int) -> RemoteReadLimits:
-    """The settings as limits. `free_bytes_min` is what producers are throttled below: the cache stays clear of it.
+    """The settings as limits. `free_bytes_min`: producers are throttled below this; the cache never takes disk space
+    below it.
 
-    In a cache for few chunks only few are downloaded at a time, else they would displace each other unread.
+    If the cache holds few chunks, few are downloaded at a time, because otherwise they would evict each other unread.
     """
     places = max(reads.tier_cache_bytes // (CACHED_PER_DOWNLOAD_MIN * reads.tier_chunk_bytes), 1)
     return RemoteReadLimits(
@@ -36,7 +37,7 @@ def read_limits(reads: TierReads, free_bytes_min: int) -> RemoteReadLimits:
 
 
 class ColdPlane:
-    """One per broker that has a tier; made while the event loop runs."""
+    """One per broker with a tier; created while the event loop runs."""
 
     def __init__(
         self,
@@ -55,11 +56,11 @@ class ColdPlane:
         await self.remote.open()
 
     async def stop(self) -> None:
-        """After the connections are closed: they may still send from the cache."""
+        """Call it after the connections are closed, because they may still send from the cache."""
         await self.remote.stop()
 
     def register(self, metrics: Metrics) -> None:
-        """Names after Kafka's RemoteFetch… metrics."""
+        """Register metrics, named after Kafka's RemoteFetch… metrics."""
         cache, downloads = self.remote.cache, self.remote.downloads
         metrics.counter(
             "tidelog_tier_fetched_bytes_total",

@@ -1,7 +1,7 @@
-"""Reads below the local log of a partition that this broker leads: from the tier, as this broker may know it.
+"""Reads below the local log of a partition that this broker leads, from the tier.
 
-Nothing waits here: what is not on this disk is answered with a ticket, and the fetch or look-up asks again once that is
-settled. Only leaders serve the tier, and only after the tier's shard has answered their claim.
+Nothing blocks here: if data is not on this disk, the read returns a ticket, and the fetch or look-up retries when the
+ticket is settled. Only leaders serve the tier, and only after the tier's shard has answered their claim.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from tiering.shard.tier_shard import PartitionId
 
 logger = logging.getLogger(__name__)
 
-LOOK_UPS = 0  # the reader that look-ups by time count as
+LOOK_UPS = 0  # reader id of look-ups by time
 
 
 class TierViews(Protocol):
-    """Who knows what the tier holds of the partitions that this broker leads."""
+    """Returns the tier's state of the partitions that this broker leads."""
 
     def view(self, partition: Partition) -> PartitionTier | None:
         """None until the claim is answered."""
@@ -36,21 +36,21 @@ class TierViews(Protocol):
 
 
 class ColdRead(NamedTuple):
-    """`region` None: it did not fit. `aborted`: (producer id, first offset), None unless they were asked for."""
+    """`region`: None if it did not fit. `aborted`: (producer id, first offset) pairs, None unless requested."""
 
     region: Region | None
     aborted: list[tuple[int, int]] | None
 
 
 class Damage(NamedTuple):
-    """A segment that readers were refused, and why."""
+    """A segment that could not be read, and why."""
 
     segment: SegmentId
     reason: str
 
 
 class ReadableTier:
-    """One partition's tier at this moment, for one read: `tiering.reading.remote_reader.TierView`."""
+    """One partition's tier at one moment, for one read. Implements `tiering.reading.remote_reader.TierView`."""
 
     __slots__ = ("_log_start", "_partition", "_root", "name", "tier")
 
@@ -62,7 +62,8 @@ class ReadableTier:
         self.name = f"{partition.topic}-{partition.index}"
 
     def find(self, offset: int) -> RemoteSegment | None:
-        """Raises OFFSET_OUT_OF_RANGE below the tier's log start, KAFKA_STORAGE_ERROR for another lineage's segment."""
+        """Raises OFFSET_OUT_OF_RANGE below the tier's log start, KAFKA_STORAGE_ERROR for a segment of another
+        lineage."""
         if offset < self.tier.log_start_offset:
             raise ProtocolError(ErrorCode.OFFSET_OUT_OF_RANGE)
         segment = self.tier.find(offset)
@@ -83,7 +84,7 @@ class ReadableTier:
         return RemoteSegment(key, segment)
 
     def _is_ours(self, segment: TieredSegment) -> bool:
-        """Compared from the log start on: what lies below, this broker has forgotten."""
+        """Compares epochs from the log start on, because this broker has forgotten those below."""
         low = max(segment.base_offset, self._log_start)
         if low >= segment.end_offset:
             return True
@@ -92,7 +93,7 @@ class ReadableTier:
 
 
 class ColdReading:
-    """One per broker that has a tier."""
+    """One per broker with a tier."""
 
     def __init__(self, views: TierViews, root: TierRoot, remote: RemoteReader) -> None:
         self._views = views
@@ -107,7 +108,7 @@ class ColdReading:
         return ReadableTier(self._root, partition, tier)
 
     def damage(self) -> dict[PartitionId, list[Damage]]:
-        """What of which partition could not be read the last time that somebody asked, the newest failure last."""
+        """Unreadable segments by partition, from the latest attempt at each, the newest failure last."""
         found: dict[PartitionId, list[Damage]] = {}
         for error in self.remote.downloads.errors():
             parsed = self._root.parse_key(error.key) if isinstance(error, DamagedObject) else None
@@ -119,9 +120,9 @@ class ColdReading:
     def read(
         self, partition: Partition, offset: int, bytes_max: int, reader: int, *, stable: bool, at_least_one: bool
     ) -> ColdRead | Ticket:
-        """Batches from `offset` on, which lies below the local log; or what to wait for.
+        """Batches from `offset` on, which is below the local log, or a ticket to wait for.
 
-        With `stable` also the aborted transactions that touch them. The caller releases the region. Raises
+        With `stable`, also the aborted transactions that overlap them. The caller releases the region. Raises
         ProtocolError: KAFKA_STORAGE_ERROR, OFFSET_NOT_AVAILABLE, OFFSET_OUT_OF_RANGE.
         """
         tier = self.tier(partition)
@@ -146,7 +147,7 @@ class ColdReading:
     def _read_local(
         self, partition: Partition, offset: int, bytes_max: int, *, stable: bool, at_least_one: bool
     ) -> ColdRead:
-        """Nothing is left in the tier from where the reader is up to `offset`."""
+        """Read from the local log, because the tier holds nothing more between the reader's offset and `offset`."""
         log = partition.log
         if offset < log.local_log_start_offset:
             extra = {"partition": str(partition), "offset": offset, "local_start": log.local_log_start_offset}
@@ -166,7 +167,7 @@ class ColdReading:
     def _aborted(
         self, tier: ReadableTier, partition: Partition, start: int, end: int, reader: int
     ) -> list[tuple[int, int]] | Ticket:
-        """From the tier's indexes and, where transactions may end only there, from the local ones."""
+        """Aborted transactions from the tier's indexes and, if transactions may end after the tier, from local ones."""
         found = self.remote.aborted(tier, start, end, reader)
         if isinstance(found, Ticket):
             return found
@@ -179,9 +180,9 @@ class ColdReading:
     # look-ups by time --------------------------------------------------------------------------------------
 
     async def find_timestamp(self, partition: Partition, timestamp: int, low: int, high: int) -> TimedRecord | None:
-        """The first record from `low` on, in segments that begin below `high`, at or after `timestamp` (ms).
+        """The first record at or after `timestamp` (ms), from offset `low` on, in segments that begin below `high`.
 
-        Raises ProtocolError as `read`. Bound it with a timeout.
+        Raises ProtocolError as `read`. The caller must bound it with a timeout.
         """
         tier = self.tier(partition)
         at = low
@@ -193,7 +194,7 @@ class ColdReading:
         return None
 
     async def find_max_timestamp(self, partition: Partition, least: int) -> TimedRecord | None:
-        """The first record of the tier with its largest timestamp, if that is at least `least` (ms)."""
+        """The tier's first record with its largest timestamp, if that is at least `least` (ms)."""
         tier = self.tier(partition)
         best: TimedRecord | None = None
         least = max(least, 0)
@@ -201,7 +202,7 @@ class ColdReading:
             if segment.max_timestamp < least:
                 break
             low = max(segment.base_offset, partition.log.log_start_offset)
-            # Of equal records the first counts, and the best so far may be of a segment that says more and lies later.
+            # Of equal timestamps the lowest offset wins; the best so far may be from a later segment.
             needed = least + 1 if best is not None and best.offset < low else least
             if segment.max_timestamp < needed:
                 continue

@@ -1,4 +1,4 @@
-"""What a broker's replication runs with."""
+"""Settings of a broker's replication."""
 
 from __future__ import annotations
 

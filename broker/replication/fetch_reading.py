@@ -1,10 +1,10 @@
-"""One position turned into one row of a fetch response: what may be read, or why not.
+"""Turns one position of a fetch into one row of the response: records, or an error.
 
-Three kinds of reader: a follower in its leader's epoch, a consumer at the leader, a consumer at a follower. What a
-reader may not know is answered with an error in its row, never with an exception.
+There are three kinds of readers: a follower in its leader's epoch, a consumer at the leader, a consumer at a follower.
+Every failure is an error in the row, never an exception.
 
-A follower serves those whom a leader may have sent (KIP-392). Anybody else takes it for the leader that it was, which
-clients from before KIP-320 do not tell by an epoch, and learns that it is not.
+A follower serves only consumers that a leader may have redirected (KIP-392). Any other consumer still takes this broker
+for the leader that it was (clients from before KIP-320 send no epoch) and gets NOT_LEADER_OR_FOLLOWER.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ _NEEDS_HINT = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)
 
 
 class Read(msgspec.Struct, frozen=True, gc=False):
-    """`row` with `size` bytes of records. `urgent`: it holds something that ends the wait at once. `more`: there is
-    something to read, whether or not it is in the row. `is_cold`: it lies in the tier or on the device, and the row has
-    nothing yet, or an error that may wait; `ticket` is the download, or the read, that would change that."""
+    """`row` has `size` bytes of records. `urgent`: the row ends the fetch's wait at once. `more`: there is something to
+    read, even if it is not in the row. `is_cold`: the data is in the tier or not in the page cache; the row has no
+    records yet, or an error that may be sent later; `ticket` is the download or disk read to wait for."""
 
     row: FetchedRow
     size: int
@@ -66,11 +66,12 @@ class FetchReader:
         self._quota = hosted.throttles.leader
 
     def read_tier_through(self, cold: ColdReading) -> None:
-        """Once this broker has a tier, which it opens long after its connections."""
+        """Set the tier's reader. Called once, because a broker opens its tier long after its connections."""
         self.cold = cold
 
     def find(self, position: Position, version: int, client: ClientSession) -> Partition | None:
-        """The partition that the position is in, looked up (again) unless it is hosted here. A client's own alone."""
+        """The position's partition, looked up again unless it is hosted here. A tenant finds only its own
+        partitions."""
         partition = position.partition
         if partition is None or partition.role is OFFLINE:
             topics = self._hosted.by_id if version >= BY_ID_FROM else self._hosted.by_name
@@ -91,7 +92,7 @@ class FetchReader:
         at_least_one: bool,
         client: ClientSession,
     ) -> Read:
-        """The row for `position`; at most `bytes_left` bytes of records, but a first batch if `at_least_one`."""
+        """The row for `position`, with at most `bytes_left` bytes of records, or one larger batch if `at_least_one`."""
         partition = self.find(position, version, client)
         try:
             if client.access is not None:
@@ -113,7 +114,8 @@ class FetchReader:
             return self._failed(position, partition, call, version, code)
 
     def _authorize(self, client: ClientSession, position: Position, partition: Partition | None, version: int) -> None:
-        """Raises TOPIC_AUTHORIZATION_FAILED for existing and missing topics alike; unknown ids get their own error."""
+        """Raises TOPIC_AUTHORIZATION_FAILED for existing and missing topics alike; unknown topic ids get their own
+        error."""
         name: str | None
         if partition is not None:
             name = partition.topic
@@ -127,15 +129,15 @@ class FetchReader:
             raise ProtocolError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
 
     def acknowledge(self, position: Position, call: FetchCall, session: FetchSession) -> None:
-        """A follower named this position in its request: it holds everything before, if it is on our lineage.
+        """A follower's request named this position: it holds everything before, if it is on this log's lineage.
 
-        Whatever is wrong with it shows when the position is read.
+        Errors of the position are reported when it is read.
         """
         partition = position.partition
         if partition is None or not partition.is_leader or position.leader_epoch not in (-1, partition.leader_epoch):
             return
         try:
-            ends = partition.log.ends  # its plain fields: this is on the way of every record
+            ends = partition.log.ends  # attributes: this runs for every record
             in_range = ends.log_start <= position.offset <= ends.log_end
             if in_range and partition.diverging_epoch(position.offset, position.last_fetched_epoch) is None:
                 partition.follower_fetched(
@@ -161,7 +163,7 @@ class FetchReader:
             raise ProtocolError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         session = position.owner
         if follower.session is None and isinstance(session, FetchSession):
-            self.acknowledge(position, call, session)  # this broker began to lead after the position was named
+            self.acknowledge(position, call, session)  # this broker became leader after the position was named
         diverging = partition.diverging_epoch(position.offset, position.last_fetched_epoch)
         ends = partition.log.ends
         region: Region | None = None
@@ -254,10 +256,10 @@ class FetchReader:
         at_least_one: bool,
         client: ClientSession,
     ) -> Read:
-        """What lies below the local log. Records end the wait whatever its least size is, as in Apache Kafka.
+        """Read below the local log. As in Apache Kafka, records end the wait even below the fetch's minimum size.
 
-        Errors wait for the deadline, so that a client that retries at once does not do so in a busy loop. Followers do
-        not serve the tier: OFFSET_OUT_OF_RANGE without a high watermark sends a redirected reader back to its leader.
+        Errors wait for the fetch's deadline, so that a client that retries at once does not spin. Followers do not
+        serve the tier: OFFSET_OUT_OF_RANGE without a high watermark sends a redirected consumer back to its leader.
         """
         if not partition.is_leader:
             raise ProtocolError(ErrorCode.OFFSET_OUT_OF_RANGE)
@@ -293,7 +295,7 @@ class FetchReader:
         return Read(row, region.length, True, True)
 
     def _waiting(self, position: Position, partition: Partition, call: FetchCall, wait: PageWait) -> Read:
-        """An empty row: what is asked for is on the device, from where a thread brings it."""
+        """An empty row: the data is not in the page cache, and a thread reads it from the device."""
         row = FetchedRow(
             position.topic,
             position.index,
@@ -306,7 +308,8 @@ class FetchReader:
         return Read(row, 0, False, True, True, wait)
 
     def _may_be_sent(self, partition: Partition, call: FetchCall) -> bool:
-        """Whether a leader may have sent a consumer to this follower; tools that compare replicas name none."""
+        """Whether a leader may have redirected the consumer to this follower; tools that compare replicas send no
+        rack."""
         if call.replica != CONSUMER:
             return True
         local = self._hosted.image.brokers.get(partition.node_id)
@@ -316,7 +319,7 @@ class FetchReader:
     def _is_doubtful(
         self, position: Position, partition: Partition | None, call: FetchCall, client: ClientSession
     ) -> bool:
-        """Whether a consumer may take this follower for the leader: it does not name the epoch."""
+        """Whether a consumer without an epoch may take this follower for the leader."""
         if partition is None or partition.is_leader or call.replica != CONSUMER or position.leader_epoch >= 0:
             return False
         place = (client.reader_number(self._readers), partition.topic_id, partition.index)
@@ -350,7 +353,7 @@ class FetchReader:
     def _failed(
         self, position: Position, partition: Partition | None, call: FetchCall, version: int, error: ErrorCode
     ) -> Read:
-        """An error's row. A follower that is out of range learns where this leader's log begins."""
+        """The row for an error. A follower whose offset is out of range also gets this leader's log start."""
         log_start = -1
         if error == ErrorCode.OFFSET_OUT_OF_RANGE and call.replica >= 0 and partition is not None:
             log_start = partition.log.log_start_offset
@@ -369,7 +372,7 @@ class FetchReader:
 
 
 def _aborted(log: PartitionLog, offset: int, region: Region, last_stable: int) -> list[tuple[int, int]]:
-    """The aborted transactions that touch a region, which is released if they cannot be read."""
+    """The aborted transactions that overlap the region. If they cannot be read, the region is released."""
     try:
         return log.aborted_in(offset, region, last_stable)
     except BaseException:

@@ -1,10 +1,10 @@
-"""Incremental fetch sessions (KIP-227): what a reader asked for, remembered, so that it sends only what moved.
+"""Incremental fetch sessions (KIP-227): the leader remembers a reader's positions, and the reader sends only changes.
 
-Pure but for the watchers that positions put on partitions. A session keeps the set of its positions that may have
-something to say; a fetch costs what changed, not what exists, and an idle partition costs nothing at all.
+No I/O; positions watch their partitions. A session keeps the set of positions that may have something new, so the cost
+of a fetch depends on what changed, and an idle partition costs nothing.
 
-Behaviour is Apache Kafka 4.1's FetchManager, FetchSession and FetchSessionCache, with one addition: a follower may
-send its next fetch while the last one waits, and the waiting one is then answered at once with what there is.
+Behaviour is that of FetchManager, FetchSession and FetchSessionCache in Apache Kafka 4.1, with one addition: a follower
+may send its next fetch while the previous one waits, which is then answered at once.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ EPOCH_MAX = 2**31 - 1
 EVICTION_S = 120.0  # min.incremental.fetch.session.eviction.ms
 BY_ID_FROM = 13
 UNSENT = -1
-KEPT_ASLEEP_MAX = 1_000  # positions of a session that outlives its connection
+KEPT_ASLEEP_MAX = 1_000  # positions of a session that survives its connection
 DROPS_PER_STEP = 64
 
 
@@ -37,31 +37,31 @@ class PositionOwner(Protocol):
 
 
 class _NoOwner:
-    """Owns the positions that were given up. Notifications from what still refers to one, such as a quota, end here."""
+    """Owner of dropped positions. Late notifications, for example from a quota, end here."""
 
     def position_changed(self, position: Position, *, committed: bool) -> None:
-        """A session that took it up again would read two positions of one partition."""
+        """Nothing to do. Passing it to a session could give that session two positions of one partition."""
 
 
 _NO_OWNER = _NoOwner()
 
 
 class WaitingFetch(Protocol):
-    """The fetch of a session that waits for something to say."""
+    """A session's fetch that waits for new data."""
 
     def poke(self, partition: Partition | None, *, committed: bool) -> None:
-        """A position changed: its log grew or, with `committed`, its high watermark or role."""
+        """A position changed: its log grew or, if `committed`, its high watermark or role changed."""
         ...
 
     def superseded(self) -> None:
-        """Another fetch takes over the session, or ends it."""
+        """Another fetch continues the session, or ends it."""
         ...
 
 
 class Position:
-    """Where a reader stands in one partition. It watches the partition while `partition` is set.
+    """A reader's position in one partition. It watches the partition while `partition` is set.
 
-    `topic` is what the wire carries, a name or an id. `sent_…` is what the reader was last sent.
+    `topic` is a name or an id, as in the request. The `sent_…` fields hold what the reader was last sent.
     """
 
     __slots__ = (
@@ -102,11 +102,11 @@ class Position:
         self.bytes_max = part.bytes_max
         self.tier_generation = part.tier_generation
         self.lacks_below = part.lacks_below
-        if part.tier_generation:  # where the tier ends may have reached it before it heard of this generation
+        if part.tier_generation:  # the reader may have been sent the tier's end before it learned of this generation
             self.sent_tier_generation = UNSENT
 
     def send(self, row: FetchedRow) -> bool:
-        """Note that the reader is sent `row`; whether that says what it was not sent before, records aside."""
+        """Record that `row` is sent. Return whether it has something new besides records."""
         says_more = (
             row.error != 0
             or row.high_watermark != self.sent_high_watermark
@@ -136,7 +136,7 @@ class Position:
             self.partition.watchers.pop(self, None)
 
     def give_up(self) -> None:
-        """Its owner no longer reads here."""
+        """Stop watching; the owner no longer reads here."""
         if self.partition is not None:
             self.partition.watchers.pop(self, None)
         self.owner = _NO_OWNER
@@ -146,7 +146,8 @@ class Position:
 
 
 class FetchSession:
-    """One reader's positions. `replica` is -1 for a consumer; only clients of `tenant` can continue it."""
+    """One reader's positions. `replica`: broker id of a follower, -1 for a consumer. Only clients of `tenant` can
+    continue it."""
 
     __slots__ = (
         "_abandoned",
@@ -172,11 +173,11 @@ class FetchSession:
         tenant: str | None = None,
         abandoned: Callable[[FetchSession], None] | None = None,
     ) -> None:
-        """`abandoned` is called when a session that is not kept asleep has lost its connection."""
+        """`abandoned` is called when the session loses its connection and is not kept."""
         self.id = session_id
         self.tenant = tenant
         self.replica = replica
-        self.epoch = 1  # the one that the next fetch must carry
+        self.epoch = 1  # expected in the next fetch
         self.uses_topic_ids = uses_topic_ids
         self.positions: dict[tuple[bytes, int], Position] = {}
         self.changed: dict[Position, None] = {}
@@ -188,7 +189,7 @@ class FetchSession:
 
     @property
     def is_privileged(self) -> bool:
-        """A follower's session, which no consumer's may evict."""
+        """Whether it is a follower's session, which a consumer's session never evicts."""
         return self.replica >= 0
 
     def __len__(self) -> int:
@@ -200,7 +201,7 @@ class FetchSession:
             self.waiting.poke(position.partition, committed=committed)
 
     def update(self, parts: Iterable[FetchPart], forgotten: Iterable[tuple[bytes, int]]) -> list[Position]:
-        """Take over a request's changes; the positions that it names, in its order. Forgetting comes last."""
+        """Apply a request's changes. Returns the positions that the request names, in its order. Removals come last."""
         named: dict[Position, None] = {}
         for part in parts:
             key = (part.topic, part.partition)
@@ -219,16 +220,16 @@ class FetchSession:
         return list(named)
 
     def park(self, fetch: WaitingFetch) -> None:
-        """`fetch` waits for what changes."""
+        """`fetch` waits for changes."""
         self.waiting = fetch
 
     def unpark(self, fetch: WaitingFetch) -> None:
-        """`fetch` is answered, or given up."""
+        """`fetch` was answered or dropped."""
         if self.waiting is fetch:
             self.waiting = None
 
     def served(self, position: Position) -> None:
-        """Data of this position went out: the others come first next time."""
+        """Data of this position was sent: move it behind the others, so that they come first next time."""
         if position in self.changed:
             del self.changed[position]
             self.changed[position] = None
@@ -240,9 +241,10 @@ class FetchSession:
             position.partition.follower_left(self.replica, self)
 
     def sleep(self) -> None:
-        """The reader's connection is gone: watch nothing until the session is used again.
+        """The reader's connection is closed: watch nothing until the session is used again.
 
-        Followers begin a new session with each connection, and a large one is not worth the watch: these end.
+        A follower's session ends instead, because a follower begins a new one with each connection. So does a large
+        session.
         """
         self.dormant = True
         self.waiting = None
@@ -253,12 +255,12 @@ class FetchSession:
             position.unwatch()
 
     def connection_closed(self) -> None:
-        """The connection that used it last is gone, or uses another session now."""
+        """The connection that last used the session was closed, or uses another session."""
         if self.waiting is None:
             self.sleep()
 
     def resume(self, now: float) -> None:
-        """Another fetch of it came; after `sleep` everything may have changed."""
+        """Another fetch of the session arrived. After `sleep` every position may have changed."""
         self.epoch = next_epoch(self.epoch)
         waiting, self.waiting = self.waiting, None
         if waiting is not None:
@@ -271,8 +273,8 @@ class FetchSession:
                 position.watch(position.partition)
 
     def close(self, *, leaves: bool = True) -> Work[None]:
-        """Give all positions up; the cache has forgotten the session. Without `leaves` its partitions still take the
-        follower for one that fetched when it last did: its connection was lost, and it may be back in a moment."""
+        """Drop all positions; the cache has already removed the session. Without `leaves`, its partitions still take
+        the follower's last fetch as recent: its connection was lost, and it may reconnect in a moment."""
         waiting, self.waiting = self.waiting, None
         if waiting is not None:
             waiting.superseded()
@@ -283,15 +285,15 @@ class FetchSession:
 
 
 class FetchSessionCache:
-    """At most `slots` sessions. Who may evict whom is Kafka's rule.
+    """At most `slots` sessions, with Kafka's rules for eviction.
 
-    A session unused for `EVICTION_S` goes first. Otherwise a new session takes the place of one that is worth less:
-    a consumer's before a follower's, then a smaller before a larger one; consumers only take the place of sessions
-    older than `EVICTION_S`.
+    A session unused for `EVICTION_S` is evicted first. Otherwise a new session replaces a less valuable one: followers
+    are worth more than consumers, and larger sessions more than smaller ones. A consumer only replaces sessions older
+    than `EVICTION_S`.
     """
 
     def __init__(self, slots: int, rng: random.Random, pace: Callable[[Work[None]], object] = at_once) -> None:
-        """`pace` runs what may be long: a session can have as many positions as the cluster has partitions."""
+        """`pace` runs long work: a session can have as many positions as the cluster has partitions."""
         self._slots = slots
         self.pace = pace
         self._random = rng
@@ -305,11 +307,10 @@ class FetchSessionCache:
         return session_id in self._sessions
 
     def resume(self, call: FetchCall, version: int, now: float, tenant: str | None = None) -> FetchSession | None:
-        """The session that an incremental fetch continues; None for a full fetch, which ends the one it names.
+        """The session that an incremental fetch continues; None for a full fetch, which ends the session that it names.
 
-        A session of another tenant does not exist.
-
-        Raises ProtocolError: FETCH_SESSION_ID_NOT_FOUND, INVALID_FETCH_SESSION_EPOCH, FETCH_SESSION_TOPIC_ID_ERROR.
+        Sessions of other tenants are not found. Raises ProtocolError: FETCH_SESSION_ID_NOT_FOUND,
+        INVALID_FETCH_SESSION_EPOCH, FETCH_SESSION_TOPIC_ID_ERROR.
         """
         session = self._sessions.get(call.session_id)
         if session is not None and session.tenant != tenant:
@@ -329,7 +330,7 @@ class FetchSessionCache:
         return session
 
     def create(self, call: FetchCall, version: int, now: float, tenant: str | None = None) -> FetchSession | None:
-        """A session for a full fetch that asks for one; None when it does not, or all places are taken."""
+        """A new session if the full fetch asks for one and a slot is free, otherwise None."""
         if call.session_epoch != INITIAL_EPOCH or not call.parts:
             return None
         if len(self._sessions) >= self._slots and not self._evict(call, now):
@@ -340,11 +341,11 @@ class FetchSessionCache:
         return session
 
     def has(self, session: FetchSession) -> bool:
-        """Whether the session is in use, and not a later one of the same number."""
+        """Whether this session is in use, and not a later one with the same id."""
         return self._sessions.get(session.id) is session
 
     def give_up(self, session: FetchSession) -> None:
-        """End a session, again if it was ended while it was still taking over what a long request names."""
+        """End a session. Called again if it was ended while it was still applying a long request."""
         if self.has(session):
             del self._sessions[session.id]
         self.pace(session.close())
@@ -395,5 +396,5 @@ class FetchSessionCache:
 
 
 def next_epoch(epoch: int) -> int:
-    """Session epochs go round from the largest to 1."""
+    """The next session epoch; after the largest comes 1."""
     return 1 if epoch >= EPOCH_MAX else epoch + 1

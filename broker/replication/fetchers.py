@@ -1,4 +1,4 @@
-"""Which leader each following replica is fetched from: one `LeaderLink` per leader, made when it is first needed."""
+"""The leader that each following replica is fetched from: one `LeaderLink` per leader, created on first use."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from common.ports import Address
 
 
 class Fetchers:
-    """Implements `Following`. Links stay for the life of the broker: there are at most as many as brokers."""
+    """Implements `Following`. Links live as long as the broker: there are at most as many as brokers."""
 
     def __init__(self, services: LinkServices, hosted: HostedPartitions, listener: str) -> None:
-        """`listener` is the name of the listener that nodes use among themselves."""
+        """`listener`: name of the internal listener."""
         self._services = services
         self._hosted = hosted
         self._listener = listener
         self._links: dict[int, LeaderLink] = {}
         self._of: dict[Partition, LeaderLink] = {}
-        self._paused: dict[Partition, int] = {}  # by how many
+        self._paused: dict[Partition, int] = {}  # number of pauses in effect
         self._stopped = False
 
     def follow(self, partition: Partition) -> None:
@@ -66,23 +66,23 @@ class Fetchers:
             link.reconnect()
 
     def is_doubted(self, broker: int) -> bool:
-        """Whether that broker has just broken off as a leader of ours, see `LeaderLink.is_doubted`."""
+        """Whether that broker has just closed its connection as a leader, see `LeaderLink.is_doubted`."""
         link = self._links.get(broker)
         return link is not None and link.is_doubted
 
     @property
     def received_bytes(self) -> int:
-        """Of answers to fetches, from all leaders so far."""
+        """Bytes of fetch responses from all leaders so far."""
         return sum(link.received_bytes for link in self._links.values())
 
     @property
     def lagging_count(self) -> int:
-        """Following replicas without a leader to fetch from."""
+        """Number of following replicas that are not being fetched."""
         return len(self._hosted) - len(self._hosted.led) - len(self._of)
 
     @property
     def held_up_count(self) -> int:
-        """Following replicas whose leader refuses them or sends what cannot be appended."""
+        """Number of following replicas whose leader rejects them or sends what cannot be appended."""
         return sum(link.followed.held_up_count for link in self._links.values())
 
     async def stop(self) -> None:

@@ -1,11 +1,11 @@
-"""A follower's side of replication, without I/O: what to ask of one leader, and what to do with its answers.
+"""The follower's side of replication, without I/O: what to fetch from one leader, and how to react to its responses.
 
 One incremental fetch session covers all partitions that follow the same leader. A request names only what moved; its
-offsets acknowledge everything before. On divergence the follower cuts its log by leader epoch, never at its own high
-watermark, and asks again (KIP-595's form of KIP-101 and KIP-279).
+offsets acknowledge everything before. On divergence the follower truncates its log by leader epoch, never to its own
+high watermark, and fetches again (KIP-595's form of KIP-101 and KIP-279).
 
-A partition is *asked* for (its place is in the leader's session), *resting* after an error or for a throttle (and
-taken out of the session, else the leader would answer for it at once), or *unwritten* while its disk has not caught up.
+A partition is *asked* for (it is in the leader's session), *resting* after an error or for a throttle (and removed from
+the session, because otherwise the leader would answer for it at once), or *unwritten* until its disk has caught up.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from wire.hot_codec import ReplicaPart, ReplicatedRow
 Key = tuple[bytes, int]
 NEVER_SENT = -1
 BACKOFF_MIN_S = 0.02
-RETRIES_PER_S = 1_000  # of partitions that rest, where they are many ...
-REST_MAX_S = 5.0  # ... but each is asked for after this long
+RETRIES_PER_S = 1_000  # over all resting partitions; many of them rest longer ...
+REST_MAX_S = 5.0  # ... but at most this long
 
 
 class Action(Enum):
-    """What an answered row asks of the driver."""
+    """What the driver must do about a row of a response."""
 
-    IGNORE = "ignore"  # of another epoch or place than what was asked: it comes again
+    IGNORE = "ignore"  # of an older epoch or offset; it will be sent again
     APPEND = "append"
     TRUNCATE = "truncate"
     START_AGAIN = "start again"
@@ -44,7 +44,7 @@ class Action(Enum):
 
 
 class Verdict(msgspec.Struct, frozen=True, gc=False):
-    """`offset` is where to truncate or to start again. To append and to ignore are one object each."""
+    """`offset`: where to truncate or start again."""
 
     action: Action
     offset: int = -1
@@ -57,32 +57,32 @@ class Followed:
     """One partition in the link to its leader."""
 
     __slots__ = ("epoch", "failures", "in_sync", "partition", "rest_until", "sent_epoch", "sent_in", "sent_offset")
-    HELD_UP = 4  # failures in a row after which it does not pass by itself
+    HELD_UP = 4  # number of consecutive failures after which it is reported as held up
 
     def __init__(self, partition: Partition) -> None:
         self.partition = partition
         self.epoch = partition.leader_epoch
-        self.sent_in = NEVER_SENT  # which of the link's sessions knows the next two
-        self.sent_epoch = NEVER_SENT  # -1 while the leader does not know this place
+        self.sent_in = NEVER_SENT  # the link's session to which the next two fields belong
+        self.sent_epoch = NEVER_SENT  # -1 while the leader does not know this position
         self.sent_offset = NEVER_SENT
         self.rest_until = 0.0  # loop seconds
         self.failures = 0  # in a row
-        self.in_sync = False  # whether it had all that was committed when its leader last answered
+        self.in_sync = False  # whether it held everything committed at its leader's last response
 
     def send(self, session: int, offset: int) -> bool:
-        """The next fetch of `session` names this place; whether the session did not name the partition before."""
+        """The next fetch of `session` names this position. Returns whether the partition is new to the session."""
         is_new = self.sent_in != session or self.sent_epoch == NEVER_SENT
         self.sent_in, self.sent_epoch, self.sent_offset = session, self.epoch, offset
         return is_new
 
     def unsend(self, session: int) -> bool:
-        """The session names it no longer; whether it did."""
+        """Remove it from the session. Returns whether it was in it."""
         was_sent = self.sent_in == session and self.sent_epoch != NEVER_SENT
         self.sent_epoch = self.sent_offset = NEVER_SENT
         return was_sent
 
     def appended(self, high_watermark: int) -> None:
-        """What an answer brought was appended; the leader's high watermark was this."""
+        """A response's records were appended; `high_watermark` is the leader's."""
         self.in_sync = self.partition.log.ends.log_end >= high_watermark
 
     def failed(self) -> int:
@@ -97,14 +97,14 @@ class Followed:
 
 
 class FetchPlan(msgspec.Struct, frozen=True, gc=False):
-    """The body of the next fetch, by topic id."""
+    """The next fetch, by topic id."""
 
     topics: dict[bytes, list[ReplicaPart]]
     forgotten: dict[bytes, list[int]]
 
 
 class FollowedPartitions:
-    """All partitions that follow one leader, and their places in the fetch session with it."""
+    """All partitions that follow one leader, and their positions in the fetch session with it."""
 
     def __init__(self, partition_bytes_max: int, backoff_max_s: float, quota: ReplicationQuota) -> None:
         self._quota = quota
@@ -114,10 +114,10 @@ class FollowedPartitions:
         self._moved: dict[Key, None] = {}
         self._forget: dict[Key, None] = {}
         self._resting: dict[Key, None] = {}
-        self._wakes: DueHeap[Key] = DueHeap()  # also of what rests no longer
+        self._wakes: DueHeap[Key] = DueHeap()  # may contain partitions that are no longer resting
         self._failing: dict[Followed, None] = {}
-        self._session = 0  # sessions so far: a new one costs nothing for each partition
-        self._sent_count = 0  # partitions that the session names
+        self._session = 0  # number of the current session; a new one needs no work per partition
+        self._sent_count = 0  # number of partitions in the session
 
     def __len__(self) -> int:
         return len(self._followed)
@@ -128,13 +128,13 @@ class FollowedPartitions:
 
     @property
     def has_moved(self) -> bool:
-        """Whether a fetch sent now would tell the leader anything."""
+        """Whether a fetch sent now would have anything new for the leader."""
         return bool(self._moved or self._forget)
 
     def add(self, partition: Partition) -> None:
-        """Follow in the partition's present epoch."""
+        """Follow in the partition's current epoch."""
         key = (partition.topic_id, partition.index)
-        self._drop(key)  # the leader keeps its place until the next fetch names it again
+        self._drop(key)  # the leader keeps the position until the next fetch names it again
         self._followed[key] = Followed(partition)
         self._resting.pop(key, None)
         self._forget.pop(key, None)
@@ -156,7 +156,7 @@ class FollowedPartitions:
         return True
 
     def session_lost(self) -> None:
-        """A new session begins: everything must be named."""
+        """Begin a new session, in which everything must be named."""
         self._forget.clear()
         self._session += 1
         self._sent_count = 0
@@ -165,7 +165,7 @@ class FollowedPartitions:
             del self._moved[key]
 
     def wake_rested(self, now: float) -> None:
-        """Take up again what has rested long enough."""
+        """Fetch partitions again that have rested long enough."""
         while (entry := self._wakes.pop_due(now)) is not None:
             key = entry[2]
             if key in self._resting and self._followed[key].rest_until <= now:
@@ -174,7 +174,7 @@ class FollowedPartitions:
 
     def next_wake(self) -> float | None:
         """When the first resting partition is due."""
-        if not self._resting:  # nearly always; what the heap still holds is of partitions that are asked for again
+        if not self._resting:  # the usual case; the heap may still hold partitions that no longer rest
             return None
         wakes = self._wakes
         while (entry := wakes.first()) is not None:
@@ -185,18 +185,19 @@ class FollowedPartitions:
         return None
 
     def wake(self, followed: Followed, now: float) -> None:
-        """Let one that rests take part again from `now` on."""
+        """Let a resting partition be fetched again from `now` on."""
         followed.rest(now)
         self._wakes.add(now, (followed.partition.topic_id, followed.partition.index))
 
     def written(self, partition: Partition) -> None:
-        """Its disk has caught up, so that its place may be acknowledged."""
+        """The partition's disk has caught up, so its position may be acknowledged."""
         key = (partition.topic_id, partition.index)
         if key in self._followed and key not in self._resting:
             self._moved[key] = None
 
     def plan(self, session_is_new: bool, parts_max: int) -> FetchPlan:
-        """What the next fetch says; afterwards it counts as said. What is beyond `parts_max` has still moved."""
+        """The content of the next fetch, which then counts as sent. What exceeds `parts_max` waits for the one
+        after."""
         topics: dict[bytes, list[ReplicaPart]] = {}
         forgotten: dict[bytes, list[int]] = {}
         quota, session = self._quota, self._session
@@ -208,9 +209,9 @@ class FollowedPartitions:
                 self._take_out(key, followed, quota.next_look())
                 continue
             partition = followed.partition
-            log, ends = partition.log, partition.log.ends  # its plain fields: this is on the way of every record
+            log, ends = partition.log, partition.log.ends  # attributes: this runs for every record
             log_end = ends.log_end
-            if ends.written < log_end:  # acknowledged once it is written: see `written`
+            if ends.written < log_end:  # acknowledged when it is written: see `written`
                 if self._unsend(followed):
                     self._forget[key] = None
                 continue
@@ -237,18 +238,18 @@ class FollowedPartitions:
         return FetchPlan(topics, forgotten)
 
     def _unsend(self, followed: Followed) -> bool:
-        """The session names it no longer; whether it did."""
+        """Remove it from the session. Returns whether it was in it."""
         was_sent = followed.unsend(self._session)
         self._sent_count -= was_sent
         return was_sent
 
     @property
     def asks_for_nothing(self) -> bool:
-        """Whether the session names no partition any more."""
+        """Whether the session has no partitions."""
         return not self._sent_count
 
     def judge(self, row: ReplicatedRow) -> tuple[Followed | None, Verdict]:
-        """What to do about one row of an answer."""
+        """The reaction to one row of a response."""
         followed = self._followed.get((row.topic, row.partition))
         if followed is None:
             return None, IGNORE
@@ -269,7 +270,7 @@ class FollowedPartitions:
             return followed, Verdict(Action.TRUNCATE, truncation_offset(EpochEnd(*row.diverging), own, log_end))
         if row.error == ErrorCode.OFFSET_OUT_OF_RANGE:
             begin, end = row.log_start_offset, log_end
-            is_empty = ends.log_start == end  # an empty log may lie above its leader's, and knows no epoch then
+            is_empty = ends.log_start == end  # an empty log may be above its leader's, and has no epoch then
             if begin > end or (is_empty and 0 <= begin < end):
                 return followed, Verdict(Action.START_AGAIN, begin)
         if row.error == ErrorCode.OFFSET_MOVED_TO_TIERED_STORAGE:
@@ -277,8 +278,8 @@ class FollowedPartitions:
         return followed, Verdict(Action.REST)
 
     def progressed(self, followed: Followed, *, moved: bool, size: int = 0) -> None:
-        """A row was dealt with, of which `size` bytes were appended; `moved`: the log's end changed, so the next fetch
-        has to say so."""
+        """A row was handled, and `size` bytes were appended. `moved`: the log end changed, so the next fetch must name
+        the partition."""
         quota = self._quota
         if size and quota.topics and quota.covers(followed.partition):
             quota.record(size)
@@ -289,8 +290,8 @@ class FollowedPartitions:
             self._moved[followed.partition.topic_id, followed.partition.index] = None
 
     def rest(self, followed: Followed, now: float) -> None:
-        """Leave the partition alone for a while, twice as long each time, and longer where many rest: their leader has
-        yet to take its roles, and refusals would keep it from that."""
+        """Leave the partition alone for a while: twice as long after each failure, and longer if many partitions rest.
+        Their leader may still be taking its roles, and rejecting fetches would delay that."""
         key = (followed.partition.topic_id, followed.partition.index)
         pause_s = max(self._backoff.pause_s(followed.failed()), min(len(self._resting) / RETRIES_PER_S, REST_MAX_S))
         self._failing[followed] = None
@@ -306,7 +307,7 @@ class FollowedPartitions:
 
     @property
     def held_up_count(self) -> int:
-        """Partitions whose fetches have failed again and again."""
+        """Number of partitions whose fetches have failed repeatedly."""
         return sum(followed.failures >= Followed.HELD_UP for followed in self._failing)
 
     def partitions(self) -> Iterable[Partition]:
@@ -314,10 +315,10 @@ class FollowedPartitions:
 
 
 def truncation_offset(leaders: EpochEnd, own: EpochEnd, own_end: int) -> int:
-    """Where a follower cuts its log when its leader says that `leaders` is the end of the last epoch in common.
+    """The offset to which a follower truncates its log. `leaders`: the last common epoch and its end at the leader.
 
-    `own` is the largest epoch that the follower itself knows up to that one, and where it ends here. When the
-    follower lacks the leader's epoch it cuts to the end of its own, older one, and may have to ask again.
+    `own`: the largest epoch up to that one in the follower's log, and its end there. If the follower lacks the leader's
+    epoch, it truncates to the end of its own older epoch, and may have to fetch again.
     """
     if own.epoch < 0:
         return max(min(leaders.end_offset, own_end), 0)

@@ -1,7 +1,7 @@
-"""ISR proposals on their way to the controller: batched, one request in flight, sent again until there is an answer.
+"""Sends ISR proposals to the controller: batched, one request in flight, repeated until it is answered.
 
-The controller compares and sets on the partition epoch, so a repeated proposal does no harm. A proposal whose fate is
-not known stays pending at its partition, which goes on waiting for the larger ISR meanwhile.
+The controller compares and sets on the partition epoch, so a repeated proposal is harmless. A proposal whose outcome is
+unknown stays pending at its partition, which meanwhile waits for the larger ISR.
 
 Source: KIP-497 (AlterPartition), KIP-903 (broker epochs in the ISR).
 """
@@ -28,7 +28,7 @@ VERSION = 3
 PARTITIONS_PER_REQUEST_MAX = 200  # 5 ms of the loop
 CALL_TIMEOUT_S = 5.0
 BACKOFF = Backoff(0.05, 1.0)
-# The controller will never accept the proposal as it is; metadata with the reason is on its way.
+# The controller will never accept the proposal; metadata with the reason is on its way.
 _AWAIT_METADATA = (
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
     ErrorCode.UNKNOWN_TOPIC_ID,
@@ -66,7 +66,7 @@ class IsrChanges:
 
     @property
     def partitions(self) -> set[Partition]:
-        """Those whose proposals are not answered yet."""
+        """Partitions whose proposals are not answered yet."""
         return {*self._pending, *self._in_flight}
 
     def start(self) -> None:
@@ -77,7 +77,7 @@ class IsrChanges:
         await end_task(task)
 
     def propose(self, partition: Partition, proposal: IsrProposal) -> None:
-        """A later proposal of the same partition replaces one that was not answered."""
+        """A later proposal of a partition replaces an unanswered one."""
         self._pending[partition] = proposal
         self._work.set()
 
@@ -106,7 +106,7 @@ class IsrChanges:
                 self._work.set()
 
     def _take(self) -> dict[Partition, IsrProposal]:
-        """Proposals that still stand; those that metadata has overtaken are dropped."""
+        """The proposals that are still valid; those that newer metadata made obsolete are dropped."""
         batch: dict[Partition, IsrProposal] = {}
         while self._pending and len(batch) < PARTITIONS_PER_REQUEST_MAX:
             partition = next(iter(self._pending))
@@ -142,7 +142,7 @@ class IsrChanges:
         )
 
     def _epoch_of(self, partition: Partition, node: int) -> int:
-        """The life of a member that is meant: for a follower the one that fetches, as far as it was heard."""
+        """The member's broker epoch: for a follower the one of its fetches, if known."""
         if node == self._node_id:
             return self._broker_epoch()
         follower = partition.replica_set.followers.get(node) if partition.replica_set is not None else None
@@ -154,7 +154,7 @@ class IsrChanges:
     def _settle(
         self, batch: dict[Partition, IsrProposal], response: AlterPartitionResponse
     ) -> dict[Partition, IsrProposal]:
-        """Hand the answers to the partitions; what has to be sent again."""
+        """Pass the answers to the partitions. Returns the proposals to send again."""
         if response.error_code != ErrorCode.NONE:
             logger.warning("ISR changes are refused", extra={"error": response.error_code})
             return batch

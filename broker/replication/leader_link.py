@@ -1,8 +1,9 @@
 """The fetching side of replication: one connection and one fetch session per leader.
 
-A fetch is always outstanding. The next one leaves in the turn of the event loop in which the last answer was appended,
-for it is the acknowledgement. When partitions join while a fetch waits, another fetch nudges it (at most two are on
-their way). One task per leader connects, reconnects and watches for silence; answers are handled where they lie.
+A fetch is always outstanding. The next one is sent in the turn of the event loop in which the last response was
+appended, because it is the acknowledgement. When partitions join while a fetch waits, another fetch is sent (at most
+two are in flight). One task per leader connects, reconnects and watches for silence. Responses are parsed in the
+receive buffer.
 """
 
 from __future__ import annotations
@@ -37,8 +38,8 @@ IN_FLIGHT_MAX = 2
 CONNECT_TIMEOUT_S = 3.0
 RECONNECT_MIN_S = 0.02
 DOUBT_S = 1.0
-FAILURE_LOG_S = 1.0  # between two lines about partitions that the leader refuses
-PARTS_MAX = 250  # partitions named in one fetch: the others follow in the next, for a fetch costs both brokers' loops
+FAILURE_LOG_S = 1.0  # between two log lines about partitions that the leader rejects
+PARTS_MAX = 250  # partitions per fetch; the rest follow in the next, because a fetch costs time on both brokers' loops
 ALL_PARTS = 2**31 - 1
 SESSION_EPOCH_MAX = 2**31 - 1
 _SESSION_ERRORS = (
@@ -49,7 +50,7 @@ _SESSION_ERRORS = (
 
 
 class LinkServices(Struct, frozen=True):
-    """What every link of a broker shares. `broker_epoch` tells this broker's present registration."""
+    """Shared by all links of a broker. `broker_epoch` returns the epoch of this broker's current registration."""
 
     ports: Ports
     tick: Tick
@@ -65,7 +66,7 @@ class LinkServices(Struct, frozen=True):
 
 
 class LeaderLink:
-    """All replicas of this broker that follow `leader`. `address_of` answers None while the leader is not known."""
+    """All replicas of this broker that follow `leader`. `address_of` returns None while the leader is unknown."""
 
     def __init__(
         self,
@@ -90,10 +91,10 @@ class LeaderLink:
         self._parts_max = PARTS_MAX
         self._in_flight = 0
         self._answered_at = 0.0
-        self._served = False  # whether this connection has ever answered
+        self._served = False  # whether this connection has ever received a response
         self._doubted_until = 0.0
         self._failure_logged_at = float("-inf")
-        self._unlogged = 0  # failures since then
+        self._unlogged = 0  # failures since the last line
         self._lost = asyncio.Event()
         self._work = asyncio.Event()
         self._rest_timer: asyncio.TimerHandle | None = None
@@ -116,14 +117,15 @@ class LeaderLink:
         self._nudge()
 
     def reconnect(self) -> None:
-        """The leader's address may have changed: do not wait for the next attempt."""
+        """The leader's address may have changed: reconnect without waiting."""
         self._work.set()
 
     @property
     def is_doubted(self) -> bool:
-        """Whether the leader has broken off moments ago and has not been heard since.
+        """Whether the leader closed its connection moments ago and has not been heard since.
 
-        Not for long: the controller soon knows whether it is gone, and perhaps only this broker cannot reach it.
+        True only for a short time: the controller soon knows whether the leader is gone; perhaps only this broker
+        cannot reach it.
         """
         return self._loop.time() < self._doubted_until
 
@@ -153,7 +155,7 @@ class LeaderLink:
             self._disconnect()
 
     async def _pause(self, pause_s: float) -> None:
-        """Before the next attempt, unless there is news of the leader."""
+        """Wait before the next attempt, unless there is news of the leader."""
         self._work.clear()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(pause_s):
@@ -201,7 +203,7 @@ class LeaderLink:
             connection.close()
 
     async def _watch_silence(self) -> None:
-        """Until the connection is lost, or a fetch has stayed without an answer for too long."""
+        """Return when the connection is lost, or when a fetch has gone unanswered for too long."""
         patience_s = (self._config.replica_fetch_wait_max_ms + self._config.request_timeout_ms) / 1000
         self._answered_at = self._loop.time()
         while not self._lost.is_set():
@@ -223,7 +225,7 @@ class LeaderLink:
         self.followed.session_lost()
 
     def _nudge(self) -> None:
-        """At the end of this turn, send what moved even while a fetch waits at the leader."""
+        """At the end of this turn, send what moved, even while a fetch waits at the leader."""
         if self._connection is not None:
             self._services.tick.wake(self._fetch_moved)
 
@@ -238,10 +240,10 @@ class LeaderLink:
             return
         new = self._session_epoch == 0
         plan = self.followed.plan(new, self._parts_max)
-        self._arm_rest()  # for those that a throttle holds back
+        self._arm_rest()  # for partitions that a throttle holds back
         if not plan.topics and (new or (self._in_flight == 0 and self.followed.asks_for_nothing)):
-            # Everything rests: there is nothing to make a session of, or to keep one for. The leader lets go of the
-            # old one when this connection begins another.
+            # Everything rests, so a session would be empty. The leader drops the old one when this connection begins
+            # another.
             self._session_id = self._session_epoch = self._in_flight = 0
             return
         config = self._config
@@ -253,7 +255,8 @@ class LeaderLink:
             self._services.broker_epoch(),
             self._session_id,
             self._session_epoch,
-            0 if new and more else config.replica_fetch_wait_max_ms,  # a session whose id is not known takes no more
+            # while a new session's id is unknown, no second fetch can be sent
+            0 if new and more else config.replica_fetch_wait_max_ms,
             config.replica_fetch_min_bytes,
             config.replica_fetch_response_max_bytes,
             plan.topics,
@@ -280,7 +283,7 @@ class LeaderLink:
         self._doubted_until = 0.0
         if self._session_epoch > 0 and self._session_id == 0:
             self._session_id = answer.session_id
-            if answer.session_id == 0:  # the leader has no place for a session: ask again each time, for all
+            if answer.session_id == 0:  # the leader has no room for a session: name all partitions in each fetch
                 self._session_epoch = 0
                 self._parts_max = ALL_PARTS
         for row in answer.rows:
@@ -290,17 +293,17 @@ class LeaderLink:
         if self._in_flight == 0:
             self._fetch()
         elif self.followed.has_moved:
-            self._nudge()  # what was appended is not acknowledged by the fetch that waits already
+            self._nudge()  # the fetch that already waits does not acknowledge what was appended now
         self._arm_rest()
 
     def _refused(self, error: int) -> None:
-        """The leader has lost the session. Raises MalformedFrame where it is another error of the whole fetch."""
+        """The leader has lost the session. Raises MalformedFrame for any other error of the whole fetch."""
         if error not in _SESSION_ERRORS:
-            raise MalformedFrame(f"a fetch was refused with error {error}")
+            raise MalformedFrame(f"a fetch was rejected with error {error}")
         if self._in_flight == 0:
             self._new_session()
             self._fetch()
-        else:  # the answers still to come belong to the lost session as well
+        else:  # responses in flight belong to the lost session too
             self._session_id = 0
 
     def _row(self, row: ReplicatedRow, view: memoryview) -> None:
@@ -320,17 +323,17 @@ class LeaderLink:
             missing.wait.call(followed, lambda: self._may_go_on(followed))
         except ProtocolError as error:
             if error.code is ErrorCode.CORRUPT_MESSAGE:
-                self._log_failure(logging.ERROR, "a leader sent a damaged batch", followed, error.message)
-            else:  # also an answer to the fetch before, while two are on their way
-                self._log_failure(logging.WARNING, "what a leader sent is not appended", followed, str(error))
+                self._log_failure(logging.ERROR, "the leader sent a damaged batch", followed, error.message)
+            else:  # or a response to the earlier of two fetches in flight
+                self._log_failure(logging.WARNING, "fetched records cannot be appended", followed, str(error))
             self.followed.rest(followed, self._loop.time())
         except StorageFailure as error:
-            self._log_failure(logging.WARNING, "what a leader sent is not appended", followed, str(error))
+            self._log_failure(logging.WARNING, "fetched records cannot be appended", followed, str(error))
             self.followed.rest(followed, self._loop.time())
 
     def _log_failure(self, level: int, event: str, followed: Followed, cause: str) -> None:
-        """One line, ever more seldom, as it may never end: damage at once, all else once it stays, and
-        one line for all partitions that meet it at a time."""
+        """Log a failure at growing intervals: damage at once, other failures once they persist, and one line for all
+        partitions that fail at the same time."""
         failures = followed.failures
         if failures & (failures - 1) or (level < logging.ERROR and failures < followed.HELD_UP):
             return
@@ -354,17 +357,17 @@ class LeaderLink:
             self._unlogged += 1
 
     def _append(self, followed: Followed, row: ReplicatedRow, view: memoryview) -> None:
-        """Take over the leader's batches, and what it says of itself. This is on the way of every record."""
+        """Append the leader's batches and apply what it reports of itself. This runs for every record."""
         partition = followed.partition
         ends = partition.log.ends
         log_start, log_end = ends.log_start, ends.log_end
         if row.end > row.start and not partition.append_fetched(view, row.start, row.end):
-            raise ProtocolError(ErrorCode.CORRUPT_MESSAGE, "no batch is whole")
+            raise ProtocolError(ErrorCode.CORRUPT_MESSAGE, "the response contains no whole batch")
         partition.leader_said(
             row.high_watermark, row.log_start_offset, row.tier_end, row.erased_end, row.tier_generation
         )
         if partition.tier_generation and partition.lacks_untiered and not _is_member(partition):
-            event, end = "the tier was emptied of what our disk lacks", partition.log.log_end_offset
+            event, end = "this disk lacks records that the emptied tier lacks too", partition.log.log_end_offset
             self._log_cut(logging.WARNING, event, partition, end, offset=row.log_start_offset)
             partition.start_again_at(row.log_start_offset, event)
             self.followed.progressed(followed, moved=True)
@@ -376,39 +379,40 @@ class LeaderLink:
         self.followed.progressed(followed, moved=moved, size=row.end - row.start)
 
     def _handle(self, followed: Followed, verdict: Verdict, row: ReplicatedRow) -> None:
-        """Do about a row without batches what `judge` found."""
+        """React to a row without batches, as `judge` decided."""
         partition = followed.partition
         if verdict.action is Action.REST:
-            # at first it may only not have heard of its leadership yet
-            self._log_failure(logging.WARNING, "a leader refuses fetches", followed, error_name(row.error))
+            # the leader may not have taken its role yet
+            self._log_failure(logging.WARNING, "the leader rejects fetches", followed, error_name(row.error))
             self.followed.rest(followed, self._loop.time())
             return
         if verdict.action is Action.START_FROM_TIER:
-            self.followed.rest(followed, self._loop.time())  # until it has begun there, or to ask again
+            # until the tier has started the log there, or to fetch again
+            self.followed.rest(followed, self._loop.time())
             self._services.start_from_tier(partition)
             return
         if verdict.action is Action.TRUNCATE:
             self._truncate(partition, verdict.offset)
             self.followed.progressed(followed, moved=True)
             return
-        event, end = "the leader's log begins above our end", partition.log.log_end_offset
+        event, end = "the leader's log begins above this log's end", partition.log.log_end_offset
         self._log_cut(logging.WARNING, event, partition, end, offset=verdict.offset)
         partition.start_again_at(verdict.offset)
         self.followed.progressed(followed, moved=True)
 
     def _truncate(self, partition: Partition, offset: int) -> None:
-        """Give up what the leader does not have, and say so; raises as `Partition.truncate`, and then says nothing, for
-        the leader says the same again.
+        """Truncate what the leader does not have, and log it. Raises as `Partition.truncate`; then nothing is logged,
+        because the leader will report the divergence again.
 
-        That is how any leader ends that led without writing, or wrote what was not committed: each restart has some.
-        Only what this replica knew to be committed ought never to go.
+        Truncation is normal after each restart: a former leader may have an epoch without records, or uncommitted
+        records. Only records below the known high watermark should never be truncated.
         """
         end, high_watermark = partition.log.log_end_offset, partition.high_watermark
         partition.truncate(offset)
         lost = partition.log.log_end_offset < high_watermark
         self._log_cut(
             logging.WARNING if lost else logging.INFO,
-            "the leader's log parts from ours",
+            "the log is truncated to the leader's",
             partition,
             end,
             offset=partition.log.log_end_offset,
@@ -416,7 +420,7 @@ class LeaderLink:
         )
 
     def _log_cut(self, level: int, event: str, partition: Partition, end: int, **more: int) -> None:
-        """Why the log is cut, which ended at `end`; the cut itself is audited by the log."""
+        """Log why the log is truncated; `end` is its end before. The log itself records the truncation in the audit."""
         logger.log(
             level,
             event,
@@ -437,7 +441,7 @@ class LeaderLink:
             self._rest_timer = self._loop.call_at(due, self._rested)
 
     def _may_go_on(self, followed: Followed) -> None:
-        """What was put off may be done now: ask the leader again, whose answer says the same."""
+        """A delayed action may be possible now: fetch again; the leader's answer will be the same."""
         self.followed.wake(followed, self._loop.time())
         if not self._task.done():
             self._rested_now()
@@ -456,6 +460,6 @@ class LeaderLink:
 
 
 def _is_member(partition: Partition) -> bool:
-    """Whether a replica is in the ISR or the ELR, to its own knowledge."""
+    """Whether the replica is in the ISR or the ELR, as far as it knows."""
     image = partition.image
     return image is None or partition.node_id in image.isr or partition.node_id in image.elr

@@ -1,4 +1,4 @@
-"""Which replica a consumer should read from (KIP-392): one in its own rack, if one there has what it asks for.
+"""The replica from which a consumer should read (KIP-392): one in its own rack that holds the offset.
 
 Source: Apache Kafka 4.1, RackAwareReplicaSelector and ReplicaManager.findPreferredReadReplica.
 """
@@ -14,7 +14,7 @@ ASKS_AGAIN_S = 1.0
 
 
 class ReadableReplica(NamedTuple):
-    """A replica as its leader knows it. `caught_up_s` is how long ago it last had everything."""
+    """A replica as its leader knows it. `caught_up_s`: seconds since it last held the whole log."""
 
     node: int
     rack: str | None
@@ -26,9 +26,9 @@ class ReadableReplica(NamedTuple):
 def preferred_replica(
     rack: str, leader: int, leader_rack: str | None, followers: Iterable[ReadableReplica], offset: int
 ) -> int | None:
-    """The follower that a client in `rack` should read `offset` from; None for the leader.
+    """The follower from which a client in `rack` should read `offset`; None for the leader.
 
-    The one with the highest end is taken, then the one that caught up last, then the one with the lowest id.
+    The highest end wins, then the most recently caught up, then the lowest id.
     """
     if not rack or rack == leader_rack:
         return None
@@ -50,17 +50,17 @@ class _Redirected(NamedTuple):
 
 
 class Redirections:
-    """Keeps readers from going to and fro between a leader and a follower that cannot serve them.
+    """Prevents a consumer from bouncing between a leader and a follower that cannot serve it.
 
-    A follower may keep less on its disk than its leader does, which the leader does not know. A reader that it sent
-    away and that is back at the same offset is served by the leader itself for a while. Times are loop seconds.
+    A follower may have a shorter local log than the leader knows. A consumer that was redirected and returns at the
+    same offset is served by the leader itself for a while. Times are loop seconds.
     """
 
     def __init__(self) -> None:
         self._redirected: dict[Hashable, _Redirected] = {}  # oldest first
 
     def may_redirect(self, place: Hashable, offset: int, now: float) -> bool:
-        """Whether the reader at `place` (a client in a partition) may be sent away; it is noted that it was."""
+        """Whether the reader at `place` (a client in a partition) may be redirected; the redirection is recorded."""
         before = self._redirected.pop(place, None)
         if before is not None and now < before.stays_until:
             self._redirected[place] = before
@@ -78,19 +78,19 @@ class _Doubt(NamedTuple):
 
 
 class Doubts:
-    """Tells readers that a leader sent to this follower from those that take this follower for the leader.
+    """Distinguishes consumers that a leader redirected to this follower from those that take it for the leader.
 
-    Both may ask without an epoch for what a follower does not have. That their offset is out of range sends the former
-    back to the leader, but has the latter go on where their auto.offset.reset says, past records or back to the first.
-    So both get NOT_LEADER_OR_FOLLOWER: a reader that took this broker for the leader looks the leader up, and a reader
-    that was sent here asks again. Times are loop seconds.
+    Both may fetch, without an epoch, an offset that the follower does not have. OFFSET_OUT_OF_RANGE would send the
+    former back to the leader, but make the latter reset to `auto.offset.reset`, which skips or repeats records. So both
+    first get NOT_LEADER_OR_FOLLOWER: a consumer that took this broker for the leader looks up the leader, and one that
+    was redirected fetches again. Times are loop seconds.
     """
 
     def __init__(self) -> None:
         self._doubts: dict[Hashable, _Doubt] = {}  # oldest first
 
     def was_sent(self, place: Hashable, offset: int, now: float) -> bool:
-        """Whether the reader at `place` has asked for `offset` for so long that it knows its leader by now."""
+        """Whether the reader at `place` has asked for `offset` for so long that it must know the leader by now."""
         before = self._doubts.get(place)
         if before is not None and before.offset == offset and now - before.since < STAY_S:
             return now - before.since >= ASKS_AGAIN_S

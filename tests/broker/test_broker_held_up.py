@@ -65,7 +65,7 @@ async def test_a_rotten_segment_of_the_leader_is_told_and_asked_for_seldom(
 
     async with Lab(tmp_path) as lab:
         await rotten(lab, tmp_path, spoil)
-        events = ("a leader sent a damaged batch", "a leader refuses fetches", "what a leader sent is not appended")
+        events = ("the leader sent a damaged batch", "the leader rejects fetches", "fetched records cannot be appended")
         await eventually(lambda: told(caplog, *events), "somebody says what is wrong")
         await eventually(lambda: lab[2].plane.fetchers.held_up_count == 1)
         before = len(told(caplog, *events))
@@ -92,7 +92,7 @@ async def test_a_batch_that_claims_to_be_longer_than_an_answer_does_not_make_its
             file.seek(2 * len(batch(value)) + 8)
             file.write((700_000).to_bytes(4, "big"))
         lab.controller.change(PartitionChangeRecord(TOPIC_ID, 0, replicas=(0, 1, 2), adding=(2,)))
-        await eventually(lambda: told(caplog, "a leader sent a damaged batch"))
+        await eventually(lambda: told(caplog, "the leader sent a damaged batch"))
         assert await asked_in_a_second(lab) < REQUESTS_MAX
         assert lab[2].partition.log.log_end_offset == 2
 

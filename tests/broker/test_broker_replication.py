@@ -154,7 +154,9 @@ async def test_a_leader_that_wrote_nothing_follows_again(tmp_path: Path) -> None
 
 def _parted(caplog: pytest.LogCaptureFixture) -> list[tuple[object, ...]]:
     """(level, high watermark, end before, end afterwards) of each log that was cut for its leader's sake."""
-    lines = [record.__dict__ for record in caplog.records if record.getMessage() == "the leader's log parts from ours"]
+    lines = [
+        record.__dict__ for record in caplog.records if record.getMessage() == "the log is truncated to the leader's"
+    ]
     return [tuple(line[name] for name in ("levelno", "high_watermark", "log_end_offset", "offset")) for line in lines]
 
 
