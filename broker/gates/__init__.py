@@ -1,1 +1,1 @@
-"""One gate before each API's handler: it takes out what the sender may not have, and answers that itself."""
+"""One gate before each API's handler: it removes what the client has no right to, and answers that itself."""

@@ -1,4 +1,5 @@
-"""Gates of APIs about the cluster: settings, log directories, ACLs, users, elections, reassignments, and our own."""
+"""Gates of APIs about the cluster: settings, log directories, ACLs, users, elections, reassignments, Tidelog's own
+APIs."""
 
 from __future__ import annotations
 
@@ -58,7 +59,7 @@ def describe_cluster(context: RequestContext, access: Access, request: DescribeC
 
 
 class _Resource(Protocol):
-    """What settings belong to."""
+    """A resource that has settings."""
 
     resource_type: int
     resource_name: str
@@ -78,7 +79,7 @@ def _config_refusal(access: Access, operation: int, resource: _Resource) -> Erro
 def _split_resources(
     access: Access, operation: int, resources: Sequence[_OfResource]
 ) -> tuple[list[_OfResource], list[tuple[_OfResource, ErrorCode]]]:
-    """Those to go on with, and (resource, code) of the others."""
+    """The allowed resources, and (resource, error code) of the others."""
     codes = [(resource, _config_refusal(access, operation, resource)) for resource in resources]
     return [one for one, code in codes if code is None], [(one, code) for one, code in codes if code is not None]
 
@@ -120,7 +121,7 @@ def alter_configs(
     return then(handler(context, request), lambda answer: extended(answer, "responses", rows))
 
 
-# refusals with a shape of their own ------------------------------------------------------------------------
+# responses without the right, where their shape is special ------------------------------------------------
 
 
 def not_elected(context: RequestContext, request: ElectLeadersRequest) -> ElectLeadersResponse:
@@ -153,7 +154,7 @@ def not_reassigned(
 def users_not_described(
     context: RequestContext, request: DescribeUserScramCredentialsRequest
 ) -> DescribeUserScramCredentialsResponse:
-    """A row for each user that was asked for, without a name."""
+    """A row without a name for each requested user."""
     row = DescribeUserScramCredentialsResponse.DescribeUserScramCredentialsResult
     return DescribeUserScramCredentialsResponse(
         error_code=NO_CLUSTER,

@@ -1,4 +1,5 @@
-"""What gates are made of: a request goes on without what its sender may not have, which is answered beside it."""
+"""Building blocks of gates: the request continues without what the client has no right to, and the gate answers the
+rest."""
 
 from __future__ import annotations
 
@@ -66,7 +67,7 @@ class _OfGroup(Protocol):
 def split(
     items: Iterable[T], access: Access, operation: int, resource_type: int, name: Callable[[T], str]
 ) -> tuple[list[T], list[T]]:
-    """Those that `operation` is allowed for, and the others."""
+    """The items for which `operation` is allowed, and the others."""
     allowed: list[T] = []
     refused: list[T] = []
     for item in items:
@@ -75,7 +76,7 @@ def split(
 
 
 def then(outcome: Any, complete: Callable[[Any], Any]) -> Any:
-    """`complete` of a handler's answer, which may come at once, later or by work."""
+    """Apply `complete` to a handler's response, which may come at once, later or as work."""
     if isinstance(outcome, GeneratorType):
         return _worked(outcome, complete)
     return _later(outcome, complete) if inspect.isawaitable(outcome) else complete(outcome)
@@ -91,7 +92,7 @@ async def _later(outcome: Awaitable[Any], complete: Callable[[Any], Any]) -> Any
 
 
 def then_work(context: RequestContext, outcome: Any, complete: Callable[[Any], Work[Any]]) -> Any:
-    """`then` of a completion that is work itself, because the answer may be long whatever was asked."""
+    """As `then`, for a completion that is work itself, because the response may be long whatever the request."""
     if isinstance(outcome, GeneratorType):
         return _both_worked(outcome, complete)
     return _worked_later(context, outcome, complete) if inspect.isawaitable(outcome) else complete(outcome)
@@ -109,7 +110,7 @@ async def _worked_later(context: RequestContext, outcome: Awaitable[Any], comple
 def allowed_work(
     items: Iterable[T], access: Access, operation: int, resource_type: int, name: Callable[[T], str]
 ) -> Work[list[T]]:
-    """Those of many that `operation` is allowed for."""
+    """The items for which `operation` is allowed, as work, for long lists."""
     allowed: list[T] = []
     for item in items:
         if access.may(operation, resource_type, name(item)):
@@ -119,12 +120,12 @@ def allowed_work(
 
 
 def refused(request: Message, code: ErrorCode) -> Any:
-    """An answer with `code` for the whole request."""
+    """A response with `code` for the whole request."""
     return failed(request, ProtocolError(code, MESSAGES[code]))
 
 
 def by_topic(operation: int, refusal: Callable[[Any], Any], *, name: str = "name", answers: str = "topics") -> Gate:
-    """Of an API that lists topics by name and answers for each: `refusal` makes the answer for one."""
+    """Gate of an API that lists topics by name and answers for each: `refusal` makes the response row for one topic."""
 
     def gate(context: RequestContext, access: Access, request: _OfTopics, handler: Handler) -> Any:
         allowed, others = split(request.topics, access, operation, TOPIC, lambda topic: getattr(topic, name))
@@ -139,7 +140,7 @@ def by_topic(operation: int, refusal: Callable[[Any], Any], *, name: str = "name
 
 
 class ClusterRight(Struct, frozen=True):
-    """Of an API that needs a right over the cluster and is refused as a whole."""
+    """Gate of an API that needs a right on the cluster; without it the whole request fails."""
 
     operation: int
     refusal: Callable[[RequestContext, Any], Any] = lambda context, request: refused(request, NO_CLUSTER)
@@ -154,7 +155,7 @@ def by_group(
     operation: int,
     refusal: Callable[[RequestContext, Any], Any] = lambda context, request: refused(request, NO_GROUP),
 ) -> Gate:
-    """Of an API that names one group in `group_id`."""
+    """Gate of an API that names one group in `group_id`."""
 
     def gate(context: RequestContext, access: Access, request: _OfGroup, handler: Handler) -> Any:
         if access.may(operation, GROUP, request.group_id):
@@ -165,11 +166,11 @@ def by_group(
 
 
 def extended(answer: T, field: str, more: list[Any]) -> T:
-    """An answer with more rows in its list `field`."""
+    """The response with more rows in its list `field`."""
     getattr(answer, field).extend(more)
     return answer
 
 
 def free(context: RequestContext, access: Access, request: Message, handler: Handler) -> Any:
-    """Everybody may ask."""
+    """Gate of an API that needs no right."""
     return handler(context, request)

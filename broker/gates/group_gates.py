@@ -1,4 +1,4 @@
-"""Gates of APIs about groups and their offsets. A group that may not be described is as if it were not listed."""
+"""Gates of APIs about groups and their offsets. A group that the client may not describe is treated as not listed."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Gates of APIs about what topics hold: ListOffsets, DeleteRecords, InitProducerId, OffsetForLeaderEpoch, producers.
+"""Gates of ListOffsets, DeleteRecords, InitProducerId, OffsetForLeaderEpoch and DescribeProducers.
 
-Produce and Fetch have theirs in their handlers: one look-up for each topic of a request.
+Produce and Fetch check rights in their handlers, with one look-up per topic of a request.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ _Producers = DescribeProducersResponse.TopicResponse
 def offset_for_leader_epoch(
     context: RequestContext, access: Access, request: OffsetForLeaderEpochRequest, handler: Handler
 ) -> Any:
-    """Replicas ask it too, and have a right of their own."""
+    """Replicas send this request too, and need CLUSTER_ACTION instead."""
     if access.may_cluster(CLUSTER_ACTION):
         return handler(context, request)
     return _epochs_of_described(context, access, request, handler)
 
 
 def init_producer_id(context: RequestContext, access: Access, request: InitProducerIdRequest, handler: Handler) -> Any:
-    """Who may write to any topic may have a producer id (KIP-679)."""
+    """A client that may write to any topic may have a producer id (KIP-679)."""
     code = None
     if request.transactional_id is not None:
         if not access.may(WRITE, TRANSACTIONAL_ID, request.transactional_id):

@@ -1,6 +1,6 @@
 """Gates of APIs about topics: Metadata, CreateTopics, DeleteTopics, CreatePartitions, DescribeTopicPartitions.
 
-Kafka's rules of hiding: without the right to describe a topic the answer is the same whether or not it exists, and
+As in Kafka, the response for a topic that the client may not describe is the same whether or not the topic exists, and
 lists of all topics omit it.
 """
 
@@ -86,7 +86,7 @@ def create_topics(context: RequestContext, access: Access, request: CreateTopics
 
 
 class TopicDeletion:
-    """The gate of DeleteTopics, which may name a topic by its id alone: `image` says what it is called."""
+    """The gate of DeleteTopics, which may identify a topic only by its id: `image` gives its name."""
 
     def __init__(self, image: Callable[[], MetadataImage]) -> None:
         self._image = image
@@ -119,8 +119,8 @@ class TopicDeletion:
         topic_id: UUID | None,
         answers: list[DeleteTopicsResponse.DeletableTopicResult],
     ) -> bool:
-        """Whether to go on with a topic; if not, its answer is in `answers`. Without the right to describe, an answer
-        by id has no name, and one by name does not show that the topic is absent."""
+        """Whether the topic may be deleted; if not, its response row is added to `answers`. Without the right to
+        describe it, a row for an id has no name, and a row for a name does not show whether the topic exists."""
         topics = self._image().topics
         if name is None:
             found = topics.get_by_id(raw_uuid(topic_id))
@@ -140,7 +140,7 @@ class TopicDeletion:
 def describe_topic_partitions(
     context: RequestContext, access: Access, request: DescribeTopicPartitionsRequest, handler: Handler
 ) -> Work[DescribeTopicPartitionsResponse]:  # fmt: skip
-    """Of those that are named; of all topics the handler leaves out what may not be described."""
+    """Checks the topics that the request names. If it asks for all topics, the handler checks them."""
     asked = {topic.name: topic for topic in request.topics}
     answers: list[_Described] = []
     if asked:
@@ -160,7 +160,7 @@ def describe_topic_partitions(
 
 
 def metadata(context: RequestContext, access: Access, request: MetadataRequest, handler: Handler) -> Any:
-    """Which topics it shows is the handler's to ask."""
+    """The handler itself checks which topics the client may describe."""
 
     def complete(answer: Any) -> Any:
         if request.include_cluster_authorized_operations:
@@ -171,7 +171,7 @@ def metadata(context: RequestContext, access: Access, request: MetadataRequest, 
 
 
 def cluster_operations(access: Access) -> tuple[int, ...]:
-    """As Metadata and DescribeCluster tell them: none to those who may not describe the cluster."""
+    """For Metadata and DescribeCluster; empty for a client that may not describe the cluster."""
     if not access.may_cluster(DESCRIBE):
         return ()
     return tuple(operation for operation in CLUSTER_OPERATIONS if access.may_cluster(operation))

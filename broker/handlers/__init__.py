@@ -1,1 +1,1 @@
-"""One file per API family, from decoded request to reply."""
+"""One file per API family, from decoded request to response."""

@@ -38,7 +38,7 @@ _Deleted = DeleteAclsResponse.DeleteAclsFilterResult
 
 
 class AclHandlers:
-    """One method per API. `authorizes`: ACLs hold on operators' listeners (authorizer.class.name)."""
+    """One method per API. `authorizes`: ACLs are enforced on operators' listeners (authorizer.class.name)."""
 
     def __init__(self, forwarder: Forwarder, authorizes: bool) -> None:
         self._forwarder = forwarder
@@ -91,7 +91,7 @@ class AclHandlers:
     async def _delete_of_tenant(
         self, context: RequestContext, tenant: str, request: DeleteAclsRequest
     ) -> DeleteAclsResponse:
-        """What the tenant's filters mean is known here; the controller is asked for each ACL by all that it says."""
+        """This broker resolves the tenant's filters; the controller gets one exact filter per matching ACL."""
         acls = self._forwarder.image.acls
         meant: list[list[AclImage] | ProtocolError] = []
         doomed: dict[bytes, AclImage] = {}
@@ -117,7 +117,7 @@ class AclHandlers:
 
 
 def _filter(given: DescribeAclsRequest | DeleteAclsRequest.DeleteAclsFilter) -> AclFilter:
-    """Of DescribeAcls, or one of DeleteAcls."""
+    """The filter of a DescribeAcls request, or one filter of a DeleteAcls request."""
     return AclFilter(
         given.resource_type_filter,
         given.resource_name_filter,
@@ -142,7 +142,8 @@ def _exactly(acl: AclImage) -> DeleteAclsRequest.DeleteAclsFilter:
 
 
 def _deleted(meant: list[AclImage] | ProtocolError, removed: Mapping[bytes, _Deleted]) -> _Deleted:
-    """One filter's result, from those of the ACLs that it means; each is copied, for two filters may mean one ACL."""
+    """One filter's result, from the results of its matching ACLs. Results are copied, because two filters may match one
+    ACL."""
     if isinstance(meant, ProtocolError):
         return _Deleted(error_code=meant.code, error_message=meant.message or None, matching_acls=[])
     results = [removed[acl.id] for acl in meant]

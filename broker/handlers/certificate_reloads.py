@@ -1,10 +1,10 @@
-"""Certificates reloaded because an operator asks for it.
+"""Reload of certificates at an operator's request.
 
-Behaviour: IncrementalAlterConfigs of a broker sets `ssl.keystore.location` or `ssl.truststore.location`, with a
-listener's prefix or without, to the file that is in use. As with Apache Kafka's dynamic key stores it is read at once;
-a file that does not load is answered with INVALID_CONFIG and changes nothing. Nothing is stored in the metadata.
-Another file or a key as text is rejected: clients over the network must not choose the files that a broker reads, nor
-put a private key where every node keeps it. Each broker handles only its own requests.
+Behaviour: IncrementalAlterConfigs for a broker sets `ssl.keystore.location` or `ssl.truststore.location`, with or
+without a listener's prefix, to the file that is in use. As with Apache Kafka's dynamic key stores, the broker reads it
+at once. If the file does not load, the response is INVALID_CONFIG and nothing changes. Nothing is stored in the
+metadata. Another file or a key as text is rejected: clients over the network must not choose the files that a broker
+reads, nor put a private key where every node keeps it. Each broker handles only requests for itself.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ _SET = 0  # Kafka's AlterConfigOp
 
 
 class CertificateReloads:
-    """`contexts` are those of the node's listeners with TLS; the name of each is its listener's."""
+    """`contexts` returns the TLS contexts of this node's listeners; the name of each is its listener's."""
 
     def __init__(self, node_id: int, contexts: Callable[[], Iterable[TlsContexts]]) -> None:
         self._node_id = node_id
         self._contexts = contexts
 
     def concerns(self, resource: IncrementalAlterConfigsRequest.AlterConfigsResource) -> bool:
-        """Whether a resource of IncrementalAlterConfigs asks for this, rightly or not."""
+        """Whether a resource of IncrementalAlterConfigs asks for a reload, validly or not."""
         is_broker = resource.resource_type == ResourceType.BROKER
         return is_broker and any(_setting(change.name) is not None for change in resource.configs)
 
     async def reload(self, resource: IncrementalAlterConfigsRequest.AlterConfigsResource, validate_only: bool) -> None:
-        """Raises ProtocolError, and then everything is as before."""
+        """Raises ProtocolError; then nothing has changed."""
         if resource.resource_name != str(self._node_id):
             raise ProtocolError(
                 ErrorCode.INVALID_REQUEST, f"Certificates are read by each broker: this is {self._node_id}."
@@ -75,7 +75,7 @@ class CertificateReloads:
 
 
 def _setting(name: str) -> tuple[str, str] | None:
-    """(listener in lower case, or nothing; setting), if it is one of the two."""
+    """(listener in lower case or "", setting), if `name` is one of the two settings."""
     listener = ""
     if name.startswith(_OF_LISTENER):
         listener, _, name = name.removeprefix(_OF_LISTENER).partition(".")

@@ -1,4 +1,4 @@
-"""The cluster as clients of one listener see it: live brokers, their addresses there, partitions and their leaders."""
+"""The cluster as one listener's clients see it: live brokers, their addresses there, partitions and leaders."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kraft.image.metadata import MetadataImage
 from kraft.image.partitions import PartitionImage
 
 NO_NODE = -1
-LISTENER_NOT_FOUND_FROM = 6  # Metadata versions before know LEADER_NOT_AVAILABLE alone
+LISTENER_NOT_FOUND_FROM = 6  # earlier Metadata versions only have LEADER_NOT_AVAILABLE
 
 
 class VisibleBroker(NamedTuple):
@@ -24,7 +24,7 @@ class VisibleBroker(NamedTuple):
 
 
 class VisiblePartition(NamedTuple):
-    """`leader` is -1 with an error; `offline` are the replicas that cannot be reached on this listener."""
+    """`leader`: -1 with an error; `offline`: replicas that cannot be reached on this listener."""
 
     error: ErrorCode
     partition: int
@@ -36,10 +36,10 @@ class VisiblePartition(NamedTuple):
 
 
 class ClientView:
-    """One image through one listener; made per request, cheap until asked.
+    """One image through one listener. Created per request; work is done on demand.
 
-    `is_doubted` tells of a broker that has just been lost sight of: as a leader it is not shown, so that clients ask
-    again within milliseconds instead of trusting an image that does not know of its death yet.
+    `is_doubted` returns whether a broker has just become unreachable. Such a broker is not shown as leader, so that
+    clients ask again within milliseconds instead of using an image that does not have its death yet.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class ClientView:
         is_doubted: Callable[[int], bool] = lambda _: False,
         tenant: str | None = None,
     ) -> None:
-        """`tenant` is shown the brokers of its cell, and whichever else have replicas of what it has asked for."""
+        """`tenant` sees the brokers of its cell, and others that have replicas of the topics that it requested."""
         self.image = image
         self._home = _home(image, tenant)
         self._named: dict[int, None] = {}
@@ -60,7 +60,8 @@ class ClientView:
         self._doubted = frozenset(broker_id for broker_id in self._reachable if is_doubted(broker_id))
 
     def brokers(self, *, fenced_too: bool = False) -> list[VisibleBroker]:
-        """Brokers with an address on this listener, by id; asked last, it holds those that partitions have named."""
+        """Brokers with an address on this listener, by id. Call it last, because it includes those that partitions
+        named."""
         return [broker for broker in self._with_address(fenced_too=fenced_too) if self._shows(broker.broker_id)]
 
     def _shows(self, broker_id: int) -> bool:
@@ -82,25 +83,25 @@ class ClientView:
         return VisibleBroker(broker.broker_id, address[0], address[1], broker.rack or None, broker.fenced)
 
     def broker(self, broker_id: int) -> VisibleBroker | None:
-        """That broker if clients can reach it now."""
+        """The broker, if clients can reach it now."""
         return self._reachable.get(broker_id)
 
     @property
     def controller_id(self) -> int:
-        """A live broker, which forwards what controllers decide: this one, if it is live."""
+        """A live broker, which forwards requests to the controller; this one, if it is live."""
         if self._node_id in self._reachable and self._shows(self._node_id):
             return self._node_id
         return next((broker_id for broker_id in self._reachable if self._shows(broker_id)), NO_NODE)
 
     @property
     def state(self) -> tuple[Hashable, ...]:
-        """What partitions look like depends on: the listener's name does not matter, nor do addresses."""
+        """What the rows of partitions depend on; neither the listener's name nor addresses matter."""
         reachable = tuple(self._reachable)
         alive = tuple(broker_id for broker_id, broker in self.image.brokers.items() if not broker.fenced)
         return reachable, alive, self._doubted
 
     def name(self, nodes: Iterable[int]) -> None:
-        """Have the brokers with `nodes` shown, because partitions name them."""
+        """Show the brokers `nodes`, because partitions name them."""
         if self._home is not None:
             self._named.update(dict.fromkeys(nodes))
 
@@ -128,7 +129,7 @@ class ClientView:
 
 
 def _home(image: MetadataImage, tenant_id: str | None) -> frozenset[int] | None:
-    """The brokers of the cells where a tenant lives; None for who is shown every broker."""
+    """The brokers of the cells where the tenant lives; None for a client that sees every broker."""
     if tenant_id is None:
         return None
     tenant = image.tenants.get(tenant_id)

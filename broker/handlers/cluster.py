@@ -1,10 +1,10 @@
 """The cluster itself: ApiVersions 0-4, DescribeCluster 0-2, FindCoordinator 0-6.
 
-Behaviour: ApiVersions tells what the listener serves, and the finalised feature levels. FindCoordinator makes the
-internal topic when it is first needed. For a transactional id it names a live broker, although there are no
-transactions: clients take an error of InitProducerId as final, and some retry one of FindCoordinator for ever.
-Versions: ApiVersions from 3 on names the client's software; DescribeCluster from 1 on asks for one type of endpoint,
-from 2 on for fenced brokers too; FindCoordinator from 4 on takes many keys.
+Behaviour: ApiVersions returns what the listener serves, and the finalised feature levels. FindCoordinator creates the
+internal topic on first use. For a transactional id it returns a live broker, although there are no transactions:
+clients treat an error of InitProducerId as fatal, but some retry an error of FindCoordinator for ever.
+Versions: ApiVersions from 3 on has the client's software name; DescribeCluster from 1 on requests one type of endpoint,
+from 2 on fenced brokers too; FindCoordinator from 4 on takes many keys.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from wire.messages import (
 SOFTWARE_FROM = 3
 MANY_KEYS_FROM = 4
 UNREGISTER_VERSION = 0
-UPDATE_FEATURES_VERSION = 1  # the last with a result for each feature, which the next one leaves out
+UPDATE_FEATURES_VERSION = 1  # the last version with a result per feature
 GROUP_KEY, TRANSACTION_KEY = 0, 1
 BROKERS, CONTROLLERS = 1, 2
 
@@ -46,7 +46,7 @@ _Coordinator = FindCoordinatorResponse.Coordinator
 
 
 class Found(Struct, frozen=True):
-    """A coordinator, or why there is none."""
+    """A coordinator, or the error."""
 
     broker: VisibleBroker | None
     error: ErrorCode = ErrorCode.NONE
@@ -64,7 +64,7 @@ class ClusterHandlers:
         self._last_view_of: tuple[str, str | None] = ("", None)
 
     def _view(self, context: RequestContext) -> ClientView:
-        """Made once for many keys, and for many who ask the same."""
+        """Created once for many keys and for many equal requests."""
         key, view = (context.listener, context.tenant), self._last_view
         if view is None or self._last_view_of != key or view.image is not self._forwarder.image:
             view = ClientView(self._forwarder.image, context.listener, self._node_id, tenant=context.tenant)
@@ -79,7 +79,7 @@ class ClusterHandlers:
                 return ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST, api_keys=[])
         image = self._forwarder.image
         finalized = {name: level for name, level in image.features.items() if level > 0}
-        epoch = image.offset if context.tenant is None else 0  # what others change is no tenant's business
+        epoch = image.offset if context.tenant is None else 0  # a tenant must not see when others change the metadata
         return api_versions(_kind(context), version, Features(epoch, finalized, SUPPORTED_FEATURES))
 
     def describe_cluster(self, context: RequestContext, request: DescribeClusterRequest) -> DescribeClusterResponse:
@@ -88,7 +88,7 @@ class ClusterHandlers:
             code = ErrorCode.MISMATCHED_ENDPOINT_TYPE if known else ErrorCode.UNSUPPORTED_ENDPOINT_TYPE
             return DescribeClusterResponse(
                 error_code=code,
-                error_message="Brokers answer for brokers alone.",
+                error_message="Brokers describe only brokers.",
                 endpoint_type=request.endpoint_type,
                 cluster_id="",
                 brokers=[],
@@ -147,7 +147,7 @@ class ClusterHandlers:
         return FindCoordinatorResponse(coordinators=coordinators)
 
     async def _finder(self, context: RequestContext, key_type: int) -> Callable[[str], Found]:
-        """Finds the coordinator of one key after another, with what they have in common looked up once."""
+        """Returns a function that finds the coordinator of one key; shared look-ups are made once."""
         if key_type == TRANSACTION_KEY:
             view = self._view(context)
             any_broker = _found(view.broker(view.controller_id))
@@ -179,7 +179,7 @@ def _found(broker: VisibleBroker | None) -> Found:
 
 
 def _kind(context: RequestContext) -> ListenerKind:
-    """Of the listener and not of the client, who may ask before it has said who it is."""
+    """Of the listener, because an unauthenticated client may ask too."""
     if context.internal:
         return ListenerKind.INTERNAL
     listener = context.connection.listener if context.connection is not None else None

@@ -1,12 +1,11 @@
-"""Settings as Kafka shows and changes them: DescribeConfigs 1-4, AlterConfigs 0-2, IncrementalAlterConfigs 0-1,
-ListConfigResources 0-1.
+"""Settings: DescribeConfigs 1-4, AlterConfigs 0-2, IncrementalAlterConfigs 0-1, ListConfigResources 0-1.
 
-Behaviour: every declared setting is described from its declaration, with its value's source; synonyms are all places
-that give it a value, the one that holds first. Sensitive values are never shown. Changes are the controller's to
-decide, and answered once this broker's image holds them.
-ListConfigResources names the topics and brokers that have settings. Groups, clients' metrics and loggers can be asked
-for, but have no settings here.
-Versions: DescribeConfigs 3 adds types and documentation; ListConfigResources 0 asks for client metrics alone.
+Behaviour: every setting is described from its declaration, with its value's source; synonyms are all places that set a
+value, in order of precedence. Sensitive values are never shown. The controller decides changes; the response is sent
+when this broker's image has them.
+ListConfigResources lists the topics and brokers that have settings. Groups, client metrics and loggers may be
+requested, but have no settings here.
+Versions: DescribeConfigs 3 adds types and documentation; ListConfigResources 0 lists only client metrics.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ from wire.messages import (
 )
 
 TYPES_FROM = 1  # ListConfigResources
-BROKER_LOGGER, CLIENT_METRICS, GROUP = 8, 16, 32  # Kafka's numbers of the types that have no settings here
+BROKER_LOGGER, CLIENT_METRICS, GROUP = 8, 16, 32  # Kafka's numbers of resource types without settings here
 ROW_COST = 3  # units of `common.pacing`
 
 _Described = DescribeConfigsRequest.DescribeConfigsResource
@@ -77,11 +76,11 @@ _TYPES = {
 }
 
 Source = tuple[str, str, ConfigSource]
-"""A setting's name, its text there, and where that is."""
+"""A setting's name, its value as text, and its source."""
 
 
 class ConfigHandlers:
-    """One method per API. `given` holds the node's own settings as text: those that its file or command line gave."""
+    """One method per API. `given`: the node's static settings as text, from its file or command line."""
 
     def __init__(
         self, forwarder: Forwarder, node_id: int, given: Mapping[str, str], certificates: CertificateReloads
@@ -139,7 +138,8 @@ class ConfigHandlers:
         return [row for row in rows if row.name in keys] if keys else rows
 
     def _shared_rows(self, image: MetadataImage, request: DescribeConfigsRequest, broker: str) -> list[_Config]:
-        """Those of a topic without settings of its own, or of this broker, as long as the image's settings stand."""
+        """The rows of a topic without settings of its own, or of this broker; cached until the image's settings
+        change."""
         if self._shared_of is not image.configs:
             self._shared_of, self._shared = image.configs, {}
         key = (broker, bool(request.include_synonyms), bool(request.include_documentation))
@@ -161,7 +161,7 @@ class ConfigHandlers:
         return sources + self._default_sources(image, setting)
 
     def _default_sources(self, image: MetadataImage, setting: Setting) -> list[Source]:
-        """Where a topic's setting has its value from that the topic itself does not give."""
+        """The sources of a topic setting's value other than the topic itself."""
         sources: list[Source] = []
         for synonym in setting.synonyms:
             sources.extend(self._given_sources(image, synonym))
@@ -170,7 +170,7 @@ class ConfigHandlers:
         return sources
 
     def _given_sources(self, image: MetadataImage, name: str) -> list[Source]:
-        """Where a value of a broker setting was given, the place that holds first."""
+        """The sources of a broker setting's value, in order of precedence."""
         places = (
             (image.configs.broker(self._node_id), ConfigSource.DYNAMIC_BROKER),
             (image.configs.cluster(), ConfigSource.DYNAMIC_DEFAULT_BROKER),
@@ -179,7 +179,7 @@ class ConfigHandlers:
         return [(name, given[name], source) for given, source in places if name in given]
 
     def _broker_settings(self, image: MetadataImage, name: str) -> list[tuple[Setting, list[Source], bool]]:
-        """All settings of this broker; for the resource "" those that were given for all brokers."""
+        """All settings of this broker; for the resource "" the cluster's dynamic settings."""
         if not name:
             cluster = image.configs.cluster()
             return [
@@ -202,7 +202,7 @@ class ConfigHandlers:
     def list_config_resources(
         self, context: RequestContext, request: ListConfigResourcesRequest
     ) -> ListConfigResourcesResponse | Work[ListConfigResourcesResponse]:
-        """No types asked for means all. Tenants have topics alone, as in DescribeConfigs."""
+        """No types means all. A tenant sees only topics, as in DescribeConfigs."""
         types = (set(request.resource_types) or _KNOWN) if context.api_version >= TYPES_FROM else {CLIENT_METRICS}
         if not types <= _KNOWN:
             return ListConfigResourcesResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, config_resources=[])
@@ -254,7 +254,7 @@ class ConfigHandlers:
         request: AlterConfigsRequest | IncrementalAlterConfigsRequest,
         response_class: type[A],
     ) -> A:
-        """`response_class` is that of the request's answer."""
+        """`response_class`: the response type of the request."""
         refused: list[Any] = []
         allowed: list[Any] = []
         for resource in request.resources:
@@ -272,8 +272,8 @@ class ConfigHandlers:
 
 
 def _of_listeners_and_unknown(given: Iterable[str]) -> list[Setting]:
-    """Of these names the settings that NODE_SETTINGS does not list: listeners' own, and unknown ones, whose values
-    are not shown, as in Apache Kafka."""
+    """The settings among these names that NODE_SETTINGS does not have: settings with a listener's prefix, and unknown
+    ones, whose values are not shown, as in Apache Kafka."""
     listed = {setting.name for setting in NODE_SETTINGS}
     return [
         NODE_SETTINGS.get(name) or Setting(name, "string", "", "", sensitive=True, update="cluster-wide")
@@ -283,9 +283,9 @@ def _of_listeners_and_unknown(given: Iterable[str]) -> list[Setting]:
 
 
 def _check_tenant(context: RequestContext, resource: _Changed | _Described) -> None:
-    """Brokers and what else is the cluster's have no settings for a tenant. Raises CLUSTER_AUTHORIZATION_FAILED."""
+    """Tenants may only use settings of topics. Raises CLUSTER_AUTHORIZATION_FAILED."""
     if context.tenant is not None and resource.resource_type != ResourceType.TOPIC:
-        raise ProtocolError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED, "Tenants have settings of topics alone.")
+        raise ProtocolError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED, "Tenants may only use settings of topics.")
 
 
 def _config(setting: Setting, sources: list[Source], read_only: bool, request: DescribeConfigsRequest) -> _Config:

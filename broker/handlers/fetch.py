@@ -1,14 +1,14 @@
-"""Fetch: v4-18, from consumers and from followers, by hand from the receive buffer to file regions.
+"""Fetch 4-18, for consumers and followers, from the receive buffer to file regions.
 
-Behaviour: what is asked for is read at once; a consumer is answered at once when there is enough of it, or an error
-or a redirection; else the fetch waits, without task or timer of its own, for its positions to change or for its
-deadline. Records from the tier end the wait however few they are. A fetch for which they have to be downloaded, or for
-which the local disk has to be read, waits up to remote.fetch.max.wait.ms, and the download or the read goes on. A
-follower's fetch acknowledges everything before its offsets, and is answered at the end of the turn of the event loop in
-which there is something for it. At least one batch is returned, however small the limits.
+Behaviour: the handler reads at once. A consumer is answered at once if there is enough data, an error or a redirection.
+Otherwise the fetch waits, without a task or timer of its own, for a change of its positions or for its deadline.
+Records from the tier end the wait even if they are few. A fetch that needs a download from the tier, or a read from the
+local device, waits up to remote.fetch.max.wait.ms; the download or read continues after that. A follower's fetch
+acknowledges everything before its offsets, and is answered at the end of the turn of the event loop in which there is
+something for it. At least one batch is returned, however small the limits.
 
-Versions: sessions from v7 on, reading from followers and racks from v11 on, topic ids from v13 on, hints from v16 on.
-Replica fetches are taken on the internal listener alone: anyone else could move the high watermark.
+Versions: sessions from 7 on, follower reads and racks from 11 on, topic ids from 13 on, leader hints from 16 on.
+Replica fetches are accepted only on the internal listener, because they move the high watermark.
 """
 
 from __future__ import annotations
@@ -55,13 +55,13 @@ from wire.tick import Tick
 logger = logging.getLogger(__name__)
 
 SESSIONS_FROM = 7
-POSITIONS_MAX = 500  # read for one incremental fetch: more would hold the loop; the rest comes with the next
-FAIR_UNSENT_FILES = 4  # what every client may have in its replies when all together hold too many open
+POSITIONS_MAX = 500  # read for one incremental fetch, to bound its time on the loop; the rest comes with the next fetch
+FAIR_UNSENT_FILES = 4  # open files allowed per client in unsent replies when the limit for all clients is exceeded
 
 
 @dataclass(slots=True, frozen=True)
 class FetchServices:
-    """What the handler is built from."""
+    """Dependencies of the handler."""
 
     hosted: HostedPartitions
     hints: LeaderHints
@@ -76,7 +76,7 @@ class FetchServices:
 
 
 class PendingFetch:
-    """One fetch from its request to its answer."""
+    """One fetch from its request to its response."""
 
     __slots__ = (
         "_client",
@@ -111,7 +111,7 @@ class PendingFetch:
         self._reply: Reply | None = None
         self._positions: list[Position] = []
         self._full = True
-        self._tickets: list[Ticket | PageWait] | None = None  # downloads and cold reads that this fetch waits for
+        self._tickets: list[Ticket | PageWait] | None = None  # downloads and disk reads that this fetch waits for
         self.call = call
         self.bytes_max = call.bytes_max if call.replica >= 0 else min(call.bytes_max, handler.fetch_bytes_max)
         self.bytes_min = min(call.bytes_min, self.bytes_max)
@@ -120,7 +120,7 @@ class PendingFetch:
     # starting ----------------------------------------------------------------------------------------------
 
     def start_full(self) -> None:
-        """All partitions are in the request; with a session they are remembered."""
+        """Start a fetch whose request has all partitions; with a session they are remembered."""
         call, session = self.call, self._session
         if session is not None:
             self._positions = session.update(call.parts, ())
@@ -130,7 +130,7 @@ class PendingFetch:
         self._start()
 
     def start_incremental(self) -> None:
-        """Only what moved is in the request."""
+        """Start a fetch whose request has only the changed partitions."""
         session = self._session
         if session is not None:
             self._full = False
@@ -182,7 +182,7 @@ class PendingFetch:
 
     def poke(self, partition: Partition | None, *, committed: bool) -> None:
         if self.call.replica >= 0:
-            # A high watermark alone does not wake a follower, unless consumers read there: it rides along.
+            # A high watermark alone does not wake a follower, unless consumers read from it.
             wanted = not committed or partition is None or not partition.is_leader or partition.shares_reads
         else:
             wanted = committed
@@ -190,7 +190,7 @@ class PendingFetch:
             self._handler.tick.wake(self._retry)
 
     def download_settled(self) -> None:
-        """Something of the tier is here, or failed, or bytes of the local log are in memory."""
+        """A download finished or failed, or bytes of the local log are in the page cache."""
         self._handler.tick.wake(self._retry)
 
     def _retry(self) -> None:
@@ -203,7 +203,7 @@ class PendingFetch:
             return
         release_reads(reads)
         if self._session is not None and self._is_cut(reads):
-            for position, _ in reads:  # a throttle holds them all: look at the others next time
+            for position, _ in reads:  # a throttle holds all of them back: look at the others next time
                 self._session.served(position)
 
     def expire(self, now: float) -> float | None:
@@ -211,7 +211,7 @@ class PendingFetch:
         return None
 
     def superseded(self) -> None:
-        """A follower's next fetch ends the wait of this one; a consumer has broken the rules of its session."""
+        """A follower's next fetch ends this one's wait. A consumer must not send one; its session ends."""
         if self.settled:
             return
         if self.call.replica >= 0:
@@ -234,7 +234,7 @@ class PendingFetch:
         elif session.waiting is self:
             session.sleep()
         if self._reply is not None and self._reply.held:
-            self._reply.send([])  # what a long request holds
+            self._reply.send([])  # release what a long request holds
         self._let_go()
 
     def _unwatch(self) -> None:
@@ -269,7 +269,8 @@ class PendingFetch:
         return self._read_some(positions, self.bytes_max, 0)
 
     def _read_some(self, positions: list[Position], left: int, regions: int) -> list[tuple[Position, Read]]:
-        """Read `positions`, at most `left` bytes of records; so many `regions` this fetch has read already."""
+        """Read `positions`, at most `left` bytes of records. `regions`: number of regions that this fetch has read
+        already."""
         reader, call, version, session = self._handler.reader, self.call, self._version, self._session
         reads: list[tuple[Position, Read]] = []
         empty = not regions
@@ -280,9 +281,10 @@ class PendingFetch:
                 break
             partition = position.partition
             if session is not None and (partition is None or partition.role is OFFLINE):
-                self._watch((position,))  # hosted here since it was named: from now on it must be heard
+                self._watch((position,))  # hosted here since it was named, so watch it from now on
             if files is not None and unsent >= FAIR_UNSENT_FILES and files.is_at_pin_limit:
-                read = reader.read(position, call, version, 0, False, self._client)  # its records come another time
+                # its records come with a later fetch
+                read = reader.read(position, call, version, 0, False, self._client)
             else:
                 read = reader.read(position, call, version, max(left, 0), empty, self._client)
             if read.ticket is not None:
@@ -307,7 +309,7 @@ class PendingFetch:
         return size >= self.bytes_min or (said and self._is_cut(reads))
 
     def _is_cut(self, reads: list[tuple[Position, Read]]) -> bool:
-        """Whether there may be more to say than these, of other positions."""
+        """Whether other positions may have something too."""
         return not self._full and len(reads) == POSITIONS_MAX
 
     # answering ---------------------------------------------------------------------------------------------
@@ -318,7 +320,7 @@ class PendingFetch:
         self._finish(ErrorCode.NONE, session.id if session is not None else NO_SESSION, rows)
 
     def _rows(self, reads: list[tuple[Position, Read]]) -> list[FetchedRow]:
-        """What is to be sent of `reads`, noted as sent."""
+        """The rows to send from `reads`, recorded as sent."""
         session = self._session
         quota = self._handler.replica_quota if self.call.replica >= 0 else None
         rows: list[FetchedRow] = []
@@ -351,7 +353,7 @@ class PendingFetch:
         self._let_go()
 
     def _let_go(self) -> None:
-        """Be freed at once: positions know whom they belong to, and deadlines keep what is settled for a while."""
+        """Break reference cycles, so that the fetch is freed at once: deadlines keep settled fetches for a while."""
         self._positions = []
         self._reply = None
 
@@ -374,7 +376,7 @@ class FetchHandler:
         self.open_files = services.open_files
 
     def wait_for_tier(self, wait_ms: int) -> None:
-        """Let fetches from the tier wait for `wait_ms` from now on."""
+        """Set how long fetches wait for the tier."""
         self.remote_wait_ms = wait_ms
 
     def handle(
@@ -382,7 +384,7 @@ class FetchHandler:
     ) -> Work[FetchCall] | None:
         """Serve the request whose body is `buffer[at:end]`. Raises MalformedFrame.
 
-        One that names more than `parts_at_once` partitions is not served: what is returned reads it.
+        A request with more than `parts_at_once` partitions is not served: the returned work decodes it.
         """
         try:
             call = decode_fetch(buffer, at, end, version, client.topic_prefix, self.parts_at_once)
@@ -409,7 +411,7 @@ class FetchHandler:
         return self.sessions.resume(call, version, self._loop.time(), client.tenant)
 
     def create(self, client: ClientSession, call: FetchCall, version: int) -> FetchSession | None:
-        """A session for a full fetch, if it asks for one and may have it."""
+        """A new session for a full fetch, if it asks for one and there is room."""
         return (
             self.sessions.create(call, version, self._loop.time(), client.tenant) if version >= SESSIONS_FROM else None
         )
@@ -417,14 +419,14 @@ class FetchHandler:
     def refuse(
         self, client: ClientSession, reply: Reply | None, version: int, correlation: int, error: ErrorCode
     ) -> None:  # fmt: skip
-        """Answer with an error of the whole request."""
+        """Send an error for the whole request."""
         self.reply(client, reply, version, correlation, error, NO_SESSION, [])
         if error == ErrorCode.CLUSTER_AUTHORIZATION_FAILED:
             client.connection.close_after_flush()
 
     @property
     def replica_quota(self) -> ReplicationQuota | None:
-        """What followers' bytes are counted in; None while no replica is throttled."""
+        """The quota that counts followers' bytes; None if no replica is throttled."""
         quota = self._hosted.throttles.leader
         return quota if quota.topics else None
 
@@ -436,7 +438,7 @@ class FetchHandler:
             logger.warning("a client posed as a replica", extra={"client": client.client_host, "replica": call.replica})
             raise ProtocolError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
         broker = self._hosted.image.brokers.get(call.replica)
-        if broker is not None and call.replica_epoch < broker.epoch:  # a request of an earlier life of that broker
+        if broker is not None and call.replica_epoch < broker.epoch:  # from an earlier registration of that broker
             raise ProtocolError(ErrorCode.STALE_BROKER_EPOCH)
 
     def reply(
@@ -449,9 +451,10 @@ class FetchHandler:
         session_id: int,
         rows: list[FetchedRow],
     ) -> None:
-        """Send the answer, into its place when it had to wait."""
+        """Send the response, in the order of requests if it had to wait."""
         connection: Connection = client.connection
-        pause_ms = 0 if client.internal else self.charge(client)  # asked here, too: of every follower's fetch
+        # checked here too, because this runs for every follower's fetch
+        pause_ms = 0 if client.internal else self.charge(client)
         hints = [row.leader for row in rows if row.leader is not None]
         endpoints = self.endpoints(client, hints) if hints else ()
         parts = encode_fetch_response(
@@ -465,7 +468,7 @@ class FetchHandler:
             connection.mute_for(pause_ms / 1000)
 
     def charge(self, client: ClientSession) -> int:
-        """For how many milliseconds the client's connection is to pause after its answer."""
+        """Milliseconds for which the client's connection is muted after its response."""
         return 0 if client.internal else self._throttle.charge(client, FETCH, 0)
 
     def endpoints(self, client: ClientSession, hints: Collection[LeaderHint]) -> Sequence[Endpoint]:

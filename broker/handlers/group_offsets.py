@@ -1,9 +1,9 @@
 """Offsets of groups: OffsetCommit 2-9, OffsetFetch 1-9, OffsetDelete 0.
 
-Behaviour: a group that never committed, and a partition it never committed, have offset -1 without an error.
-Versions: OffsetCommit 2-4 give a retention of their own; OffsetFetch asks for all topics from 2 on (null), for
-several groups from 8 on. An offset is kept with the id of the topic that it was committed for: another topic of the
-same name does not inherit it.
+Behaviour: a group without commits, and a partition without a commit, have offset -1 without an error. An offset is
+stored with the id of its topic, so that a new topic of the same name does not inherit it.
+Versions: OffsetCommit 2-4 have a retention time; OffsetFetch from 2 on may request all topics (null), from 8 on several
+groups.
 """
 
 from __future__ import annotations
@@ -145,7 +145,7 @@ class GroupOffsetHandlers:
         return await context.paced(self._all_rows(committed))
 
     def _all_rows(self, committed: Mapping[str, TopicOffsets]) -> Work[list[_Topics]]:
-        """Offsets may change meanwhile: each topic's partitions are read at the topic's turn."""
+        """As work. Offsets may change meanwhile: each topic's partitions are read in that topic's turn."""
         topics = []
         for name in list(committed):
             topic_id, rows = self._topic_id(name), list[_Topics.OffsetFetchResponsePartitions]()
@@ -206,7 +206,7 @@ class GroupOffsetHandlers:
 
 
 def _of_topic(committed: CommittedOffset | None, topic_id: bytes | None) -> CommittedOffset:
-    """Nothing where the offset was committed for an earlier topic of that name."""
+    """The committed offset, or nothing if it was committed for an earlier topic of that name."""
     if committed is None or (topic_id is not None and committed.topic_id not in (ZERO_UUID, topic_id)):
         return _NOTHING
     return committed
@@ -223,7 +223,7 @@ def _row(index: int, committed: CommittedOffset) -> _Topics.OffsetFetchResponseP
 
 
 def old_failure(topics: list[OffsetFetchRequest.OffsetFetchRequestTopic], code: int) -> list[_OldTopic]:
-    """Version 1 has no error but the partitions'."""
+    """Version 1 has errors of partitions only."""
     return [
         _OldTopic(
             name=topic.name,

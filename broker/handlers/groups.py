@@ -1,10 +1,10 @@
-"""Classic groups and their administration: JoinGroup 0-9, Heartbeat 0-4, LeaveGroup 0-5, SyncGroup 0-5,
-DescribeGroups 0-6, ListGroups 0-5, DeleteGroups 0-2.
+"""Classic groups: JoinGroup 0-9, Heartbeat 0-4, LeaveGroup 0-5, SyncGroup 0-5, DescribeGroups 0-6, ListGroups 0-5,
+DeleteGroups 0-2.
 
-Behaviour: JoinGroup and SyncGroup are answered when the rebalance is; everything else at once, or when the
+Behaviour: JoinGroup and SyncGroup are answered when the rebalance allows; everything else at once, or when the
 coordinator's write is committed.
-Versions: JoinGroup before 1 has no rebalance timeout, from 4 on asks for a member id first, from 9 on may skip the
-assignment; LeaveGroup before 3 names one member; DescribeGroups from 6 on says that a group does not exist.
+Versions: JoinGroup before 1 has no rebalance timeout, from 4 on requests a member id first, from 9 on may skip the
+assignment; LeaveGroup before 3 names one member; DescribeGroups from 6 on reports that a group does not exist.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ SKIP_ASSIGNMENT_FROM = 9
 SYNC_PROTOCOL_FROM = 5
 LEAVE_MANY_FROM = 3
 NOT_FOUND_FROM = 6
-PROTOCOLS_MAX = 500  # that a member may list; clients list one to five assignors
+PROTOCOLS_MAX = 500  # per member; clients list one to five assignors
 ROW_COST = 4  # units of `common.pacing`
 
 
@@ -150,7 +150,7 @@ class GroupHandlers:
         except ProtocolError as error:
             if error.code is not ErrorCode.UNKNOWN_MEMBER_ID:
                 return LeaveGroupResponse(error_code=error.code, members=[])
-            codes = (ErrorCode.UNKNOWN_MEMBER_ID,) * len(leaving)  # no such group
+            codes = (ErrorCode.UNKNOWN_MEMBER_ID,) * len(leaving)  # the group does not exist
         if context.api_version < LEAVE_MANY_FROM:
             return LeaveGroupResponse(error_code=codes[0], members=[])
         return LeaveGroupResponse(
@@ -183,7 +183,7 @@ class GroupHandlers:
         return DescribeGroupsResponse(groups=described)
 
     async def list_groups(self, context: RequestContext, request: ListGroupsRequest) -> ListGroupsResponse:
-        """Filters are compared without regard to case; an empty filter lets everything pass."""
+        """Filters are case-insensitive; an empty filter matches everything."""
         states = {state.lower() for state in request.states_filter or ()}
         types = {group_type.lower() for group_type in request.types_filter or ()}
         try:

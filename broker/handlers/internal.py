@@ -1,4 +1,4 @@
-"""What brokers ask of one another, over internal listeners alone."""
+"""APIs that brokers call on each other, on internal listeners only."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ Result = TierStateResponse.TierCallResult
 
 
 class AppendAudit:
-    """AppendAudit (10003): what brokers ship of their journals to the leaders of `__audit`."""
+    """AppendAudit (10003): brokers send the events of their journals to the leaders of `__audit`."""
 
     def __init__(self, host: AuditTopicHost) -> None:
         self._host = host
 
     async def handle(self, context: RequestContext, request: AppendAuditRequest) -> AppendAuditResponse:
-        """A repeated request is answered like its original, and INVALID_REQUEST when something in it is no event: who
-        reads `__audit` later could not pass over it."""
+        """A repeated request gets the same response as the original. INVALID_REQUEST if an entry is not an event,
+        because readers of `__audit` could not skip it."""
         entries = [Entry(one.sequence, one.event) for one in request.events]
         try:
             for entry in entries:
@@ -59,9 +59,9 @@ def _check_event(entry: Entry) -> None:
 
 
 class ImportKeys:
-    """ImportKeys (10016): a tenant's groups, from the broker that kept them before a move.
+    """ImportKeys (10016): a tenant's groups, sent by the broker that held them before a move.
 
-    It is answered when the records are durable here.
+    The response is sent when the records are durable here.
     """
 
     def __init__(self, store: KeyStore) -> None:
@@ -80,7 +80,8 @@ class ImportKeys:
 class TierStateHandler:
     """TierState (10000): requests of partition leaders to the tier shards that this broker hosts.
 
-    A batch is answered call by call. When the replies grow too large, the remaining calls have to be retried.
+    The calls of a batch are answered one by one. If the replies grow too large, the caller must retry the remaining
+    calls.
     """
 
     def __init__(self, coordinator: TierCoordinator) -> None:
@@ -105,8 +106,8 @@ class TierStateHandler:
             request = decode_request(call.request)
         except msgspec.MsgspecError:
             return Result(error_code=ErrorCode.INVALID_REQUEST, reply=b"")
-        if isinstance(request, DropPartition | ForgetPartition):  # its host sees for itself what was deleted
-            refused = Refused(RefusalCode.INVALID, "only the shard's host drops a partition")
+        if isinstance(request, DropPartition | ForgetPartition):  # its host detects deletions itself
+            refused = Refused(RefusalCode.INVALID, "only the shard's host may drop a partition")
             return Result(error_code=ErrorCode.NONE, reply=encode(refused))
         try:
             reply = await self._coordinator.call(raw_uuid(call.topic_id), call.partition_index, request)

@@ -1,14 +1,14 @@
-"""ListOffsets: v1-10. Earliest, latest, by time, of the largest timestamp, local and tiered.
+"""ListOffsets 1-10: earliest, latest, by time, largest timestamp, local and tiered.
 
 Behaviour: only the leader answers. Latest is the high watermark, or the last stable offset for readers of committed
-transactions; until the high watermark has reached the leader's own epoch it is OFFSET_NOT_AVAILABLE, because it may
-lie below what the last leader showed (KIP-207). Records above what may be shown are not found.
+transactions. Until the high watermark has reached the leader's own epoch the response is OFFSET_NOT_AVAILABLE, because
+it may be lower than what the previous leader exposed (KIP-207). Records above the visible end are not found.
 
-Tiered topics (KIP-405): the latest tiered offset is that of the last record in the tier, -1 while there is none;
-look-ups by time begin in the tier. While the leader's claim on the tier is not answered these are
-OFFSET_NOT_AVAILABLE. A topic without a tier has its earliest local offset at the log start and no tiered offset.
+Tiered topics (KIP-405): the latest tiered offset is that of the last record in the tier, -1 if there is none; look-ups
+by time begin in the tier. While the leader's claim on the tier is unanswered the response is OFFSET_NOT_AVAILABLE.
+Without a tier, the earliest local offset is the log start, and there is no tiered offset.
 
-Versions: LEADER_NOT_AVAILABLE instead of OFFSET_NOT_AVAILABLE below v5, leader epochs from v4 on, a timeout from v10.
+Versions: LEADER_NOT_AVAILABLE instead of OFFSET_NOT_AVAILABLE below 5, leader epochs from 4 on, a timeout from 10 on.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _Partition = _Topic.ListOffsetsPartitionResponse
 
 
 class ListOffsets:
-    """`cold` tells how to read the tier, None while this broker has none; `remote_timeout_ms` bounds that."""
+    """`cold` returns the tier's reader, None if this broker has none; `remote_timeout_ms` bounds its look-ups."""
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class ListOffsets:
         self._remote_timeout_ms = remote_timeout_ms
 
     async def handle(self, context: RequestContext, request: ListOffsetsRequest) -> ListOffsetsResponse:
-        """Answer per partition. A replica's question is refused outside the internal listener."""
+        """Answer per partition. A replica's request is rejected outside the internal listener."""
         if request.replica_id >= 0 and not context.internal:
             refusal = ProtocolError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
         else:
@@ -75,7 +75,7 @@ class ListOffsets:
                     remote[key] = self._answer(context, request, topic.name, partition)
                 else:
                     rows[key] = await self._answer(context, request, topic.name, partition)
-        if remote:  # side by side: each may have to wait for the object store
+        if remote:  # concurrently, because each may have to wait for the object store
             rows.update(zip(remote, await asyncio.gather(*remote.values()), strict=True))
         topics = [
             _Topic(name=topic.name, partitions=[rows[topic.name, asked.partition_index] for asked in topic.partitions])
@@ -145,7 +145,7 @@ class ListOffsets:
         return _at(partition, tier.tier_end_offset - 1) if tier.finished_count else NONE_FOUND
 
     async def _at_time(self, partition: Partition, timestamp: int) -> tuple[int, int, int]:
-        """In the tier up to where the local log begins, which may move on meanwhile; then in the local log."""
+        """Search the tier up to the local log start, which may move meanwhile, then the local log."""
         log = partition.log
         low = log.log_start_offset
         while low < (high := log.local_log_start_offset):
@@ -181,7 +181,7 @@ async def _resolve(hit: TimestampHit | None) -> tuple[int, int, int]:
     try:
         return await asyncio.to_thread(hit.resolve)
     finally:
-        hit.region.release()  # here and not in the thread: pins are counted on the loop alone
+        hit.region.release()  # on the loop, not in the thread: pins are only counted on the loop
 
 
 def _at(partition: Partition, offset: int) -> tuple[int, int, int]:

@@ -1,6 +1,6 @@
-"""DescribeLogDirs: v1-4. One log directory, with the size and lag of each replica in it.
+"""DescribeLogDirs 1-4: one log directory, with the size and lag of each replica in it.
 
-A null list of topics means all. The lag of a leader is that of its log end over its high watermark, as Kafka has it.
+A null list of topics means all. As in Kafka, a leader's lag is its log end minus its high watermark.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from common.ports import Disk
 from wire.messages import DescribeLogDirsRequest, DescribeLogDirsResponse
 
 UNKNOWN_BYTES = -1
-ROW_COST = 5  # units of `common.pacing`: a log adds up the sizes of its segments
+ROW_COST = 5  # units of `common.pacing`: a log sums up the sizes of its segments
 
 _Result = DescribeLogDirsResponse.DescribeLogDirsResult
 _Topic = _Result.DescribeLogDirsTopic
@@ -25,7 +25,7 @@ _Partition = _Topic.DescribeLogDirsPartition
 
 class DescribeLogDirs:
     def __init__(self, hosted: HostedPartitions, disk: Disk, directory: str) -> None:
-        """`directory` is what the answer calls the log directory."""
+        """`directory`: the log directory's name in responses."""
         self._hosted = hosted
         self._disk = disk
         self._directory = directory
@@ -51,10 +51,10 @@ class DescribeLogDirs:
         return DescribeLogDirsResponse(throttle_time_ms=0, error_code=ErrorCode.NONE, results=[result])
 
     async def _usable_bytes(self, context: RequestContext) -> int:
-        """How full the disk is tells a tenant of the others."""
+        """Free bytes of the disk; unknown for a tenant, because it depends on other tenants."""
         if context.tenant is not None:
             return UNKNOWN_BYTES
-        return await asyncio.to_thread(self._disk.free_bytes)  # a stuck device answers late
+        return await asyncio.to_thread(self._disk.free_bytes)  # in a thread, because a stuck device may block
 
     def _asked(self, request: DescribeLogDirsRequest, tenant: str | None) -> list[Partition]:
         if request.topics is None and tenant is not None:
@@ -67,7 +67,7 @@ class DescribeLogDirs:
 
 
 def _rows(partitions: list[Partition]) -> Work[dict[str, list[_Partition]]]:
-    """Rows by topic. A partition that was removed meanwhile is reported as it was."""
+    """Rows by topic. A partition that is removed meanwhile is reported as it was."""
     topics: dict[str, list[_Partition]] = {}
     for partition in partitions:
         topics.setdefault(partition.topic, []).append(_row(partition))

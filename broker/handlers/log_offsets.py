@@ -1,10 +1,10 @@
-"""OffsetForLeaderEpoch v2-4 and DeleteRecords v0-2: where epochs end, and where logs are to begin.
+"""OffsetForLeaderEpoch 2-4 and DeleteRecords 0-2.
 
-OffsetForLeaderEpoch: only the leader answers; an epoch that it does not know is answered with -1.
-DeleteRecords: offset -1 means the high watermark. The leader moves its log start whatever the request's timeout is. The
-timeout bounds the wait for the other live replicas alone, as in Apache Kafka: with 0 the answer is REQUEST_TIMED_OUT
-where they have not moved theirs yet. A topic that is only compacted refuses with POLICY_VIOLATION. The new start of a
-tiered topic is committed to the tier's state first.
+OffsetForLeaderEpoch: only the leader answers; for an unknown epoch the response is -1.
+DeleteRecords: offset -1 means the high watermark. The leader moves its log start whatever the request's timeout is. As
+in Apache Kafka, the timeout only bounds the wait for the other live replicas: with 0 the response is REQUEST_TIMED_OUT
+if they have not moved theirs yet. A topic that is only compacted is rejected with POLICY_VIOLATION. The new log start
+of a tiered topic is first committed to the tier's state.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from wire.messages import (
 POLL_S = 0.02
 DELETE_TIMEOUT_MS_MAX = 600_000
 LOCAL_MOVE_S = (
-    30.0  # what the leader's own move may take, with its audit and the tier's state, if the client waits less
+    30.0  # time for the leader's own move, including the audit and the tier's state, if the client's timeout is shorter
 )
 
 _EpochTopic = OffsetForLeaderEpochResponse.OffsetForLeaderTopicResult
@@ -42,7 +42,7 @@ class OffsetForLeaderEpoch:
         self._hosted = hosted
 
     def handle(self, context: RequestContext, request: OffsetForLeaderEpochRequest) -> OffsetForLeaderEpochResponse:
-        """Answer per partition. A replica's question is refused outside the internal listener."""
+        """Answer per partition. A replica's request is rejected outside the internal listener."""
         refused = request.replica_id >= 0 and not context.internal
         topics = []
         for topic in request.topics:
@@ -91,7 +91,7 @@ class DeleteRecords:
                     waiting[topic, index] = await self._delete(topic, index, offset, move_s, actor)
             except ProtocolError as error:
                 rows[topic, index] = (-1, error.code)
-            except TimeoutError:  # the log's start may still move, or not
+            except TimeoutError:  # the log start may move later, or not
                 rows[topic, index] = (-1, ErrorCode.REQUEST_TIMED_OUT)
 
         wanted = [(topic.name, one.partition_index, one.offset) for topic in request.topics for one in topic.partitions]

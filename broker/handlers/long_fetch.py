@@ -1,8 +1,8 @@
-"""A Fetch that names very many partitions, served in slices.
+"""A Fetch with very many partitions, served in slices.
 
-An incremental one is an ordinary fetch as soon as its session has taken over what it names. A full one has a row for
-each partition, so that it is read and written in slices as well. It waits for records like an ordinary one, up to
-`WATCHED_MAX` partitions; with more of them it is answered after a pause with what there was before.
+An incremental fetch is an ordinary fetch once its session has applied the request's changes. A full fetch has a row for
+each partition, so it is also read and written in slices. Up to `WATCHED_MAX` partitions it waits for records like an
+ordinary fetch; with more it is answered after a pause with what was there before.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from common.pacing import Work
 from wire.hot_codec import PARTS_AT_ONCE, FetchCall, FetchedRow, LeaderHint, fetch_encoding
 from wire.outgoing import Part, Reply
 
-UPDATED_AT_ONCE, UPDATE_COST = 100, 4  # positions of a session, and units of `common.pacing` of each
+UPDATED_AT_ONCE, UPDATE_COST = 100, 4  # positions of a session per slice; cost of each in units of `common.pacing`
 WATCHED_MAX = 5_000
-PAUSE_MS = 100  # at most, of a fetch of more than that
-READ_AT_ONCE, READ_COST = 25, 20  # positions, and units of `common.pacing` of each
+PAUSE_MS = 100  # maximal wait of a fetch with more partitions than that
+READ_AT_ONCE, READ_COST = 25, 20  # positions per slice; cost of each in units of `common.pacing`
 ROW_COST = 2
 
 
 class LongFetch:
-    """One request from its frame to its answer."""
+    """One request from its frame to its response."""
 
     def __init__(self, handler: FetchHandler, decoding: Work[FetchCall], version: int, correlation: int) -> None:
-        """`decoding` reads it."""
+        """`decoding`: the work that decodes the request."""
         self._handler = handler
         self._decoding = decoding
         self._version = version
@@ -72,7 +72,7 @@ class LongFetch:
                 full.give_up()
 
     async def _incremental(self, long: LongRequest, call: FetchCall, session: FetchSession) -> None:
-        """Raises ProtocolError when somebody else has gone on with the session, or ended it."""
+        """Raises ProtocolError if another fetch has continued or ended the session meanwhile."""
         handler, epoch = self._handler, session.epoch
         pending = IncrementalFetch(handler, long.session, call, self._version, self._correlation, session)
         await long.paced(pending.updating())
@@ -91,7 +91,7 @@ class LongFetch:
 
 
 class IncrementalFetch(PendingFetch):
-    """An ordinary fetch, whose session takes over in slices what the request names."""
+    """An ordinary fetch whose session applies the request's changes in slices."""
 
     __slots__ = ()
 
@@ -108,13 +108,13 @@ class IncrementalFetch(PendingFetch):
             yield UPDATED_AT_ONCE * UPDATE_COST
 
     def begin(self, reply: Reply) -> None:
-        """Read and answer, or wait, in the place of `reply`."""
+        """Read and answer, or wait, with `reply` as the place of the response."""
         self._reply = reply
         self._start()
 
 
 class FullFetch(PendingFetch):
-    """A full fetch in slices. `first`, and after each `wait` `again`, return whether it has ended."""
+    """A full fetch in slices. `first`, and `again` after each `wait`, return whether the fetch has ended."""
 
     __slots__ = (
         "_enough",
@@ -166,14 +166,14 @@ class FullFetch(PendingFetch):
         return True
 
     async def wait(self) -> None:
-        """Until something has changed, or the time is over."""
+        """Wait until something has changed or the time is over."""
         await self._long.paced(self._forgetting())
         if self._watching:
             await self._long.changed(self._until - self._loop.time())
             return
         self._watching = True
         if self._session is None:
-            await self._long.paced(self._watching_all())  # what came before was not heard of: read again
+            await self._long.paced(self._watching_all())  # earlier changes were not noticed: read again
 
     async def again(self) -> bool:
         await self._long.paced(self._reading())
@@ -239,7 +239,7 @@ class FullFetch(PendingFetch):
                 yield UPDATED_AT_ONCE * UPDATE_COST
 
     def _forgetting(self) -> Work[None]:
-        """Let go of what was read, and of the downloads that it waits for."""
+        """Release what was read, and stop waiting for downloads."""
         tickets, self._tickets = self._tickets or [], None
         for number, ticket in enumerate(tickets):
             ticket.unlisten(self)
@@ -274,7 +274,7 @@ class FullFetch(PendingFetch):
         )
 
     async def _end(self) -> None:
-        """Answer with what was read, unless the connection has closed or the session has ended."""
+        """Send what was read, unless the connection has closed or the session has ended."""
         long, session, handler = self._long, self._session, self._handler
         if long.is_closed:
             return
@@ -287,7 +287,7 @@ class FullFetch(PendingFetch):
         parts, pause_ms = await long.paced(
             _answering(handler, self._client, self._version, self._correlation, session_id, rows)
         )  # fmt: skip
-        self._reads = []  # they are the reply's, which releases them whatever comes
+        self._reads = []  # the reply owns them now and releases them
         if session is not None and not long.is_closed:
             session.unpark(self)
             self._client.adopt(session)
@@ -295,7 +295,7 @@ class FullFetch(PendingFetch):
         long.answer(parts, pause_ms)
 
     def give_up(self) -> None:
-        """Drop what is left of the request, in slices, and its session unless the client has its id."""
+        """Drop the rest of the request in slices, and its session unless the client knows the session's id."""
         if self.settled:
             return
         self.settled = True
@@ -318,7 +318,7 @@ def _answering(
     session_id: int,
     rows: list[FetchedRow],
 ) -> Work[tuple[list[Part], int]]:
-    """The answer to a long request, and for how many milliseconds its connection is to pause."""
+    """The response to a long request, and for how many milliseconds its connection is muted."""
     pause_ms = handler.charge(client)
     hints: dict[int, LeaderHint] = {}
     for number, row in enumerate(rows):

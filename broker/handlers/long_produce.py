@@ -1,8 +1,8 @@
-"""A Produce request of very many partitions, or of many megabytes, served in slices.
+"""A Produce request with very many partitions or many megabytes, served in slices.
 
-The whole request is read before anything of it is appended, as with an ordinary one. Then it is appended portion by
-portion. A portion waits once for each of its partitions, however many batches for it there are, so that a high
-watermark that passes all of them costs little. What was appended is answered like the parts of an ordinary request.
+Like an ordinary request it is decoded completely before anything is appended. Then it is appended portion by portion. A
+portion waits once per partition, however many of its batches there are, so that a high watermark that passes all of
+them costs little. The response is that of an ordinary request.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from wire.hot_codec import ProduceCall, ProducedPart, ProducedRow
 
 PORTION_PARTS_MAX = 50
 PORTION_BYTES_MAX = 1 << 20  # unless a batch is longer
-APPEND_COST, BYTES_PER_UNIT = 20, 1 << 10  # units of `common.pacing` of a batch, and of its bytes
+APPEND_COST, BYTES_PER_UNIT = 20, 1 << 10  # units of `common.pacing` for a batch, and for its bytes
 ROW_COST = 2
 
 
 class ProducePortion(PendingProduce):
-    """Some parts of a long request. `done` is called once all of them are answered."""
+    """Some parts of a long request. `done` is called when all of them are answered."""
 
     __slots__ = ("_done", "_verdicts")
 
@@ -55,7 +55,7 @@ class ProducePortion(PendingProduce):
         self._verdicts: list[tuple[list[GatheredRow], ErrorCode]] = []
 
     def wait(self) -> None:
-        """All parts are appended, refused, or being looked into: wait for those that need it."""
+        """All parts are appended, rejected, or being inspected: wait for those that need it."""
         gathered, self.gathered = self.gathered or {}, None
         acks = self.call.acks
         for partition, rows in gathered.items():
@@ -69,7 +69,7 @@ class ProducePortion(PendingProduce):
                 self.judge(rows, ErrorCode.NONE)
 
     def judge(self, rows: list[GatheredRow], error: ErrorCode) -> None:
-        """What became of these rows; they are made later, for there may be many portions like this."""
+        """Record the outcome of these rows. The rows are made later, because there may be many portions."""
         if self.settled:
             return
         self._verdicts.append((rows, error))
@@ -78,7 +78,7 @@ class ProducePortion(PendingProduce):
             self._finish()
 
     def made_rows(self) -> list[ProducedRow]:
-        """All rows; those without an answer have timed out. Nothing is waited for any more."""
+        """All rows; those without an outcome have timed out. Ends all waits."""
         self.settled = True
         for rows, error in self._verdicts:
             for number, row, _ in rows:
@@ -118,12 +118,12 @@ class PortionWaiter:
 
 
 class LongProduce:
-    """One request from its frame to its answer."""
+    """One request from its frame to its response."""
 
     def __init__(
         self, handler: ProduceHandler, decoding: Work[ProduceCall], buffer: bytearray, version: int, correlation: int
     ) -> None:
-        """`decoding` reads it from `buffer`."""
+        """`decoding`: the work that decodes the request from `buffer`."""
         self._handler = handler
         self._decoding = decoding
         self._buffer = buffer
@@ -134,7 +134,7 @@ class LongProduce:
         self._loop = asyncio.get_running_loop()
 
     async def serve(self, long: LongRequest) -> None:
-        """A client that closes its connection meanwhile may not have asked for an answer: all is appended."""
+        """Appends everything even if the client closes its connection, because it may not have asked for a response."""
         async with long.place():
             try:
                 call = await long.paced(self._decoding)
@@ -148,7 +148,7 @@ class LongProduce:
         while self._unsettled and not long.is_closed and await long.changed(until - self._loop.time()):
             continue
         if long.is_closed and call.acks == NONE:
-            return  # what is still looked into will be appended
+            return  # batches under inspection will still be appended
         rows = await long.paced(self._made_rows())
         if call.acks == NONE:
             long.answer([], 0)

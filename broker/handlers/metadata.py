@@ -1,10 +1,11 @@
-"""Metadata 0-13: brokers, topics and who leads their partitions, as the asking listener's clients are to see them.
+"""Metadata 0-13: brokers, topics and partition leaders, as clients of the request's listener may see them.
 
-Behaviour: the controller id is that of a live broker. A topic that is asked for by name and unknown is created where
-`auto.create.topics.enable` and the request allow it, and answered once it is there; while another request creates it
-the answer is LEADER_NOT_AVAILABLE. Rights are asked here and not at a gate, because rows are shared (`topic_rows.py`).
-Versions: 0 asks for all topics with an empty list, later ones with null; before 4 creation is always allowed; from 12
-on topics may be asked for by id.
+Behaviour: the controller id is that of a live broker. An unknown topic requested by name is created if
+`auto.create.topics.enable` and the request allow it, and returned when it exists; while another request creates it the
+response is LEADER_NOT_AVAILABLE. The handler checks rights itself, without a gate, because rows are shared
+(`topic_rows.py`).
+Versions: in 0 an empty list requests all topics, later null does; before 4 creation is always allowed; from 12 on
+topics may be requested by id.
 """
 
 from __future__ import annotations
@@ -35,9 +36,9 @@ AUTO_CREATION_ASKED_FROM = 4
 BY_ID_FROM = 12
 CREATE_TIMEOUT_MS = 5_000
 CREATING_MAX = 1_000
-CREATED_PER_REQUEST = 25  # as many as a portion of CreateTopics has
+CREATED_PER_REQUEST = 25  # the portion size of CreateTopics
 JOIN_COST, ONCE_PER_STEP = 1, 200
-MISSING_COST = 4  # of a name without a topic, beside JOIN_COST, when it is checked and when it is answered
+MISSING_COST = 4  # for a name without a topic, in addition to JOIN_COST, when it is checked and when it is answered
 DESCRIBE, CREATE, TOPIC = int(AclOperation.DESCRIBE), int(AclOperation.CREATE), int(AclResource.TOPIC)
 
 _Topic = MetadataResponse.MetadataResponseTopic
@@ -47,7 +48,7 @@ _Creatable = CreateTopicsRequest.CreatableTopic
 
 @dataclass(frozen=True, slots=True)
 class MetadataConfig:
-    """Kafka's settings node.id and auto.create.topics.enable; sizes of created topics are the controller's."""
+    """Kafka's settings node.id and auto.create.topics.enable; the controller sets the sizes of created topics."""
 
     node_id: int
     auto_create_topics_enable: bool = same(TopicDefaults, "auto_create_topics_enable")
@@ -108,16 +109,18 @@ class MetadataHandler:
     async def _all(
         self, context: RequestContext, view: ClientView, request: MetadataRequest, access: Access | None
     ) -> Rows:
-        """Those that the reader may know of. Readers with the same rights are shown the same bytes."""
-        tells = bool(request.include_topic_authorized_operations) and context.api_version >= OPERATIONS_FROM
+        """Rows of all topics that the client may describe. Clients with the same rights share the same bytes."""
+        with_rights = bool(request.include_topic_authorized_operations) and context.api_version >= OPERATIONS_FROM
         table = self._rows.table(view, context.api_version, context.tenant is not None)
-        work = self._join(context.tenant, view, table, access, tells)
+        work = self._join(context.tenant, view, table, access, with_rights)
         image = view.image
         rights = None if access is None else image.acls
-        return await table.joined((context.tenant, access, tells), (image.topics, rights), lambda: context.paced(work))
+        return await table.joined(
+            (context.tenant, access, with_rights), (image.topics, rights), lambda: context.paced(work)
+        )
 
     def _join(
-        self, tenant: str | None, view: ClientView, table: RowTable, access: Access | None, tells: bool
+        self, tenant: str | None, view: ClientView, table: RowTable, access: Access | None, with_rights: bool
     ) -> Work[Rows]:
         topics = view.image.topics
         known = topics if tenant is None else topics.of_tenant(tenant)
@@ -129,7 +132,7 @@ class MetadataHandler:
             row = table.find(topic)
             if row is None:
                 row = yield from table.make(view, topic, _shown_name(topic.name, tenant))
-            join.add(self._with_operations(table, row, access) if tells else row.data, row.nodes)
+            join.add(self._with_operations(table, row, access) if with_rights else row.data, row.nodes)
             yield JOIN_COST
         if tenant is None:
             table.forget_missing(topics.by_id, len(topics))
@@ -155,7 +158,7 @@ class MetadataHandler:
     ) -> Work[tuple[Rows, list[_Topic]]]:
         """Rows of the requested topics, and error rows of missing ones, which are never shared."""
         version, tenant = context.api_version, context.tenant
-        tells = bool(request.include_topic_authorized_operations) and version >= OPERATIONS_FROM
+        with_rights = bool(request.include_topic_authorized_operations) and version >= OPERATIONS_FROM
         table = self._rows.table(view, version, tenant is not None)
         creates = self._creates(context, request)
         join, failures, refused = _Join(), list[_Topic](), list[_Topic]()
@@ -172,10 +175,10 @@ class MetadataHandler:
                 row = table.find(found)
                 if row is None:
                     row = yield from table.make(view, found, _shown_name(found.name, tenant))
-                join.add(self._with_operations(table, row, access) if tells else row.data, row.nodes)
+                join.add(self._with_operations(table, row, access) if with_rights else row.data, row.nodes)
             else:
                 yield MISSING_COST
-                if tells and found.name and access is not None:
+                if with_rights and found.name and access is not None:
                     operations = access.operations(TOPIC_OPERATIONS, TOPIC, found.name)
                     found = changed(found, authorized_operations=operations)
                 failures.append(found)
@@ -184,7 +187,7 @@ class MetadataHandler:
     def _find(
         self, image: MetadataImage, asked: _Asked, version: int, failed: dict[str, ErrorCode]
     ) -> TopicImage | _Topic:
-        """The topic, or the row that says why there is none."""
+        """The topic, or its error row."""
         topics = image.topics
         if asked.topic_id is not None and asked.topic_id.int:
             if version < BY_ID_FROM:
@@ -205,10 +208,11 @@ class MetadataHandler:
     async def _create_missing(
         self, context: RequestContext, request: MetadataRequest, asked: list[_Asked], access: Access | None
     ) -> dict[str, ErrorCode]:
-        """Create the unknown topics of the request where that is allowed; codes of those that are not there after.
+        """Create the request's unknown topics if that is allowed. Returns the error codes of those that do not exist
+        after that.
 
-        Of very many some are created and the others answered with LEADER_NOT_AVAILABLE: clients ask again, and other
-        clients' records need not wait for thousands of new logs.
+        Of very many only some are created, the others are answered with LEADER_NOT_AVAILABLE: clients retry, and other
+        clients' requests do not wait for thousands of new logs.
         """
         if not self._creates(context, request):
             return {}
@@ -226,13 +230,14 @@ class MetadataHandler:
         return failed
 
     def _created_now(self, missing: list[str]) -> list[str]:
-        """Those that this request creates. They are noted in the same turn of the loop, so no other creates them."""
+        """The topics that this request creates. The caller registers them in the same turn, so no other request creates
+        them."""
         room = min(CREATED_PER_REQUEST, CREATING_MAX - len(self._creating))
         ours = (name for name in missing if name not in self._creating and name not in self._internal_topics)
         return list(islice(ours, room))
 
     def _missing_names(self, asked: list[_Asked], access: Access | None) -> Work[list[str]]:
-        """Names without a topic that the reader may create."""
+        """Names without a topic that the client may create."""
         missing: list[str] = []
         for one in asked:
             yield JOIN_COST
@@ -271,13 +276,13 @@ class MetadataHandler:
         for result in response.topics:
             code = known_error(result.error_code)
             if code in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
-                code = ErrorCode.LEADER_NOT_AVAILABLE  # it is there, though perhaps not yet in this broker's image
+                code = ErrorCode.LEADER_NOT_AVAILABLE  # it exists, but perhaps not yet in this broker's image
             failed[result.name] = code
         return failed
 
 
 class _Join:
-    """Rows put together into parts."""
+    """Joins rows into parts of the response."""
 
     def __init__(self) -> None:
         self.nodes: frozenset[int] = frozenset()
@@ -305,13 +310,13 @@ class _Join:
 
 
 def _rights(context: RequestContext) -> Access | None:
-    """None for a reader that may do everything."""
+    """None for a client that may do everything."""
     access = context.session.access
     return None if access is None or access.is_super else access
 
 
 def _once_each(topics: list[_Asked]) -> Work[list[_Asked]]:
-    """As Apache Kafka has it: a topic that is named twice is answered once."""
+    """As in Apache Kafka, a topic that is named twice is answered once."""
     found: dict[Hashable, _Asked] = {}
     for number, one in enumerate(topics):
         found.setdefault((one.name, one.topic_id), one)
@@ -323,15 +328,15 @@ def _once_each(topics: list[_Asked]) -> Work[list[_Asked]]:
 def _refusal(
     access: Access, asked: _Asked, found: TopicImage | _Topic, image: MetadataImage, *, creates: bool
 ) -> _Topic | None:
-    """The row of what the reader may not describe, or not create; None where it gets what was found.
+    """The error row if the client may not describe or create the topic, None if `found` may be returned.
 
-    Kafka's rule of hiding: a client that may not describe a topic gets the same answer whether or not it exists.
+    As in Kafka, the response for a topic that the client may not describe is the same whether or not the topic exists.
     """
     by_id = asked.topic_id is not None and asked.topic_id.int != 0
     topic = image.topics.get_by_id(raw_uuid(asked.topic_id)) if by_id else None
     name = asked.name if topic is None else topic.name
     if name is None or (by_id and topic is None):
-        return None  # the answer is the same for everybody
+        return None  # the response does not depend on rights
     if not access.may(DESCRIBE, TOPIC, name):
         return _unknown(None if by_id else name, asked.topic_id if by_id else None, is_internal=False)
     if by_id or isinstance(found, TopicImage) or not creates or _may_create(access, name):

@@ -1,12 +1,13 @@
-"""Produce: v3-13, by hand from the receive buffer to the log.
+"""Produce 3-13, from the receive buffer to the log.
 
-Behaviour: each partition's one batch is checked by its header, stamped where it lies and appended; the call returns
-with that. acks=0 has no answer (an error closes the connection, so that the client asks for metadata), acks=1 is
-answered once this broker holds the batch, acks=all once the high watermark has passed it, a duplicate like its
-original. A batch that must be looked into (`record_inspection.py`) is copied and appended later, in order.
+Behaviour: for each partition the handler checks its one batch by the header, stamps it in the buffer and appends it;
+then the call returns. acks=0 gets no response (an error closes the connection, so that the client refreshes its
+metadata). acks=1 is answered when this broker holds the batch, acks=all when the high watermark has passed it, a
+duplicate like its original. A batch whose records must be inspected (`record_inspection.py`) is copied and appended
+later, in order.
 
-Versions: record errors from v8 on, leader hints from v10 on, topic ids from v13 on.
-No task, future or timer belongs to a request, but to one of very many partitions or bytes (`long_produce.py`).
+Versions: record errors from 8 on, leader hints from 10 on, topic ids from 13 on.
+A request has no task, future or timer of its own, except one with very many partitions or bytes (`long_produce.py`).
 """
 
 from __future__ import annotations
@@ -56,14 +57,14 @@ ALL, LEADER, NONE = -1, 1, 0
 NO_ERROR = int(ErrorCode.NONE)
 BY_ID_FROM = 13
 TIMEOUT_MS_MAX = 2**31 - 1
-BYTES_AT_ONCE = 4 << 20  # of a request of several batches that is served in one go: a few milliseconds
-ROW_COST = 4  # units of `common.pacing` of a row in a long answer, at most
+BYTES_AT_ONCE = 4 << 20  # limit for a request of several batches that is served in one slice: a few milliseconds
+ROW_COST = 4  # units of `common.pacing` per row of a long response, at most
 _EMPTY: Mapping[int, Partition] = {}
 _WRITE, _TOPIC = int(AclOperation.WRITE), int(AclResource.TOPIC)
 
 
 class ProduceServices(Struct, frozen=True):
-    """What the handler is built from; `disk_pause_ms` tells how long producers are slowed while the disk fills."""
+    """Dependencies of the handler; `disk_pause_ms` returns how long producers are throttled while the disk fills."""
 
     hosted: HostedPartitions
     hints: LeaderHints
@@ -75,7 +76,7 @@ class ProduceServices(Struct, frozen=True):
 
 
 class GatheredRow(NamedTuple):
-    """The row of an appended part, if all before `next_offset` comes to hold."""
+    """The row of an appended part, valid when everything before `next_offset` is committed or written."""
 
     number: int
     row: ProducedRow
@@ -83,7 +84,7 @@ class GatheredRow(NamedTuple):
 
 
 class PendingProduce:
-    """One request whose batches are not all answered yet. Owned by those it waits for, and by the deadlines."""
+    """One request with unanswered batches. Referenced by what it waits for, and by the deadlines."""
 
     __slots__ = (
         "_answered",
@@ -111,15 +112,15 @@ class PendingProduce:
         self.rows: list[ProducedRow | None] = [None] * len(call.parts)
         self.settled = False
         self.gathered: dict[Partition, list[GatheredRow]] | None = None
-        """Rows by partition, for an owner that waits for the high watermark of all of them; None: each row waits."""
+        """Rows by partition, if the owner waits once for all of them; None: each row waits on its own."""
 
     @property
     def access(self) -> Access | None:
-        """The rights of the session; None where every right is granted."""
+        """The rights of the session; None if it has all rights."""
         return self._session.access
 
     def answer(self, at: int, row: ProducedRow) -> None:
-        """The row of part `at` is known; the last one releases the reply."""
+        """Set the row of part `at`; the last one sends the response."""
         if self.settled or self.rows[at] is not None:
             return
         self.rows[at] = row
@@ -128,7 +129,7 @@ class PendingProduce:
             self._finish()
 
     def park(self, held_bytes: int) -> bool:
-        """All parts are on their way; whether some still have to be waited for."""
+        """All parts are under way. Returns whether some still have to be waited for."""
         if self.settled:
             return False
         self._reply = self._session.connection.reply_later(held_bytes)
@@ -204,8 +205,8 @@ class ProduceHandler:
     ) -> Work[ProduceCall] | None:
         """Serve the request whose body is `buffer[at:end]`. Raises MalformedFrame.
 
-        One of more than `parts_at_once` partitions is not served, nor one of several batches with more than
-        `bytes_at_once`: what is returned reads it.
+        A request with more than `parts_at_once` partitions, or with several batches of more than `bytes_at_once`, is
+        not served: the returned work decodes it.
         """
         prefix = session.topic_prefix
         try:
@@ -231,7 +232,7 @@ class ProduceHandler:
         view: memoryview,
         prefix: bytes,
     ) -> None:
-        """Append all parts of `pending`, or answer them with `refusal`."""
+        """Append all parts of `pending`, or answer them all with `refusal`."""
         call = pending.call
         if refusal is not None:
             for number, part in enumerate(call.parts):
@@ -249,7 +250,8 @@ class ProduceHandler:
             if partition is None or (prefix and not partition.name.startswith(prefix)):
                 pending.answer(number, self._missing(part, pending.version, prefix))
                 continue
-            if partition.topic in INTERNAL_TOPICS:  # a coordinator's state: what it did not decide must not be replayed
+            # a coordinator's log: a client's records must not be replayed as its decisions
+            if partition.topic in INTERNAL_TOPICS:
                 error = ErrorCode.INVALID_TOPIC_EXCEPTION
                 pending.answer(number, ProducedRow(part.topic, part.partition, error, -1))
                 continue
@@ -266,7 +268,7 @@ class ProduceHandler:
     def _may_write(
         self, access: Access, part: ProducedPart, partition: Partition | None, version: int, prefix: bytes
     ) -> bool:
-        """Return whether the session may write to this topic. It may or may not exist.
+        """Return whether the session may write to this topic, whether or not it exists.
 
         Unknown topic ids, and ids of other tenants, pass here: the append rejects them with UNKNOWN_TOPIC_ID, so that a
         tenant cannot learn which ids exist.
@@ -287,8 +289,9 @@ class ProduceHandler:
 
         def inspected(batch: bytearray | ProtocolError) -> None:
             if pending.settled:
-                return  # timed out: the client may have retried the batch, which must not be appended after that
-            if isinstance(batch, ProtocolError):  # raised here, it would keep itself and all that it saw alive
+                return  # timed out: the client may have retried the batch, so this copy must not be appended
+            # not raised, because a raised error would keep its frames and their data alive
+            if isinstance(batch, ProtocolError):
                 pending.answer(number, self._failed(part, batch, partition, pending.version))
                 return
             try:
@@ -349,7 +352,7 @@ class ProduceHandler:
         correlation: int,
         rows: list[ProducedRow],
     ) -> None:
-        """Send the answer, into its place when it had to wait, with hints for rows that must go elsewhere."""
+        """Send the response, in the order of requests if it had to wait, with leader hints for rows that need them."""
         connection: Connection = session.connection
         if acks == NONE:
             if any(row.error for row in rows):
@@ -374,7 +377,7 @@ class ProduceHandler:
     def answering(
         self, session: ClientSession, version: int, correlation: int, rows: list[ProducedRow]
     ) -> Work[tuple[bytes, int]]:
-        """The answer to a long request, and for how many milliseconds its connection is to pause."""
+        """The response to a long request, and for how many milliseconds its connection is muted."""
         pause_ms = max(self._throttle.charge(session, PRODUCE, 0), self._disk_pause_ms())
         prefix = session.topic_prefix
         hints: dict[int, LeaderHint] = {}
@@ -399,7 +402,7 @@ class ProduceHandler:
 
 
 def _without_prefix(row: ProducedRow, prefix: str) -> ProducedRow:
-    """The row with its error messages as a tenant may read them: without the prefix of its names."""
+    """The row with its error messages as a tenant may see them: without the prefix of its names."""
 
     def without_prefix(text: bytes | None) -> bytes | None:
         return None if text is None else tenant_text(text.decode(errors="replace"), prefix, row.error).encode()
@@ -410,7 +413,7 @@ def _without_prefix(row: ProducedRow, prefix: str) -> ProducedRow:
 
 def refusal_of(call: ProduceCall) -> ErrorCode | None:
     if call.transactional_id is not None:
-        return ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT  # there are no transactions; no client gets that far
+        return ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT  # there are no transactions; no client gets this far
     if call.acks not in (ALL, LEADER, NONE):
         return ErrorCode.INVALID_REQUIRED_ACKS
     return None

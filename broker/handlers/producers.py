@@ -1,9 +1,10 @@
-"""InitProducerId v0-5, without transactions, and DescribeProducers v0.
+"""InitProducerId 0-5, without transactions, and DescribeProducers 0.
 
-InitProducerId: a fresh producer id with epoch 0 from this broker's block. There are no transactions. A transactional id
-is answered with INVALID_TRANSACTION_TIMEOUT, as if `transaction.max.timeout.ms` were 0. Java's client, librdkafka,
-franz-go, sarama, kafka-python and aiokafka take it as final. librdkafka retries UNSUPPORTED_VERSION for ever.
-DescribeProducers: the producers that this broker's replica remembers; only the leader answers.
+InitProducerId returns a new producer id with epoch 0 from this broker's block. There are no transactions: for a
+transactional id the response is INVALID_TRANSACTION_TIMEOUT, as if `transaction.max.timeout.ms` were 0. Java's client,
+librdkafka, franz-go, sarama, kafka-python and aiokafka treat this as fatal; librdkafka would retry UNSUPPORTED_VERSION
+for ever.
+DescribeProducers returns the producers that this broker's replica remembers; only the leader answers.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Batches that must be looked into before they are appended: null keys of a compacted topic, recompression.
+"""Inspection of batches before they are appended: null keys in a compacted topic, recompression.
 
-The work is done in threads, at most `at_once_max` of them, with a cap on what a batch may inflate to. A partition's
-batches stay in order: while one is in work, all later ones of that partition wait behind it. What waits is bounded
-by `queued_bytes_max`.
+The work is done in threads, at most `at_once_max` of them, with a limit on what a batch may inflate to. A partition's
+batches stay in order: while one is being inspected, all later ones of that partition queue behind it. The queue is
+bounded by `queued_bytes_max`.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class _Job(NamedTuple):
 
 
 class RecordInspection:
-    """Owns the tasks that look into batches; `close` ends them."""
+    """Owns the tasks that inspect batches; `close` ends them."""
 
     def __init__(self, at_once_max: int, queued_bytes_max: int, inflated_bytes_max: int) -> None:
         self._at_once = asyncio.Semaphore(at_once_max)
@@ -53,13 +53,13 @@ class RecordInspection:
         self._tasks: dict[Partition, asyncio.Task[None]] = {}
 
     def __contains__(self, partition: Partition) -> bool:
-        """Whether batches of that partition are in work, so that the next ones must queue behind them."""
+        """Whether batches of that partition are being inspected, so that the next ones must queue."""
         return partition in self._queues
 
     def submit(self, partition: Partition, batch: bytes, done: Inspected) -> None:
-        """Look into `batch`, then call `done` on the loop with the bytes to append or with what is wrong.
+        """Inspect `batch`, then call `done` on the loop with the bytes to append or the error.
 
-        Raises ProtocolError(REQUEST_TIMED_OUT), which clients retry, while too much waits.
+        Raises ProtocolError(REQUEST_TIMED_OUT), which clients retry, if the queue is full.
         """
         if self._queued_bytes + len(batch) > self._queued_bytes_max and self._queued_bytes:
             raise ProtocolError(ErrorCode.REQUEST_TIMED_OUT, "too many batches wait to be compressed")
@@ -73,7 +73,7 @@ class RecordInspection:
         self._tasks[partition] = asyncio.get_running_loop().create_task(self._work(partition))
 
     async def close(self) -> None:
-        """Drop what waits; its requests end with their connections."""
+        """Drop the queue; its requests end with their connections."""
         await end_tasks(self._tasks.values())
         self._queues.clear()
         self._tasks.clear()
@@ -92,13 +92,13 @@ class RecordInspection:
     async def _inspected(self, job: _Job) -> bytearray | ProtocolError:
         try:
             return await asyncio.to_thread(inspect, job.batch, job.config, self._inflated_bytes_max)
-        except Exception:  # else all later batches of the partition would wait behind this one for ever
-            logger.exception("a batch could not be looked into")
+        except Exception:  # otherwise all later batches of the partition would wait for ever
+            logger.exception("a batch could not be inspected")
             return ProtocolError(ErrorCode.UNKNOWN_SERVER_ERROR)
 
 
 def inspect(batch: bytes, config: LogConfig, inflated_bytes_max: int) -> bytearray | ProtocolError:
-    """The bytes to append under `config`, or what is wrong with them; runs in a thread."""
+    """The bytes to append under `config`, or the error; runs in a thread."""
     view = memoryview(batch)
     try:
         if config.is_compacted:
@@ -110,9 +110,9 @@ def inspect(batch: bytes, config: LogConfig, inflated_bytes_max: int) -> bytearr
             return bytearray(batch)
         return recompress(view, 0, len(batch), codec, _level(config, codec), inflated_bytes_max)
     except ProtocolError as error:
-        # Its tracebacks know the frames of this thread, and one of those knows the outcome: a circle round all that
-        # was inflated, which would stay until the collector comes. The collector counts objects, not megabytes.
-        if error.code is ErrorCode.CORRUPT_MESSAGE:  # clients send such a batch again, and its CRC was right
+        # The error's traceback refers to this thread's frames, and one of those to the result: a cycle that would keep
+        # everything inflated until the next garbage collection.
+        if error.code is ErrorCode.CORRUPT_MESSAGE:  # clients retry CORRUPT_MESSAGE, but the batch's CRC was correct
             return ProtocolError(ErrorCode.INVALID_RECORD, error.message)
         return error.bare()
 

@@ -9,7 +9,7 @@ from wire.messages import SaslAuthenticateRequest, SaslAuthenticateResponse, Sas
 
 
 class SaslHandlers:
-    """Of listeners with SASL; elsewhere they raise ILLEGAL_SASL_STATE."""
+    """Handlers for listeners with SASL; on others they raise ILLEGAL_SASL_STATE."""
 
     @staticmethod
     def handshake(context: RequestContext, request: SaslHandshakeRequest) -> SaslHandshakeResponse:

@@ -1,6 +1,6 @@
-"""Users' passwords: DescribeUserScramCredentials 0.
+"""DescribeUserScramCredentials 0.
 
-Behaviour: descriptions come from this broker's image and never show a verifier; API keys are no users here.
+Behaviour: descriptions come from this broker's image and never include a verifier; API keys are not users here.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Tenants and their API keys as this broker's image has them, for operators: our own APIs 10005 and 10011.
+"""Tenants and their API keys in this broker's image, for operators: Tidelog's own APIs 10005 and 10011.
 
-No answer holds any part of a key's secret.
+No response has any part of a key's secret.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""DescribeTier (10001): what this broker knows of the tier, for operators.
+"""DescribeTier (10001): this broker's knowledge of the tier, for operators.
 
-With partition -1 it tells of the broker: its store, the tiered partitions that it leads, deleted topics that it keeps
-for their delay. With a partition it tells what `__tier_state` holds of that one, wherever its shard is hosted. The
-store may be down: nothing waits for it longer than a moment.
+For partition -1 the response describes the broker: its store, the tiered partitions that it leads, the deleted topics
+that it keeps until their delay is over. For a partition it has the partition's state in `__tier_state`, whichever
+broker hosts its shard. The store may be down: nothing waits for it longer than a moment.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ SWEEP_LEFT_MAX = 100
 
 
 class Plane(Protocol):
-    """The described tier: `broker.tier.plane.TierPlane`."""
+    """The tier that is described: `broker.tier.plane.TierPlane`."""
 
     uri: str
     delete_delay_ms: int
@@ -82,7 +82,7 @@ class TierDescriptions:
         clock: Clock,
         cold: Callable[[], ColdReading | None] = lambda: None,
     ) -> None:
-        """`cold` tells what was read from the tier, None while this broker has none."""
+        """`cold` returns the tier's reader, None if this broker has none."""
         self._node_id = node_id
         self._plane = plane
         self._client = client
@@ -153,10 +153,10 @@ class TierDescriptions:
         )
 
     async def _store(self, plane: Plane, image: MetadataImage) -> StoreStatus:
-        """Whether the store answers now; a broker that has nothing to copy would not know.
+        """Whether the store answers now; a broker that has nothing to copy does not know otherwise.
 
-        It is asked for the file itself: the answer to HEAD has no body, so S3 says the same of an object and of a
-        bucket that are not there, and no reason why it refuses.
+        The probe reads the file itself. The response to HEAD has no body, so S3 would not distinguish a missing object
+        from a missing bucket, and would give no reason for a rejection.
         """
         answers, reason, asked_ms = True, "", self._clock.wall_ms()
         try:
@@ -189,7 +189,7 @@ class TierDescriptions:
         )
 
     async def _dropped(self, plane: Plane) -> tuple[list[DroppedStatus], int]:
-        """Of the shards here that serve now."""
+        """Dropped partitions of the shards that this broker serves now."""
         found: list[DroppedStatus] = []
         total = 0
         for index in self._coordinator.hosted():
@@ -230,7 +230,7 @@ def _dropped_status(tier: PartitionTier, delay_ms: int) -> DroppedStatus:
 
 
 def _led_status(led: LedPartition, publisher: ManifestPublisher, damage: Sequence[Damage]) -> LedStatus:
-    """`damage` may be of segments that are gone by now, or were replaced."""
+    """`damage` may include segments that were deleted or replaced meanwhile."""
     partition, view = led.partition, led.view
     unread = [one.reason for one in damage if view is None or view.value_of(one.segment) is not None]
     log = partition.log

@@ -1,8 +1,8 @@
-"""Topics as Metadata answers show them, in bytes, kept until something that stands in them has changed.
+"""Encoded topic rows of Metadata responses, cached until their content changes.
 
-A row is written for a listener, a version, operators or tenants, and a state of the brokers: which of them can be
-reached there, and which are doubted. It is good while its topic is the very one of the image. So a change of one topic
-costs that topic, and a thousand clients that ask for everything cost one join of the rows and their sends.
+A row is encoded for a listener, a version, operators or tenants, and a state of the brokers: which of them can be
+reached there, and which are doubted. It is valid while the image has the same topic object. So a change of one topic
+costs one row, and a thousand clients that ask for everything cost one join of the rows and their sends.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from wire.paced_codec import element_work
 OPERATIONS_FROM, TAGS_FROM = 8, 9
 TABLE_BYTES_MAX = ConnectionSettings().metadata_cache_bytes_max
 PARTITION_COST, PARTITIONS_PER_STEP = 6, 32
-JOINED_MAX = 16  # answers with all topics that one table keeps
-ENTRY_BYTES = 250  # of memory beside the row
+JOINED_MAX = 16  # responses with all topics that one table keeps
+ENTRY_BYTES = 250  # memory of an entry beside the row
 
 _OPERATIONS = Struct(">i")
 _Topic = MetadataResponse.MetadataResponseTopic
@@ -33,7 +33,7 @@ _Partition = _Topic.MetadataResponsePartition
 
 
 class TopicRow(NamedTuple):
-    """`nodes` have the topic's replicas."""
+    """`nodes`: the brokers with replicas of the topic."""
 
     topic: TopicImage
     data: bytes
@@ -41,7 +41,7 @@ class TopicRow(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """So many rows for one answer, in parts that many answers may share."""
+    """Rows for one response, in parts that several responses may share."""
 
     parts: list[bytes]
     number: int
@@ -57,13 +57,13 @@ class _Joined:
         self.size = 0
 
     def count(self) -> int:
-        """In bytes, of rows that are there; `size` from now on."""
+        """Compute `size`, in bytes, when the rows are there."""
         self.size = sum(len(part) for part in self.rows.result().parts)
         return self.size
 
 
 class RowTable:
-    """The rows of one listener, version, kind of reader and state of the brokers."""
+    """The rows for one listener, version, kind of client and state of the brokers."""
 
     def __init__(self, version: int) -> None:
         self.version = version
@@ -72,12 +72,12 @@ class RowTable:
         self._joined: dict[Hashable, _Joined] = {}
 
     def find(self, topic: TopicImage) -> TopicRow | None:
-        """The row if it is there and good."""
+        """The row, if there is a valid one."""
         row = self._rows.get(topic.topic_id)
         return row if row is not None and row.topic is topic else None
 
     def make(self, view: ClientView, topic: TopicImage, shown_name: str) -> Work[TopicRow]:
-        """Write the row again."""
+        """Encode the row again."""
         listener_not_found = self.version >= LISTENER_NOT_FOUND_FROM
         partitions: list[_Partition] = []
         nodes: dict[int, None] = {}
@@ -114,9 +114,9 @@ class RowTable:
         return row
 
     async def joined(self, reader: Hashable, of: tuple[object, ...], join: Callable[[], Awaitable[Rows]]) -> Rows:
-        """The rows that `reader` is shown of all, made once by `join` for however many ask while `of` is the same.
+        """All rows that `reader` may see, made once by `join` for all who ask while `of` is the same.
 
-        `of` are the objects that the result depends on; they are compared by identity.
+        `of`: the objects that the result depends on, compared by identity.
         """
         found = self._joined.pop(reader, None)
         if found is None or any(mine is not theirs for mine, theirs in zip(found.of, of, strict=True)):
@@ -148,14 +148,14 @@ class RowTable:
         self.size = sum(len(row.data) + ENTRY_BYTES for row in self._rows.values())
 
     def with_operations(self, data: bytes, operations: Iterable[int]) -> bytes:
-        """A row that tells what the reader may do with the topic."""
+        """The row with the operations that the client may perform on the topic."""
         bits = _OPERATIONS.pack(sum(1 << operation for operation in operations))
         end = b"\0" if self.version >= TAGS_FROM else b""
         return data[: -len(bits + end)] + bits + end
 
 
 class TopicRows:
-    """The tables of a broker, those used last kept: at most `bytes_max` bytes in all."""
+    """The tables of a broker, least recently used ones dropped: at most `bytes_max` bytes in all."""
 
     def __init__(self, bytes_max: int = TABLE_BYTES_MAX) -> None:
         self._bytes_max = bytes_max
@@ -163,11 +163,11 @@ class TopicRows:
 
     @property
     def size(self) -> int:
-        """In bytes."""
+        """Total bytes."""
         return sum(table.size for table in self._tables.values())
 
     def table(self, view: ClientView, version: int, is_tenant: bool) -> RowTable:
-        """The table to answer from; the one used longest ago goes when all are too large."""
+        """The table for the response. If all tables are too large, the least recently used one is dropped."""
         key = (version, is_tenant, view.state)
         table = self._tables.pop(key, None)
         if table is None:

@@ -1,8 +1,8 @@
 """Topics: DeleteTopics 1-6 and DescribeTopicPartitions 0.
 
 Behaviour: the controller decides deletions. DescribeTopicPartitions answers from the image in order of names, up to a
-limit, with a cursor to go on from.
-Versions: DeleteTopics names topics in a list of names before 6, by name or id from then on.
+limit, with a cursor.
+Versions: before 6 DeleteTopics has a list of names, from 6 on names or ids.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from wire.messages import (
 
 IDS_FROM = 6  # DeleteTopics
 PARTITIONS_PER_REPLY_MAX = 2_000
-NAMES_PER_RUN, ROW_COST = 500, 8  # of names, and units of `common.pacing`
+NAMES_PER_RUN, ROW_COST = 500, 8  # names per run; units of `common.pacing` per row
 DESCRIBE, TOPIC = int(AclOperation.DESCRIBE), int(AclResource.TOPIC)
-UNTOLD = -(1 << 31)  # in place of operations
+UNTOLD = -(1 << 31)  # "operations not requested"
 
 _Described = DescribeTopicPartitionsResponse.DescribeTopicPartitionsResponseTopic
 _DescribedPartition = _Described.DescribeTopicPartitionsResponsePartition
@@ -57,9 +57,10 @@ class TopicHandlers:
     def describe_topic_partitions(
         self, context: RequestContext, request: DescribeTopicPartitionsRequest
     ) -> Work[DescribeTopicPartitionsResponse]:
-        """No topics asked for means all. A topic that went away under the cursor is passed over.
+        """No topics means all. A topic that was deleted under the cursor is skipped.
 
-        What the reader may not describe of all topics is passed over too; of those that it names, the gate knows.
+        If all topics are requested, those that the client may not describe are skipped too; for named topics the gate
+        does that.
         """
         tenant, access = context.tenant, context.session.access
         view = ClientView(self._forwarder.image, context.listener, self._node_id, tenant=tenant)
@@ -110,7 +111,7 @@ class TopicHandlers:
 
 
 def _from(names: Iterable[str], first: str) -> Work[Iterator[str]]:
-    """Those from `first` on, in order: sorted in runs, and merged as far as they are read."""
+    """The names from `first` on, in order: sorted in runs, and merged lazily."""
     runs: list[list[str]] = [[]]
     for number, name in enumerate(names):
         if number % NAMES_PER_RUN == 0:

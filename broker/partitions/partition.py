@@ -32,8 +32,7 @@ __all__ = ["NO_LEADER", "Partition", "PartitionHost", "Role"]
 
 
 class PartitionHost(Protocol):
-    """Notifications from a partition to the broker that hosts it, and its queries. All calls are cheap and never
-    raise."""
+    """The broker that hosts a partition, as the partition calls it. All calls are cheap and never raise."""
 
     def unsettled(self, partition: Partition) -> None:
         """Records wait to be committed: review the followers from time to time."""
@@ -57,8 +56,7 @@ class PartitionHost(Protocol):
 
 
 class Partition(Replica):
-    """One replica: role, high watermark, waiting producers. Created by `HostedPartitions`; every call runs on the
-    loop."""
+    """One replica: role, high watermark, waiting producers. `HostedPartitions` creates it; calls run on the loop."""
 
     __slots__ = (
         "_host",
@@ -217,8 +215,7 @@ class Partition(Replica):
             check_framing(buffer, at, end, header)
             return self._append(buffer, view, at, end, header, now_ms)
         except ProtocolError as error:
-            # other errors, such as a wrong sequence, concern one producer only
-            if error.code is ErrorCode.KAFKA_STORAGE_ERROR:
+            if error.code is ErrorCode.KAFKA_STORAGE_ERROR:  # others, such as a wrong sequence, concern one producer
                 self._refused_at = self._now()
             raise
 
@@ -321,8 +318,7 @@ class Partition(Replica):
             self._waiting.release(offset)
 
     def tier_reaches(self, offset: int) -> None:
-        """As `Replica.tier_reaches`. A leader also advances its high watermark, because what the tier holds was
-        committed."""
+        """A leader also advances its high watermark, because what the tier holds was committed."""
         if self.replica_set is not None and self.high_watermark < offset <= self.log.written_end_offset:
             self.high_watermark = offset
             self.log.note_high_watermark()
@@ -330,8 +326,7 @@ class Partition(Replica):
         super().tier_reaches(offset)
 
     def when_committed(self, offset: int, waiter: CommitWaiter) -> bool:
-        """Call `waiter` when `offset` is committed. Returns False, without ever calling it, if it is committed
-        already."""
+        """Call `waiter` when `offset` is committed. Returns False, and never calls it, if it already is."""
         if offset <= self.high_watermark:
             return False
         self._waiting.add(offset, waiter)
@@ -399,8 +394,7 @@ class Partition(Replica):
             follower.left(session)
 
     def followers_fetched_within(self, seconds: float) -> bool:
-        """Whether this broker leads and every follower in the ISR has fetched in its epoch within the last
-        `seconds`."""
+        """Whether this broker leads and every ISR follower has fetched in its epoch within the last `seconds`."""
         return self.replica_set is not None and self.replica_set.isr_has_fetched_since(self._now() - seconds)
 
     def _consider_joining(self, replicas: ReplicaSet, follower: Follower) -> None:
@@ -466,7 +460,7 @@ class Partition(Replica):
     def new_log_start(self, offset: int) -> int:
         """The log start that DeleteRecords up to `offset` (-1: the high watermark) asks for.
 
-        Raises ProtocolError: NOT_LEADER_OR_FOLLOWER, POLICY_VIOLATION for a compacted topic, OFFSET_OUT_OF_RANGE above
+        Raises ProtocolError: NOT_LEADER_OR_FOLLOWER, POLICY_VIOLATION if the topic is only compacted, OFFSET_OUT_OF_RANGE above
         the high watermark.
         """
         if self.replica_set is None:
