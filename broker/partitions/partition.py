@@ -460,8 +460,8 @@ class Partition(Replica):
     def new_log_start(self, offset: int) -> int:
         """The log start that DeleteRecords up to `offset` (-1: the high watermark) asks for.
 
-        Raises ProtocolError: NOT_LEADER_OR_FOLLOWER, POLICY_VIOLATION if the topic is only compacted, OFFSET_OUT_OF_RANGE above
-        the high watermark.
+        Raises ProtocolError: NOT_LEADER_OR_FOLLOWER, POLICY_VIOLATION if the topic is only compacted,
+        OFFSET_OUT_OF_RANGE above the high watermark.
         """
         if self.replica_set is None:
             raise ProtocolError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
