@@ -33,7 +33,7 @@ from object_store.errors import (
     StoreUnavailable,
     VersionConflict,
 )
-from object_store.file_copying import CopyCancelled, SourceEnded, append_bytes, append_range
+from object_store.file_copying import CopyCancelled, SourceEnded, SystemCalls, append_bytes, append_range
 from object_store.store import RESERVED_NAME, Body, FileRange, ObjectInfo, body_parts
 
 LEFTOVER_AGE_MS = 3_600_000
@@ -68,12 +68,13 @@ class Cancellation:
 class DirectoryFiles:
     """Raises StoreErrors. `root` is absolute, without a slash at its end; `name` is the store's name in messages."""
 
-    def __init__(self, root: str, name: str, lock_timeout_s: float) -> None:
+    def __init__(self, root: str, name: str, lock_timeout_s: float, calls: SystemCalls) -> None:
         self.root = root
         self.name = name
         self._prefix = root + "/"
         self._unfinished = self._prefix + RESERVED_NAME
         self._lock_timeout_s = lock_timeout_s
+        self._calls = calls
         self._durable: dict[str, None] = {}  # directories whose entries in their parents are durable
         self._marked = False
 
@@ -106,9 +107,9 @@ class DirectoryFiles:
     def put(self, key: str, body: Body, create_only: bool, cancelled: Cancellation) -> ObjectInfo:
         with self._errors("put", key), self._unfinished_file(body, cancelled, "put", key) as (path, status):
             if create_only:
-                self._publish(path, key, "put", os.link)
+                self._publish(path, key, "put", self._calls.link)
             else:
-                self._publish(path, key, "put", os.rename)
+                self._publish(path, key, "put", self._calls.rename)
             return _info(key, status)
 
     def replace(self, key: str, body: bytes, expected: str | None, cancelled: Cancellation) -> ObjectInfo:
@@ -123,7 +124,7 @@ class DirectoryFiles:
                 current = None
             if current != expected:
                 raise VersionConflict(self.name, "replace", key, "the object has another version")
-            self._publish(path, key, "replace", os.link if expected is None else os.rename)
+            self._publish(path, key, "replace", self._calls.link if expected is None else self._calls.rename)
             return _info(key, status)
 
     def get(self, key: str, start: int, length: int | None) -> tuple[bytes, ObjectInfo]:
@@ -149,7 +150,7 @@ class DirectoryFiles:
                     raise ObjectMissing(self.name, "lend", key, "there is no such object")
                 near = status.st_dev == os.stat(own_directory).st_dev
                 if near:
-                    _load(fd, start, min(start + length, status.st_size))
+                    self._load(fd, start, min(start + length, status.st_size))
             except BaseException:
                 os.close(fd)
                 raise
@@ -247,14 +248,14 @@ class DirectoryFiles:
             try:
                 for part in body_parts(body):
                     if isinstance(part, FileRange):
-                        append_range(fd, part, cancelled.is_asked)
+                        append_range(self._calls, fd, part, cancelled.is_asked)
                     else:
                         append_bytes(fd, part)
                         cancelled.steps += 1
                 now = time.time_ns()
                 stamp = now - now % 1_000_000 + int.from_bytes(os.urandom(4), "big") % 1_000_000
                 os.utime(fd, ns=(stamp, stamp))
-                os.fsync(fd)
+                self._calls.fsync(fd)
                 if cancelled.is_asked():  # the caller gave up, perhaps long ago, and expects no object
                     raise CopyCancelled
                 status = os.fstat(fd)
@@ -290,7 +291,7 @@ class DirectoryFiles:
                     raise error(self.name, operation, key, "the object exists") from None
                 self._clear_directory(target, operation, key)
         with contextlib.suppress(FileNotFoundError):  # another process deleted it already
-            _sync_directory(directory)
+            self._sync_directory(directory)
 
     def _clear_directory(self, path: str, operation: str, key: str) -> None:
         """Remove an empty directory that a crash left. Raises InvalidKey for one with objects."""
@@ -317,7 +318,7 @@ class DirectoryFiles:
             self._durable.pop(parent, None)
             return  # removed again; `_publish` will fail and retry
         try:
-            _sync_directory(parent)
+            self._sync_directory(parent)
         except FileNotFoundError:
             return
         while len(self._durable) >= DURABLE_DIRECTORIES_MAX:
@@ -329,7 +330,7 @@ class DirectoryFiles:
         """Make the deletion durable and remove directories that became empty."""
         while True:
             with contextlib.suppress(FileNotFoundError):
-                _sync_directory(directory)
+                self._sync_directory(directory)
             if directory == self.root:
                 return
             try:
@@ -342,6 +343,13 @@ class DirectoryFiles:
                     return
                 raise
             directory = os.path.dirname(directory)
+
+    def _sync_directory(self, path: str) -> None:
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            self._calls.fsync(fd)
+        finally:
+            os.close(fd)
 
     @contextlib.contextmanager
     def _replace_lock(self, key: str) -> Iterator[None]:
@@ -375,6 +383,22 @@ class DirectoryFiles:
             parts.append(more)
             position += len(more)
         return b"".join(parts)
+
+    def _load(self, fd: int, start: int, end: int) -> None:
+        """Load a range into the page cache, in this thread, because an event loop reads it next.
+
+        Sending to /dev/null copies nothing and makes the kernel read ahead into large folios. POSIX_FADV_WILLNEED would
+        load single pages, whose every use costs several times as much CPU.
+        """
+        null = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
+        try:
+            while start < end and (sent := self._calls.sendfile(null, fd, start, end - start)):
+                start += sent
+        except OSError:
+            for at in range(start, end, LOAD_STEP_BYTES):
+                os.pread(fd, 1, min(at + LOAD_STEP_BYTES, end) - 1)
+        finally:
+            os.close(null)
 
     def _object_status(self, key: str) -> os.stat_result:
         status = os.lstat(self._prefix + key)
@@ -453,28 +477,3 @@ class DirectoryFiles:
 def _info(key: str, status: os.stat_result) -> ObjectInfo:
     version = f"{status.st_ino:x}.{status.st_mtime_ns:x}.{status.st_size:x}"
     return ObjectInfo(key, status.st_size, status.st_mtime_ns // 1_000_000, version)
-
-
-def _load(fd: int, start: int, end: int) -> None:
-    """Load a range into the page cache, in this thread, because an event loop reads it next.
-
-    Sending to /dev/null copies nothing and makes the kernel read ahead into large folios. POSIX_FADV_WILLNEED would
-    load single pages, whose every use costs several times as much CPU.
-    """
-    null = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
-    try:
-        while start < end and (sent := os.sendfile(null, fd, start, end - start)):
-            start += sent
-    except OSError:
-        for at in range(start, end, LOAD_STEP_BYTES):
-            os.pread(fd, 1, min(at + LOAD_STEP_BYTES, end) - 1)
-    finally:
-        os.close(null)
-
-
-def _sync_directory(path: str) -> None:
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)

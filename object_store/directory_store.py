@@ -12,6 +12,7 @@ from common.machine_disk import MachineFile
 from common.ports import File
 from object_store.directory_files import Cancellation, DirectoryFiles
 from object_store.errors import StoreUnavailable
+from object_store.file_copying import SystemCalls
 from object_store.limits import StoreLimits
 from object_store.store import Body, ObjectInfo, check_key, check_listing_prefix, check_range
 
@@ -27,10 +28,10 @@ class DirectoryStore:
     loop's, so a slow store delays no fsync of a log.
     """
 
-    def __init__(self, root: str, limits: StoreLimits) -> None:
+    def __init__(self, root: str, limits: StoreLimits, calls: SystemCalls | None = None) -> None:
         self.name = f"file://{root}"
         self._limits = limits
-        self._files = DirectoryFiles(root, self.name, limits.lock_timeout_s)
+        self._files = DirectoryFiles(root, self.name, limits.lock_timeout_s, calls or SystemCalls())
         self._pool = ThreadPoolExecutor(limits.file_threads, thread_name_prefix="object-store")
         self._closed = False
         self._running: dict[asyncio.Future[Any], None] = {}

@@ -9,14 +9,33 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 
 from common.machine_disk import MachineFile
+from common.ports import File
 from object_store.limits import MIB
 from object_store.store import FileRange
 
 STEP_BYTES = 8 * MIB  # between two checks for cancellation
 READ_STEP_BYTES = MIB
 NOT_THIS_WAY = {errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP}
+
+
+@dataclass(frozen=True, slots=True)
+class SystemCalls:
+    """The calls on which the safety and the speed of a directory store depend, and in which file systems differ.
+
+    All raise OSError.
+    """
+
+    fsync: Callable[[int], None] = os.fsync
+    link: Callable[[str, str], None] = os.link
+    rename: Callable[[str, str], None] = os.rename
+    sendfile: Callable[[int, int, int, int], int] = os.sendfile
+    """From the second file to the first: position and count of bytes; returns how many were sent."""
+    copy_file_range: Callable[[int, int, int, int], int] = os.copy_file_range
+    """From the first file to the second: count of bytes and position; returns how many were copied."""
 
 
 class SourceEnded(Exception):
@@ -34,17 +53,17 @@ def append_bytes(fd: int, data: bytes) -> None:
         view = view[os.write(fd, view[:STEP_BYTES]) :]
 
 
-def append_range(fd: int, part: FileRange, cancelled: Callable[[], bool]) -> None:
+def append_range(calls: SystemCalls, fd: int, part: FileRange, cancelled: Callable[[], bool]) -> None:
     """Write a range of another file at this file's position. Raises OSError, SourceEnded, CopyCancelled."""
     position, end = part.position, part.position + part.length
-    ways = [_by_reading]
+    ways: list[Callable[[int, int], int]] = [partial(_read_and_append, fd, part.file)]
     if isinstance(part.file, MachineFile):
-        ways = [_by_reading, _by_sendfile, _by_copy_file_range]
+        ways += [partial(calls.sendfile, fd, part.file.fd), partial(_copy_in_kernel, calls, part.file.fd, fd)]
     while position < end:
         if cancelled():
             raise CopyCancelled
         try:
-            count = ways[-1](fd, part, position, min(end - position, STEP_BYTES))
+            count = ways[-1](position, min(end - position, STEP_BYTES))
         except OSError as error:
             if len(ways) == 1 or error.errno not in NOT_THIS_WAY:
                 raise
@@ -55,17 +74,11 @@ def append_range(fd: int, part: FileRange, cancelled: Callable[[], bool]) -> Non
         position += count
 
 
-def _by_copy_file_range(fd: int, part: FileRange, position: int, count: int) -> int:
-    assert isinstance(part.file, MachineFile)
-    return os.copy_file_range(part.file.fd, fd, count, offset_src=position)
+def _copy_in_kernel(calls: SystemCalls, source: int, fd: int, position: int, count: int) -> int:
+    return calls.copy_file_range(source, fd, count, position)
 
 
-def _by_sendfile(fd: int, part: FileRange, position: int, count: int) -> int:
-    assert isinstance(part.file, MachineFile)
-    return os.sendfile(fd, part.file.fd, position, count)
-
-
-def _by_reading(fd: int, part: FileRange, position: int, count: int) -> int:
-    data = part.file.pread(min(count, READ_STEP_BYTES), position)
+def _read_and_append(fd: int, file: File, position: int, count: int) -> int:
+    data = file.pread(min(count, READ_STEP_BYTES), position)
     append_bytes(fd, data)
     return len(data)

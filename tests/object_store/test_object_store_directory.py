@@ -7,7 +7,6 @@ import errno
 import fcntl
 import multiprocessing
 import os
-import stat
 import threading
 import time
 from collections.abc import Callable
@@ -16,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from common.machine_disk import MachineDisk, MachineFile
-from object_store import directory_files, file_copying
+from common.machine_disk import MachineDisk
+from object_store import directory_files
 from object_store.blocking import BlockingStore
 from object_store.directory_store import DirectoryStore
 from object_store.errors import (
@@ -30,6 +29,7 @@ from object_store.errors import (
     StoreFull,
     StoreUnavailable,
 )
+from object_store.file_copying import SystemCalls
 from object_store.opening import open_store
 from object_store.store import FileRange
 from tests.object_store.conftest import LIMITS
@@ -43,6 +43,22 @@ async def store(tmp_path: Path) -> DirectoryStore:
     opened = DirectoryStore(str(tmp_path / "root"), LIMITS)
     await opened.open()
     return opened
+
+
+class HangingBytes(Bytes):
+    """A file whose reads `hang` until they `go`, as those of a network file system may."""
+
+    def __init__(self, data: bytes) -> None:
+        super().__init__(data)
+        self.hangs, self.go = threading.Event(), threading.Event()
+
+    def pread(self, size: int, position: int) -> bytes:
+        self.hangs.set()
+        assert self.go.wait(10)
+        return super().pread(size, position)
+
+    def whole(self) -> list[FileRange]:
+        return [FileRange(self, 0, len(self.data))]
 
 
 def unfinished(root: Path) -> list[str]:
@@ -73,42 +89,36 @@ async def test_an_unmounted_root_is_not_an_empty_one(store: DirectoryStore, tmp_
     assert os.listdir(tmp_path / "root") == []
 
 
-async def test_no_object_is_seen_before_it_is_whole(
-    store: DirectoryStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    synced, go = threading.Event(), threading.Event()
-    fsync = os.fsync
+async def test_no_object_is_seen_before_it_is_whole(tmp_path: Path) -> None:
+    hangs, go = threading.Event(), threading.Event()
 
     def held(fd: int) -> None:
-        if stat.S_ISREG(os.fstat(fd).st_mode):
-            synced.set()
-            assert go.wait(10)
-        fsync(fd)
+        hangs.set()
+        assert go.wait(10)
+        os.fsync(fd)
 
-    monkeypatch.setattr(os, "fsync", held)
-    put = asyncio.create_task(store.put("dir/key", b"x" * 100_000))
-    await asyncio.to_thread(synced.wait, 10)
+    store = DirectoryStore(str(tmp_path / "root"), LIMITS, SystemCalls(fsync=held))
+    await store.open()
+    put = asyncio.create_task(store.put("key", b"x" * 100_000))
+    await asyncio.to_thread(hangs.wait, 10)
     assert len(unfinished(tmp_path / "root")) == 1
     assert [info async for info in store.list("")] == []
     with pytest.raises(ObjectMissing):
-        await store.get("dir/key")
+        await store.get("key")
     go.set()
     await put
     assert unfinished(tmp_path / "root") == []
-    assert len(await store.get("dir/key")) == 100_000
+    assert len(await store.get("key")) == 100_000
 
 
-async def test_file_and_directories_are_durable_in_order(
-    store: DirectoryStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_file_and_directories_are_durable_in_order(tmp_path: Path) -> None:
     steps: list[str] = []
     root = str(tmp_path / "root")
-    fsync, link, rename = os.fsync, os.link, os.rename
 
-    def watched_fsync(fd: int) -> None:
+    def fsync(fd: int) -> None:
         path = os.readlink(f"/proc/self/fd/{fd}").removeprefix(root)
         steps.append("fsync file" if UNFINISHED in path else f"fsync {path or '/'}")
-        fsync(fd)
+        os.fsync(fd)
 
     def watched(name: str, call: Callable[[str, str], None]) -> Callable[[str, str], None]:
         def step(source: str, target: str) -> None:
@@ -117,9 +127,9 @@ async def test_file_and_directories_are_durable_in_order(
 
         return step
 
-    monkeypatch.setattr(os, "fsync", watched_fsync)
-    monkeypatch.setattr(os, "link", watched("link", link))
-    monkeypatch.setattr(os, "rename", watched("rename", rename))
+    calls = SystemCalls(fsync, link=watched("link", os.link), rename=watched("rename", os.rename))
+    store = DirectoryStore(root, LIMITS, calls)
+    await store.open()
     await store.put("a/b/one", b"x", create_only=True)
     assert steps == ["fsync file", "fsync /", "fsync /a", "link /a/b/one", "fsync /a/b"]
     steps.clear()
@@ -144,21 +154,20 @@ async def test_leftovers_of_a_crash_are_swept_by_age(store: DirectoryStore, tmp_
     assert (root / UNFINISHED / directory_files.LOCK_NAME).exists()
 
 
-async def test_a_failed_put_leaves_nothing(
-    store: DirectoryStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_failed_put_leaves_nothing(tmp_path: Path) -> None:
     for code, error in [(errno.ENOSPC, StoreFull), (errno.EDQUOT, StoreFull), (errno.EIO, StoreUnavailable),
                         (errno.EROFS, StoreDenied)]:  # fmt: skip
 
         def broken(fd: int, code: int = code) -> None:
             raise OSError(code, "broken")
 
-        with monkeypatch.context() as patch:
-            patch.setattr(os, "fsync", broken)
-            with pytest.raises(error, match="put 'a/key' in file://"):
-                await store.put("a/key", b"x")
-    assert unfinished(tmp_path / "root") == []
-    assert [info async for info in store.list("")] == []
+        store = DirectoryStore(str(tmp_path / "root"), LIMITS, SystemCalls(fsync=broken))
+        await store.open()
+        with pytest.raises(error, match="put 'a/key' in file://"):
+            await store.put("a/key", b"x")
+        assert unfinished(tmp_path / "root") == []
+        assert [info async for info in store.list("")] == []
+        await store.close()
 
 
 async def test_emptied_directories_go_and_come_back(store: DirectoryStore, tmp_path: Path) -> None:
@@ -200,44 +209,40 @@ async def test_links_lead_nowhere(store: DirectoryStore, tmp_path: Path) -> None
     assert await store.list_names("") == []
 
 
-async def test_a_cancelled_put_ends_before_the_caller_closes_the_file(
-    store: DirectoryStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    file = MachineDisk(tmp_path).open("log", create=True)
-    file.truncate(64 * 1024 * 1024)
-    copying, go = threading.Event(), threading.Event()
-    real = file_copying._by_copy_file_range
-
-    def held(fd: int, part: FileRange, position: int, count: int) -> int:
-        copying.set()
-        assert go.wait(10)
-        return real(fd, part, position, count)
-
-    monkeypatch.setattr(file_copying, "_by_copy_file_range", held)
-    put = asyncio.create_task(store.put("key", [FileRange(file, 0, file.size())]))
-    await asyncio.to_thread(copying.wait, 10)
+async def test_a_cancelled_put_ends_before_the_caller_closes_the_file(store: DirectoryStore, tmp_path: Path) -> None:
+    file = HangingBytes(b"x" * 3_000_000)  # more than is read between two checks for cancellation
+    put = asyncio.create_task(store.put("key", file.whole()))
+    await asyncio.to_thread(file.hangs.wait, 10)
     for _ in range(3):
         put.cancel()
         await asyncio.sleep(0)
     assert not put.done()
-    go.set()
+    file.go.set()
     with pytest.raises(asyncio.CancelledError):
         await put
     assert unfinished(tmp_path / "root") == []
     with pytest.raises(ObjectMissing):
         await store.head("key")
-    file.close()
 
 
-@pytest.mark.parametrize("missing", [0, 1, 2])
-async def test_bytes_are_copied_whatever_the_kernel_can(
-    store: DirectoryStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, missing: int
-) -> None:
-    def unable(*_: object) -> int:
-        raise OSError(errno.EXDEV, "other file system")
+@pytest.mark.parametrize("unable", [[], ["copy_file_range"], ["copy_file_range", "sendfile"]])
+async def test_bytes_are_copied_whatever_the_kernel_can(tmp_path: Path, unable: list[str]) -> None:
+    ways: set[str] = set()
 
-    for name in ["_by_copy_file_range", "_by_sendfile"][:missing]:
-        monkeypatch.setattr(file_copying, name, unable)
+    def way(name: str, call: Callable[[int, int, int, int], int]) -> Callable[[int, int, int, int], int]:
+        def copy(*where: int) -> int:
+            if name in unable:
+                raise OSError(errno.EXDEV, "other file system")
+            ways.add(name)
+            return call(*where)
+
+        return copy
+
+    calls = SystemCalls(
+        sendfile=way("sendfile", os.sendfile), copy_file_range=way("copy_file_range", os.copy_file_range)
+    )
+    store = DirectoryStore(str(tmp_path / "root"), LIMITS, calls)
+    await store.open()
     file = MachineDisk(tmp_path).open("log", create=True)
     data = os.urandom(3_000_000)
     file.pwrite(data, 0)
@@ -247,6 +252,8 @@ async def test_bytes_are_copied_whatever_the_kernel_can(
         await store.put("short", [FileRange(file, 0, 3_000_001)])
     await store.copy("key", "copy")
     assert (await store.head("copy")).version != (await store.head("key")).version
+    assert await store.get("copy") == await store.get("key")
+    assert ways == set(["copy_file_range", "sendfile"][len(unable) :][:1])  # inside the kernel where it can
     file.close()
 
 
@@ -268,26 +275,31 @@ async def test_replace_waits_for_other_processes_but_not_for_ever(tmp_path: Path
     await store.replace("other", b"2", None)
 
 
-async def test_a_directory_that_does_not_answer_is_unavailable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    store = DirectoryStore(str(tmp_path), replace(LIMITS, file_timeout_s=0.05))
+async def test_a_directory_that_does_not_answer_is_unavailable(tmp_path: Path) -> None:
+    store = DirectoryStore(str(tmp_path), replace(LIMITS, file_timeout_s=0.05, file_threads=1))
     await store.open()
-    hung = threading.Event()
-    monkeypatch.setattr(os, "lstat", lambda path: hung.wait(10))
+    file = HangingBytes(b"x")
+    put = asyncio.create_task(store.put("key", file.whole()))
+    await asyncio.to_thread(file.hangs.wait, 10)
     with pytest.raises(StoreUnavailable, match="no answer within"):
         await store.head("key")
-    monkeypatch.undo()
-    hung.set()
+    file.go.set()
+    await put
+    assert (await store.head("key")).size == 1
     await store.close()
 
 
-def test_a_plain_thread_waits_no_longer_for_a_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_plain_thread_waits_no_longer_for_a_directory(tmp_path: Path) -> None:
     (tmp_path / "key").write_bytes(b"0123")
-    hung, there = threading.Event(), os.fstat
-    with BlockingStore(f"file://{tmp_path}", replace(LIMITS, file_timeout_s=0.05)) as store:
-        monkeypatch.setattr(os, "fstat", lambda fd: (hung.wait(10), there(fd))[1])
+    file = HangingBytes(b"x")
+    with BlockingStore(f"file://{tmp_path}", replace(LIMITS, file_timeout_s=0.05, file_threads=1)) as store:
+        put = threading.Thread(target=store.put, args=("other", file.whole()))
+        put.start()
+        assert file.hangs.wait(10)
         with pytest.raises(StoreUnavailable, match="no answer within"):
             store.get("key", 1, 2)
-        hung.set()
+        file.go.set()
+        put.join(10)
     with BlockingStore(f"file://{tmp_path}") as store:
         assert store.get("key", 1, 2) == b"12"
         with pytest.raises(ObjectTruncated):
@@ -327,38 +339,23 @@ def test_of_several_processes_one_creates(tmp_path: Path) -> None:
         assert all((tmp_path / f"turn/{turn}").read_bytes() == str(number).encode() for turn in turns)
 
 
-def test_a_machine_file_is_copied_in_the_kernel(tmp_path: Path) -> None:
-    disk = MachineDisk(tmp_path)
-    source, target = disk.open("a", create=True), disk.open("b", create=True)
-    source.pwrite(b"0123456789", 0)
-    assert isinstance(source, MachineFile)
-    assert file_copying._by_copy_file_range(target.fd, FileRange(source, 0, 10), 2, 5) == 5
-    assert file_copying._by_sendfile(target.fd, FileRange(source, 0, 10), 7, 3) == 3
-    assert target.pread(20, 0) == b"23456789"
-
-
 @pytest.mark.parametrize("is_cancelled", [False, True])
 async def test_a_put_into_a_file_system_that_hangs_ends_and_makes_no_object_later(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_cancelled: bool
+    tmp_path: Path, is_cancelled: bool
 ) -> None:
-    store = DirectoryStore(str(tmp_path / "root"), replace(LIMITS, file_silence_s=0.1))
+    hangs, goes_on = threading.Event(), threading.Event()
+
+    def hung(fd: int) -> None:
+        hangs.set()
+        goes_on.wait(10)
+        os.fsync(fd)
+
+    store = DirectoryStore(
+        str(tmp_path / "root"), replace(LIMITS, file_silence_s=0.1, file_threads=1), SystemCalls(fsync=hung)
+    )
     await store.open()
     file = MachineDisk(tmp_path).open("log", create=True)
     file.pwrite(b"x" * 1000, 0)
-    hangs, goes_on, over = threading.Event(), threading.Event(), threading.Event()
-    real_fsync, real_unlink = os.fsync, os.unlink
-
-    def hung_fsync(fd: int) -> None:
-        hangs.set()
-        goes_on.wait(10)
-        real_fsync(fd)
-
-    def unlink(path: str) -> None:
-        real_unlink(path)
-        over.set()
-
-    monkeypatch.setattr(os, "fsync", hung_fsync)
-    monkeypatch.setattr(os, "unlink", unlink)
     put = asyncio.create_task(store.put("key", [FileRange(file, 0, 1000)]))
     await asyncio.to_thread(hangs.wait, 10)
     if is_cancelled:
@@ -369,47 +366,36 @@ async def test_a_put_into_a_file_system_that_hangs_ends_and_makes_no_object_late
     assert is_cancelled or "the file system hangs" in str(caught.value)
     file.close()
     goes_on.set()
-    assert await asyncio.to_thread(over.wait, 10)
-    monkeypatch.undo()
-    with pytest.raises(ObjectMissing):
+    with pytest.raises(ObjectMissing):  # asked of the only thread, so after the end of that put
         await store.head("key")
     assert unfinished(tmp_path / "root") == []
     await store.put("key", b"again")
     await store.close()
 
 
-async def test_a_put_that_is_slow_and_gets_on_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    store = DirectoryStore(str(tmp_path / "root"), replace(LIMITS, file_silence_s=0.1))
+async def test_a_put_that_is_slow_and_gets_on_is_waited_for(tmp_path: Path) -> None:
+    def slow(source: int, target: int, count: int, position: int) -> int:
+        time.sleep(0.05)  # eight of these are longer than the silence that is allowed, and none of them is
+        return os.copy_file_range(source, target, min(count, 1000), position)
+
+    calls = SystemCalls(copy_file_range=slow)
+    store = DirectoryStore(str(tmp_path / "root"), replace(LIMITS, file_silence_s=0.1), calls)
     await store.open()
     file = MachineDisk(tmp_path).open("log", create=True)
     file.truncate(8 * 1000)
-    real = file_copying._by_copy_file_range
-
-    def slow(fd: int, part: FileRange, position: int, count: int) -> int:
-        time.sleep(0.05)  # eight of these are longer than the silence that is allowed, and none of them is
-        return real(fd, part, position, min(count, 1000))
-
-    monkeypatch.setattr(file_copying, "_by_copy_file_range", slow)
     assert (await store.put("key", [FileRange(file, 0, 8 * 1000)])).size == 8 * 1000
     file.close()
     await store.close()
 
 
-async def test_the_end_of_a_store_does_not_wait_for_a_call_that_hangs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_the_end_of_a_store_does_not_wait_for_a_call_that_hangs(tmp_path: Path) -> None:
     store = DirectoryStore(str(tmp_path), replace(LIMITS, file_close_s=0.1))
     await store.open()
-    hung, began = threading.Event(), threading.Event()
-
-    def hang(path: str) -> None:
-        began.set()
-        hung.wait(10)
-
-    monkeypatch.setattr(os, "lstat", hang)
-    reading = asyncio.create_task(store.head("key"))
-    assert await asyncio.to_thread(began.wait, 10)
+    file = HangingBytes(b"x")
+    writing = asyncio.create_task(store.put("key", file.whole()))
+    assert await asyncio.to_thread(file.hangs.wait, 10)
     async with asyncio.timeout(5):
         await store.close()
-    hung.set()
-    await asyncio.gather(reading, return_exceptions=True)
+    assert not writing.done()
+    file.go.set()
+    await asyncio.gather(writing, return_exceptions=True)

@@ -15,12 +15,11 @@ import pytest
 from common.machine_disk import MachineFile
 from object_store.directory_store import DirectoryStore
 from object_store.errors import ObjectMissing, StoreUnavailable
+from object_store.file_copying import SystemCalls
 from tests.object_store.conftest import LIMITS
 
 
-async def test_an_object_is_lent_on_the_callers_own_device_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_an_object_is_lent_on_the_callers_own_device_alone(tmp_path: Path) -> None:
     store = DirectoryStore(str(tmp_path / "root"), replace(LIMITS, own_directory=str(tmp_path)))
     await store.open()
     await store.put("a/b", b"whole")
@@ -32,28 +31,23 @@ async def test_an_object_is_lent_on_the_callers_own_device_alone(
     with pytest.raises(ObjectMissing):
         await store.lend("a/b")
     await store.put("a/b", b"whole")
-    stranger = DirectoryStore(str(tmp_path / "root"), LIMITS)
-    assert await stranger.lend("a/b") is None
-    there = os.fstat
-    monkeypatch.setattr(os, "fstat", lambda fd: os.stat_result((*there(fd)[:2], 12_345, *there(fd)[3:])))
-    assert await store.lend("a/b") is None
-    monkeypatch.undo()
-    await stranger.close()
+    assert os.stat("/proc").st_dev != os.stat(tmp_path).st_dev
+    for limits in (LIMITS, replace(LIMITS, own_directory="/proc")):
+        stranger = DirectoryStore(str(tmp_path / "root"), limits)
+        assert await stranger.lend("a/b") is None
+        await stranger.close()
     await store.close()
 
 
 @pytest.mark.parametrize("can_send", [True, False])
-async def test_what_is_lent_to_be_read_at_once_is_in_memory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, can_send: bool
-) -> None:
+async def test_what_is_lent_to_be_read_at_once_is_in_memory(tmp_path: Path, can_send: bool) -> None:
     """Who reads it is an event loop, which must not wait for a device."""
-    if not can_send:  # as where only sockets are sent to
 
-        def refuse(*_: object) -> int:
-            raise OSError(errno.ENOTSOCK, os.strerror(errno.ENOTSOCK))
+    def refuse(*_: int) -> int:  # as where only sockets are sent to
+        raise OSError(errno.ENOTSOCK, os.strerror(errno.ENOTSOCK))
 
-        monkeypatch.setattr(os, "sendfile", refuse)
-    store = DirectoryStore(str(tmp_path), replace(LIMITS, own_directory=str(tmp_path)))
+    calls = SystemCalls() if can_send else SystemCalls(sendfile=refuse)
+    store = DirectoryStore(str(tmp_path), replace(LIMITS, own_directory=str(tmp_path)), calls)
     await store.open()
     size, start, length = 24 << 20, 12 << 20, (2 << 20) + 5
     await store.put("a", b"x" * size)
@@ -87,18 +81,25 @@ async def test_what_is_lent_to_be_read_at_once_is_in_memory(
     await store.close()
 
 
-async def test_a_file_that_is_lent_too_late_is_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    store = DirectoryStore(str(tmp_path), replace(LIMITS, own_directory=str(tmp_path), file_timeout_s=0.05))
+async def test_a_file_that_is_lent_too_late_is_closed(tmp_path: Path) -> None:
+    limits = replace(LIMITS, own_directory=str(tmp_path), file_timeout_s=0.05, file_threads=1)
+    hung, sent = threading.Event(), []
+
+    def slow(*where: int) -> int:
+        hung.wait(10)
+        sent.append(os.sendfile(*where))
+        return sent[-1]
+
+    store = DirectoryStore(str(tmp_path), limits, SystemCalls(sendfile=slow))
     await store.open()
     await store.put("a", b"x")
-    hung, there = threading.Event(), os.fstat
-    monkeypatch.setattr(os, "fstat", lambda fd: (hung.wait(10), there(fd))[1])
     with pytest.raises(StoreUnavailable, match="no answer within"):
-        await store.lend("a")
+        await store.lend("a", 0, 1)
     hung.set()
-    monkeypatch.undo()
+    await store.head("a")  # asked of the only thread, so after the end of the loan
     await store.close()
     await asyncio.sleep(0)
+    assert sent == [1]
     assert str(tmp_path / "a") not in _open_paths()
 
 
