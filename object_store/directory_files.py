@@ -44,7 +44,7 @@ LOCK_NAME = "lock"
 LOCK_POLL_S = 0.01
 READ_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 WRITE_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-LOAD_STEP_BYTES = 128 << 10  # no more than devices read ahead by themselves
+LOAD_STEP_BYTES = 128 << 10
 FULL = {*NO_ROOM, errno.EFBIG}
 DENIED = {errno.EACCES, errno.EPERM, errno.EROFS}
 GiveName = Callable[[str, str], None]  # from the finished file to the object
@@ -396,7 +396,7 @@ class DirectoryFiles:
                 start += sent
         except OSError:
             for at in range(start, end, LOAD_STEP_BYTES):
-                os.pread(fd, 1, min(at + LOAD_STEP_BYTES, end) - 1)
+                os.pread(fd, min(LOAD_STEP_BYTES, end - at), at)
         finally:
             os.close(null)
 
