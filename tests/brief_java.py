@@ -22,25 +22,25 @@ QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"  # no optimising compiler and
 SUBMITTED, DAEMONS = "SPARK_SUBMIT_OPTS", "SPARK_DAEMON_JAVA_OPTS"  # what Spark's scripts read
 
 
-def java_options() -> str:
-    is_there = ARCHIVE.exists() and ARCHIVE.stat().st_size
-    return f"{QUICK} -XX:SharedArchiveFile={ARCHIVE} -Xlog:cds*=off" if is_there else QUICK
+def java_options(archive: Path = ARCHIVE) -> str:
+    is_there = archive.exists() and archive.stat().st_size
+    return f"{QUICK} -XX:SharedArchiveFile={archive} -Xlog:cds*=off" if is_there else QUICK
 
 
-def use_brief_java(environment: MutableMapping[str, str]) -> None:
+def use_brief_java(environment: MutableMapping[str, str], archive: Path = ARCHIVE) -> None:
     """Let drivers, masters and workers that inherit `environment` run so, unless other options are there."""
     for name in (SUBMITTED, DAEMONS):
-        environment.setdefault(name, java_options())
+        environment.setdefault(name, java_options(archive))
 
 
-def executors() -> str:
+def executors(archive: Path = ARCHIVE) -> str:
     """The setting with which executors of a cluster run so."""
-    return f"spark.executor.extraJavaOptions={java_options()}"
+    return f"spark.executor.extraJavaOptions={java_options(archive)}"
 
 
-def make_archive() -> None:
+def make_archive(archive: Path = ARCHIVE) -> None:
     """Run a session that archives the classes which it has loaded when it ends."""
-    fresh = ARCHIVE.with_suffix(f".{os.getpid()}")
+    fresh = archive.with_suffix(f".{os.getpid()}")
     environment = os.environ | {
         SUBMITTED: f"{QUICK} -XX:ArchiveClassesAtExit={fresh} -Xlog:disable",
         "PYSPARK_PYTHON": sys.executable,
@@ -54,7 +54,7 @@ def make_archive() -> None:
     if done.returncode or not fresh.exists():
         print(f"no archive of Spark's classes, so its tests take longer: {done.stderr[-2000:]}", file=sys.stderr)
         fresh.touch()
-    os.replace(fresh, ARCHIVE)
+    os.replace(fresh, archive)
 
 
 def load_classes(work: Path) -> None:

@@ -38,6 +38,7 @@ class LatestKeys:
         self.bucket = bucket
         self.put_off: list[Bucket] = []
         self._memory_bytes = memory_bytes
+        self._fold_keys = min(FOLD_KEYS_MIN, memory_bytes // BYTES_PER_KEY)
         self._keys: pa.Array = pa.array([], pa.binary())
         self._places: Integers = np.empty(0, np.int64)
         self._pending: list[tuple[pa.Array, Integers]] = []
@@ -54,7 +55,7 @@ class LatestKeys:
         self._pending.append(_last_of_each(keys, places))
         self._pending_keys += len(self._pending[-1][0])
         self._pending_bytes += self._pending[-1][0].nbytes
-        if self._pending_keys >= max(FOLD_KEYS_MIN, len(self._keys)) or self._pending_bytes >= self._memory_bytes:
+        if self._pending_keys >= max(self._fold_keys, len(self._keys)) or self._pending_bytes >= self._memory_bytes:
             self._fold()
 
     def places(self) -> Integers:

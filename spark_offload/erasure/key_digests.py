@@ -59,14 +59,14 @@ class KeyDigests:
 class ErasureKeys:
     """What the driver keeps of a key file: the digests, and in which line each key stood first."""
 
-    def __init__(self, keys: Iterable[tuple[int, bytes]], secret: bytes) -> None:
+    def __init__(self, keys: Iterable[tuple[int, bytes]], secret: bytes, keys_max: int = KEYS_MAX) -> None:
         """`keys` as of `key_file.read_keys`. Raises OptionError for none, and for more than one run takes."""
         packed, lines = bytearray(), list[int]()
         for line, key in keys:
             packed += digest_of(key, secret)
             lines.append(line)
-            if len(lines) > KEYS_MAX:
-                raise OptionError(f"one erasure takes at most {KEYS_MAX} keys; split the key file")
+            if len(lines) > keys_max:
+                raise OptionError(f"one erasure takes at most {keys_max} keys; split the key file")
         if not lines:
             raise OptionError("the key file names no key")
         high, low = _words(bytes(packed))

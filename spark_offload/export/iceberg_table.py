@@ -71,12 +71,12 @@ def _file_io(folder: str, properties: tuple[tuple[str, str], ...]) -> FileIO:
 
 
 class IcebergTable:
-    """The table that the options name."""
+    """The table `name` of a catalog, which it closes in the end."""
 
-    def __init__(self, options: ExportOptions) -> None:
-        self.name = options.table_name
-        self._identifier = tuple(self.name.split("."))
-        self._catalog = open_catalog(options)
+    def __init__(self, name: str, catalog: Catalog) -> None:
+        self.name = name
+        self._identifier = tuple(name.split("."))
+        self._catalog = catalog
 
     def prepare(self, schema: pa.Schema) -> None:
         table = self._created(schema)

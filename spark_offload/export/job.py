@@ -64,9 +64,9 @@ def run(
 def open_table(options: ExportOptions) -> ExportTable:
     # Not at the top: pyiceberg is not needed for Parquet, and takes a second to import.
     if options.to == "iceberg":
-        from spark_offload.export.iceberg_table import IcebergTable  # noqa: PLC0415
+        from spark_offload.export.iceberg_table import IcebergTable, open_catalog  # noqa: PLC0415
 
-        return IcebergTable(options)
+        return IcebergTable(options.table_name, open_catalog(options))
     from spark_offload.export.parquet_table import ParquetTable  # noqa: PLC0415
 
     return ParquetTable(options.output)

@@ -46,10 +46,18 @@ async def plan_tasks(
 class Planner:
     """Makes splits of ranges."""
 
-    def __init__(self, store: ObjectStore, split_bytes: int, *, read_committed: bool) -> None:
+    def __init__(
+        self,
+        store: ObjectStore,
+        split_bytes: int,
+        *,
+        read_committed: bool,
+        partial_bytes_min: int = PARTIAL_BYTES_MIN,
+    ) -> None:
         self._store = store
         self._split_bytes = split_bytes
         self._read_committed = read_committed
+        self._partial_bytes_min = partial_bytes_min
         self._reads = asyncio.Semaphore(PARALLEL_READS)
 
     async def plan(self, ranges: Iterable[OffsetRange]) -> list[Split]:
@@ -73,7 +81,7 @@ class Planner:
         index = segment.sections.get(OFFSET_INDEX)
         is_part = start > segment.base_offset or end < segment.end_offset
         positions: OffsetPositions | None = None
-        if is_part and index is not None and segment.log_bytes >= PARTIAL_BYTES_MIN:
+        if is_part and index is not None and segment.log_bytes >= self._partial_bytes_min:
             async with self._reads:
                 data = await read_section(self._store, key, index)
             positions = OffsetPositions(data, segment.base_offset, segment.log_bytes)

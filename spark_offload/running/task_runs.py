@@ -21,7 +21,9 @@ TASKS_MAX = 10_000  # of one Spark job; beyond it a task takes several pieces
 LOOK_S = 0.2
 
 
-def run_tasks(spark: SparkSession, work: Callable[[T], R], pieces: Sequence[T], stage: Stage) -> list[R]:
+def run_tasks(
+    spark: SparkSession, work: Callable[[T], R], pieces: Sequence[T], stage: Stage, tasks_max: int = TASKS_MAX
+) -> list[R]:
     """`work(piece)` for each piece in the executors; the results in the order of the pieces, `stage` advanced by one
     for each that is done.
 
@@ -31,7 +33,7 @@ def run_tasks(spark: SparkSession, work: Callable[[T], R], pieces: Sequence[T], 
     if not pieces:
         return []
     context = spark.sparkContext
-    slices = min(len(pieces), TASKS_MAX)
+    slices = min(len(pieces), tasks_max)
     group = f"tidelog-{machine_random().getrandbits(64):016x}"
     with _followed(context, group, len(pieces) / slices, stage) as finish:
         found: list[R] = context.parallelize(pieces, slices).map(work).collect()

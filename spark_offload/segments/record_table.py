@@ -68,7 +68,7 @@ def locate_records(payload: Payload) -> RecordTable:
         raise DamagedRecords("a record that leaves its batch") from error
 
 
-def locate_in_parts(payload: Payload) -> Iterator[tuple[Payload, RecordTable]]:
+def locate_in_parts(payload: Payload, part_records: int = PART_RECORDS) -> Iterator[tuple[Payload, RecordTable]]:
     """As `locate_records`, a few batches after the other, for who can do without the whole: a part's bytes and columns
     stay in the caches of a core."""
     data = bytes_of(payload.view)
@@ -77,7 +77,7 @@ def locate_in_parts(payload: Payload) -> Iterator[tuple[Payload, RecordTable]]:
         start, end = _spans(data, payload)
         first = record = 0
         while first < len(ends):
-            after = max(first + 1, int(np.searchsorted(ends, record + PART_RECORDS, side="right")))
+            after = max(first + 1, int(np.searchsorted(ends, record + part_records, side="right")))
             rows, records = slice(first, after), slice(record, int(ends[after - 1]))
             part = Payload(payload.batches.where(rows), payload.view, payload.start[rows], payload.end[rows])
             yield part, _locate(data, part, start[records], end[records])

@@ -61,7 +61,7 @@ _OFFSET_WIDTH: Integers = np.where(_NTH < _MORE, 1, 2)
 _BOTH = np.array([0, 1])
 
 
-def surely_sound(payload: Payload) -> Flags:
+def surely_sound(payload: Payload, across_min: int = ACROSS_MIN, block_records: int = BLOCK_RECORDS) -> Flags:
     """One flag per batch. False says nothing."""
     batches = payload.batches
     sound = np.zeros(len(batches), np.bool_)
@@ -72,18 +72,19 @@ def surely_sound(payload: Payload) -> Flags:
         & (batches.base_timestamp < TIMESTAMP_MAX)
         & (batches.base_timestamp > -TIMESTAMP_MAX)
     )
-    if len(rows) < ACROSS_MIN:
+    if len(rows) < across_min:
         return sound
     rows = rows[np.argsort(-batches.count[rows], kind="stable")]
     with suppress(DamagedRecords, IndexError):
-        sound[rows] = _Look(payload, rows).sound()
+        sound[rows] = _Look(payload, rows, across_min, block_records).sound()
     return sound
 
 
 class _Look:
     """At the batches `rows` of a payload, those of most records first."""
 
-    def __init__(self, payload: Payload, rows: Integers) -> None:
+    def __init__(self, payload: Payload, rows: Integers, across_min: int, block_records: int) -> None:
+        self._across_min, self._block_records = across_min, block_records
         self._data = bytes_of(payload.view)
         batches = payload.batches
         self._count = batches.count[rows]
@@ -94,18 +95,18 @@ class _Look:
         self._bad = np.zeros(len(rows), np.bool_)
         self._size = np.zeros(len(rows), np.int64)  # of the last record of each, with its length
         self._even = False  # the records before had the same
-        self._places = np.empty((BLOCK_RECORDS + 2 * len(rows), 2), np.int64)  # large enough for a block and a row more
+        self._places = np.empty((block_records + 2 * len(rows), 2), np.int64)  # large enough for a block and a row more
 
     def sound(self) -> Flags:
         """Of each of the batches. Raises IndexError and DamagedRecords when nothing can be said."""
         step, most = 0, int(self._count[0])
         while step < most:
             live = int(np.searchsorted(-self._count, -step, side="left"))
-            if live < ACROSS_MIN and most > 2 * step:
+            if live < self._across_min and most > 2 * step:
                 self._bad[:live] = True  # few and far longer than the others
                 break
             # a quarter of the batches have records in all steps of the block
-            steps = max(1, min(BLOCK_RECORDS // live, int(self._count[live // 4]) - step))
+            steps = max(1, min(self._block_records // live, int(self._count[live // 4]) - step))
             self._block(step, steps, live)
             step += steps
             if step < most and np.count_nonzero(self._bad) * 2 > len(self._bad):

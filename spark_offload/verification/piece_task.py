@@ -15,6 +15,7 @@ from records.batch import HEADER_BYTES, MAGIC, read_header
 from spark_offload.reading.task import spared_collector, store_at
 from spark_offload.segments.arrow_columns import binary_column
 from spark_offload.segments.sections import OffsetEntries, offset_entries, time_entries
+from spark_offload.segments.sound_records import surely_sound
 from spark_offload.segments.varints import Integers
 from spark_offload.verification.batch_checks import Expected, check_batches
 from spark_offload.verification.checks import Check, Findings
@@ -24,7 +25,7 @@ from spark_offload.verification.ledger import key_hashes
 from spark_offload.verification.log_walk import LogWalk, Stretch
 from spark_offload.verification.pieces import Piece, PieceResult, Sections, TaskOptions
 from spark_offload.verification.producer_runs import summarise
-from spark_offload.verification.record_checks import RecordChecker, decode, marker_kinds, sound
+from spark_offload.verification.record_checks import Glance, RecordChecker, decode, marker_kinds, sound
 from spark_offload.verification.record_reading import Getter
 from spark_offload.verification.sections import aborted_entries, epoch_entries
 from storage.producers.producer_snapshot import decode_snapshot
@@ -41,11 +42,11 @@ def check_pieces(settings: TaskOptions, pieces: Sequence[Piece]) -> list[PieceRe
         return [check_piece(store, settings, piece) for piece in pieces]
 
 
-def check_piece(store: Getter, settings: TaskOptions, piece: Piece) -> PieceResult:
+def check_piece(store: Getter, settings: TaskOptions, piece: Piece, glance: Glance = surely_sound) -> PieceResult:
     """Everything that can be said of a piece by itself."""
     clock = MachineClock()
     began = clock.monotonic()
-    checker = _PieceChecker(store, settings, piece)
+    checker = _PieceChecker(store, settings, piece, glance)
     answer = checker.answer
     try:
         checker.check()
@@ -58,13 +59,13 @@ def check_piece(store: Getter, settings: TaskOptions, piece: Piece) -> PieceResu
 
 
 class _PieceChecker:
-    def __init__(self, store: Getter, settings: TaskOptions, piece: Piece) -> None:
+    def __init__(self, store: Getter, settings: TaskOptions, piece: Piece, glance: Glance) -> None:
         self._store = store
         self._settings = settings
         self._piece = piece
         self._found = Findings()
         self.answer = PieceResult(piece.row, piece.number, findings=self._found)
-        self._records = RecordChecker(settings.inflated_batch_bytes, piece.place, self._found)
+        self._records = RecordChecker(settings.inflated_batch_bytes, piece.place, self._found, glance)
         if len(piece.writes.offset):
             self.answer.present = np.zeros(len(piece.writes.offset), np.bool_)
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -64,17 +64,6 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     yield session
     session.stop()
     patch.undo()
-
-
-@pytest.fixture
-def tasks_run_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Exports need no session then: what executors would do happens in this process, one task after another."""
-    import spark_offload.export.job as export_job  # noqa: PLC0415  heavy
-
-    def run_tasks(spark: Any, work: Callable[[Any], Any], pieces: Sequence[Any], stage: Any) -> list[Any]:
-        return [work(piece) for piece in pieces]
-
-    monkeypatch.setattr(export_job, "run_tasks", run_tasks)
 
 
 @pytest.fixture(scope="session")

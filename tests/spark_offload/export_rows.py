@@ -24,6 +24,7 @@ from spark_offload.export.tables import ExportTable
 from spark_offload.running.job import SilentProgress
 from storage.indexes.transaction_index import AbortedTransaction
 from tests.spark_offload.segment_bytes import Seen, by_kafka_python
+from tests.spark_offload.session_here import HERE
 from tests.spark_offload.tier_builder import NOW, BuiltPartition, TierBuilder, batch, marker, plain_batches
 
 DAY_MS = 86_400_000
@@ -146,8 +147,7 @@ def export(options: ExportOptions, table: ExportTable | None = None, clock: Any 
     options.check()
     used = table or open_table(options)
     try:
-        spark: Any = None
-        return Export(spark, options, SilentProgress(), used, clock or MachineClock(), new_run_id()).run()
+        return Export(HERE, options, SilentProgress(), used, clock or MachineClock(), new_run_id()).run()
     finally:
         used.close()
 

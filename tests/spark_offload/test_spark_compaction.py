@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from records.compression import Compression
 from records.record import Record
-from spark_offload.compaction import latest_keys, partition_task
+from spark_offload.compaction import partition_task
 from spark_offload.compaction.partition_task import PartitionOutcome, PartitionTask, compact_partition
 from spark_offload.compaction.policies import TopicPolicy
 from storage.producers.producer_snapshot import Snapshot
@@ -108,13 +108,12 @@ def all_batches(partition: BuiltPartition) -> list[compaction_world.Batch]:
     st.booleans(),
     st.sampled_from([100, 1_000, 100_000]),
     st.sampled_from([300, 1 << 20]),
-    st.sampled_from([200, 1 << 28]),
+    st.sampled_from([200, 1_500, 1 << 28]),
 )
 def test_what_stays_is_the_last_value_of_each_key(
     steps: list[Step], log_append_time: bool, segment_bytes: int, chunk_bytes: int, key_memory: int
 ) -> None:
-    with world() as made, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(latest_keys, "FOLD_KEYS_MIN", 2)
+    with world() as made:
         made.write(steps, log_append_time=log_append_time)
         made.close()
         if not made.partition.segments:

@@ -17,9 +17,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_offload.erasure import key_digests, key_file
 from spark_offload.erasure.key_digests import NO_PLACE, ErasureKeys, KeyDigests, KeyMatcher, digest_of
-from spark_offload.erasure.key_file import read_keys
+from spark_offload.erasure.key_file import LINE_BYTES_MAX, read_keys
 from spark_offload.erasure.secrets_of_tasks import PROPERTY, secret_for_tasks
 from spark_offload.options import OptionError
 from tests.spark_offload.tier_builder import TierBuilder, plain_batches
@@ -53,13 +52,14 @@ def test_what_is_wrong_with_a_file_is_told_without_its_keys(data: bytes, form: s
     assert error.value.__cause__ is None
 
 
-def test_bounds_of_lines_and_keys(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(key_file, "LINE_BYTES_MAX", 5)
+def test_bounds_of_lines_and_keys() -> None:
+    longest = b"1" * (LINE_BYTES_MAX - 1) + b"\n"
+    assert [number for number, _ in keys_of(longest, "text")] == [1]
     with pytest.raises(OptionError, match="line 1"):
-        keys_of(b"123456\n", "text")
-    monkeypatch.setattr(key_digests, "KEYS_MAX", 2)
+        keys_of(b"1" + longest, "text")
+    assert len(ErasureKeys([(1, b"a"), (2, b"b")], SECRET, keys_max=2)) == 2
     with pytest.raises(OptionError, match="at most 2 keys"):
-        ErasureKeys([(1, b"a"), (2, b"b"), (3, b"c")], SECRET)
+        ErasureKeys([(1, b"a"), (2, b"b"), (3, b"c")], SECRET, keys_max=2)
     with pytest.raises(OptionError, match="names no key"):
         ErasureKeys([], SECRET)
 

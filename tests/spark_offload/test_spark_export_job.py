@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+import pyarrow as pa
 import pytest
+from pyiceberg.catalog import Catalog
+from pyiceberg.table import Table
 
 from records.control import MarkerKind
-from spark_offload.export.iceberg_table import IcebergTable, IcebergTarget, open_catalog
+from spark_offload.export.day_files import FileTarget
+from spark_offload.export.iceberg_table import IcebergTable, open_catalog
 from spark_offload.export.job import open_table
 from spark_offload.export.options import ExportOptions
-from spark_offload.export.parquet_table import StoreTarget, committed_files
-from spark_offload.export.tables import Addition, CommitConflict, TableState
+from spark_offload.export.parquet_table import committed_files
+from spark_offload.export.tables import Addition, CommitConflict, ExportTable, TableState
 from storage.indexes.transaction_index import AbortedTransaction
 from tests.spark_offload.export_rows import (
     KINDS,
@@ -29,11 +34,41 @@ from tests.spark_offload.export_rows import (
 from tests.spark_offload.tier_builder import TierBuilder, marker, plain_batches, transactional
 from tiering.bucket.segment import PRODUCER_SNAPSHOT, TRANSACTION_INDEX
 
-pytestmark = pytest.mark.usefixtures("tasks_run_here")
-
 
 class Killed(BaseException):
     """No code of the product catches this: what it leaves behind is what a killed process leaves."""
+
+
+class Between:
+    """A table of which some steps are done by the test: each gets the table's own one and its arguments."""
+
+    def __init__(self, table: ExportTable, **steps: Callable[..., Any]) -> None:
+        self._table, self._steps = table, steps
+        self.name = table.name
+
+    def _do(self, step: str, own: Callable[..., Any], *arguments: Any) -> Any:
+        return self._steps[step](own, *arguments) if step in self._steps else own(*arguments)
+
+    def prepare(self, schema: pa.Schema) -> None:
+        self._do("prepare", self._table.prepare, schema)
+
+    def state(self) -> TableState:
+        return cast(TableState, self._do("state", self._table.state))
+
+    def target(self) -> FileTarget:
+        return cast(FileTarget, self._do("target", self._table.target))
+
+    def commit(self, state: TableState, addition: Addition) -> str:
+        return str(self._do("commit", self._table.commit, state, addition))
+
+    def delete(self, paths: Sequence[str]) -> None:
+        self._table.delete(paths)
+
+    def sweep(self, before_ms: int) -> int:
+        return self._table.sweep(before_ms)
+
+    def close(self) -> None:
+        self._table.close()
 
 
 @pytest.fixture
@@ -86,52 +121,43 @@ POINTS = ["prepare", "state", "target", "commit", "committed"]
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("point", POINTS)
-def test_a_run_that_is_killed_leaves_a_correct_table(
-    tier: TierBuilder, kind: str, point: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_that_is_killed_leaves_a_correct_table(tier: TierBuilder, kind: str, point: str) -> None:
     make_segments(tier, 2)
     options = options_for(tier, kind)
-    table = open_table(options)
-    method = getattr(table, "commit" if point == "committed" else point)
 
-    def killed(*arguments: Any) -> Any:
+    def killed(own: Callable[..., Any], *arguments: Any) -> Any:
         if point in ("prepare", "committed"):
-            method(*arguments)
+            own(*arguments)
         raise Killed
 
-    with monkeypatch.context() as patch:
-        patch.setattr(table, "commit" if point == "committed" else point, killed)
-        with pytest.raises(Killed):
-            export(options, table)
+    with pytest.raises(Killed):
+        export(options, Between(open_table(options), **{"commit" if point == "committed" else point: killed}))
     assert offsets_in(options) == (list(range(100)) if point == "committed" else [])
     assert not export(options).failed
     assert offsets_in(options) == list(range(100))
 
 
+class KilledTarget:
+    """Takes `left` files more."""
+
+    def __init__(self, target: FileTarget, left: int) -> None:
+        self._target, self._left = target, left
+
+    def put(self, name: str, data: pa.Buffer) -> str:
+        if not self._left:
+            raise Killed
+        self._left -= 1
+        return self._target.put(name, data)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("written", [0, 1, 3])
-def test_a_run_that_is_killed_between_files(
-    tier: TierBuilder, kind: str, written: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_that_is_killed_between_files(tier: TierBuilder, kind: str, written: int) -> None:
     """Its files stay until they are old, and are never part of the table."""
     make_segments(tier, 4)
     options = options_for(tier, kind, task_bytes=1024)
-    table = open_table(options)
-    target = StoreTarget if kind == "parquet" else IcebergTarget
-    original = target.put
-    calls = 0
-
-    def put(self: Any, name: str, data: Any) -> str:
-        nonlocal calls
-        if calls == written:
-            raise Killed
-        calls += 1
-        return str(original(self, name, data))
-
-    with monkeypatch.context() as patch:
-        patch.setattr(target, "put", put)
-        with pytest.raises(Killed):
-            export(options, table)
+    with pytest.raises(Killed):
+        export(options, Between(open_table(options), target=lambda own: KilledTarget(own(), written)))
     folder = tier.root.parent / kind
     left = data_files(folder)
     assert len(left) == written
@@ -149,23 +175,26 @@ def test_a_run_that_is_killed_between_files(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_of_two_runs_at_a_time_one_loses(tier: TierBuilder, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_two_runs_at_a_time_one_loses(tier: TierBuilder, kind: str) -> None:
     make_segments(tier, 2)
     options = options_for(tier, kind)
-    table = open_table(options)
-    commit = table.commit
-
-    def late(state: TableState, addition: Addition) -> str:
-        monkeypatch.setattr(table, "commit", commit)
-        assert not export(options).failed
-        return commit(state, addition)
-
-    monkeypatch.setattr(table, "commit", late)
-    report = export(options, table)
+    report = export(options, beaten_by(options, open_table(options)))
     assert [problem.what for problem in report.problems] == ["beaten"]
     assert (report.failed, report.version) == (True, "")
     assert offsets_in(options) == list(range(100))
     assert len(data_files(tier.root.parent / kind)) == len(table_files(options))
+
+
+def beaten_by(other: ExportOptions, table: ExportTable) -> Between:
+    """A table into which another run exports just before the first commit."""
+    others = iter([other])
+
+    def commit(own: Callable[..., str], state: TableState, addition: Addition) -> str:
+        for options in others:
+            assert not export(options).failed
+        return own(state, addition)
+
+    return Between(table, commit=commit)
 
 
 def table_files(options: ExportOptions) -> list[str]:
@@ -178,7 +207,25 @@ def table_files(options: ExportOptions) -> list[str]:
         catalog.close()
 
 
-def test_pyiceberg_does_not_put_a_beaten_commit_on_top(tier: TierBuilder, monkeypatch: pytest.MonkeyPatch) -> None:
+class RacedCatalog:
+    """`race` is run behind the look at a table of that number."""
+
+    def __init__(self, catalog: Catalog, look: int, race: Callable[[], None]) -> None:
+        self._catalog, self._race = catalog, race
+        self.looks, self._raced = 0, look
+
+    def load_table(self, identifier: tuple[str, ...]) -> Table:
+        found = self._catalog.load_table(identifier)
+        self.looks += 1
+        if self.looks == self._raced:
+            self._race()
+        return found
+
+    def close(self) -> None:
+        self._catalog.close()
+
+
+def test_pyiceberg_does_not_put_a_beaten_commit_on_top(tier: TierBuilder) -> None:
     """The other run commits after this one has looked at the table: only the catalog can tell."""
     make_segments(tier, 2)
     options = options_for(tier, "iceberg")
@@ -188,56 +235,36 @@ def test_pyiceberg_does_not_put_a_beaten_commit_on_top(tier: TierBuilder, monkey
         partition.add(plain_batches(at * 50, 50))
     partition.versions = 1
     partition.publish()
-    table = open_table(options)
-    assert isinstance(table, IcebergTable)
-    load, loads = table._load, 0
 
-    def raced() -> Any:
-        nonlocal loads
-        found = load()
-        loads += 1
-        if loads == 4:  # prepare, state, target, commit
-            assert not export(options).failed
-        return found
+    def race() -> None:
+        assert not export(options).failed
 
-    monkeypatch.setattr(table, "_load", raced)
-    report = export(options, table)
-    assert loads > 4
+    catalog: Any = RacedCatalog(open_catalog(options), 4, race)  # prepare, state, target, commit
+    report = export(options, IcebergTable(options.table_name, catalog))
+    assert catalog.looks > 4
     assert [problem.what for problem in report.problems] == ["beaten"]
     assert offsets_in(options) == list(range(150))
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_runs_over_other_partitions_both_commit(tier: TierBuilder, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_runs_over_other_partitions_both_commit(tier: TierBuilder, kind: str) -> None:
     make_segments(tier, 1, partitions=2)
     first, second = (options_for(tier, kind, partitions=text) for text in "01")
-    table = open_table(first)
-    commit = table.commit
-
-    def late(state: TableState, addition: Addition) -> str:
-        monkeypatch.setattr(table, "commit", commit)
-        assert not export(second).failed
-        return commit(state, addition)
-
-    monkeypatch.setattr(table, "commit", late)
-    assert not export(first, table).failed
+    assert not export(first, beaten_by(second, open_table(first))).failed
     assert offsets_in(first, 0) == offsets_in(first, 1) == list(range(50))
     assert export(options_for(tier, kind)).rows == 0
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_commit_whose_answer_is_lost_is_found(tier: TierBuilder, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_commit_whose_answer_is_lost_is_found(tier: TierBuilder, kind: str) -> None:
     make_segments(tier, 1)
     options = options_for(tier, kind)
-    table = open_table(options)
-    commit = table.commit
 
-    def unheard(state: TableState, addition: Addition) -> str:
-        commit(state, addition)
+    def unheard(own: Callable[..., str], state: TableState, addition: Addition) -> str:
+        own(state, addition)
         raise CommitConflict("the answer was lost")
 
-    monkeypatch.setattr(table, "commit", unheard)
-    report = export(options, table)
+    report = export(options, Between(open_table(options), commit=unheard))
     assert not report.failed
     assert report.version
     assert offsets_in(options) == list(range(50))

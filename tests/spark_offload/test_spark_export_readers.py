@@ -19,7 +19,7 @@ NAMES = ("2013", "flights.eu-1")  # one that a reader of paths takes for a numbe
 
 
 @pytest.fixture
-def folder(tmp_path: Path, tasks_run_here: None) -> Path:
+def folder(tmp_path: Path) -> Path:
     """Two topics of two partitions, each over two days."""
     tier = TierBuilder(tmp_path / "tier")
     for name in NAMES:

@@ -23,8 +23,6 @@ from tests.spark_offload.export_rows import (
 )
 from tests.spark_offload.tier_builder import NOW, TierBuilder, batch, plain_batches
 
-pytestmark = pytest.mark.usefixtures("tasks_run_here")
-
 
 @pytest.fixture
 def tier(tmp_path: Path) -> TierBuilder:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import pairwise
 from random import Random
 
@@ -16,15 +17,14 @@ from records.batch import HEADER_BYTES, TIMESTAMP_TYPE, read_header, seal, write
 from records.builder import assemble, build_batch, empty_batch
 from records.compression import Compression
 from records.record import Record
-from spark_offload.segments import sound_records
 from spark_offload.segments.batch_scan import scan_batches
 from spark_offload.segments.payload import Payload, payloads
-from spark_offload.segments.sound_records import surely_sound
+from spark_offload.segments.sound_records import BLOCK_RECORDS, surely_sound
 from spark_offload.verification import record_checks
 from spark_offload.verification.checks import Check, Findings, Place
 from spark_offload.verification.headers import read_headers
 from spark_offload.verification.log_walk import Stretch
-from spark_offload.verification.record_checks import RecordChecker, decode
+from spark_offload.verification.record_checks import Glance, RecordChecker, decode
 from tests.spark_offload.segment_bytes import NOW, segment
 
 PLACE = Place("t", 0, "k")
@@ -40,11 +40,12 @@ changes = st.lists(st.tuples(st.integers(0, 2**20), st.integers(1, 255)), min_si
 segments = st.lists(a_batch, min_size=1, max_size=6)
 
 
-@pytest.fixture(params=[4, 8_192], ids=["small blocks", "large blocks"])
-def glances(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """However few the batches are; with blocks that end within batches and round them."""
-    monkeypatch.setattr(sound_records, "ACROSS_MIN", 1)
-    monkeypatch.setattr(sound_records, "BLOCK_RECORDS", request.param)
+# However few the batches are; with blocks that end within batches and round them.
+GLANCES = pytest.mark.parametrize(
+    "glance",
+    [partial(surely_sound, across_min=1, block_records=size) for size in (4, BLOCK_RECORDS)],
+    ids=["small blocks", "large blocks"],
+)
 
 
 def payload_of(data: bytes | memoryview) -> Payload:
@@ -76,18 +77,20 @@ def sealed(log: bytearray) -> bytes:
     return bytes(log)
 
 
-@pytest.mark.usefixtures("glances")
+@GLANCES
 @given(batches=segments, log_append_time=st.booleans())
-def test_what_a_writer_makes_is_sound(batches: list[list[Record]], log_append_time: bool) -> None:
+def test_what_a_writer_makes_is_sound(glance: Glance, batches: list[list[Record]], log_append_time: bool) -> None:
     data = segment(batches, timestamp_type=TIMESTAMP_TYPE if log_append_time else 0)
-    assert surely_sound(payload_of(data)).all()
+    assert glance(payload_of(data)).all()
 
 
-@pytest.mark.usefixtures("glances")
+@GLANCES
 @given(
     batches=segments, changes=st.lists(st.tuples(st.integers(0, 2**20), st.integers(1, 255)), min_size=1, max_size=3)
 )
-def test_nothing_is_sound_that_the_rules_refuse(batches: list[list[Record]], changes: list[tuple[int, int]]) -> None:
+def test_nothing_is_sound_that_the_rules_refuse(
+    glance: Glance, batches: list[list[Record]], changes: list[tuple[int, int]]
+) -> None:
     """Bytes of records change, of no header; what is sound by itself is so whatever its neighbours are."""
     log = bytearray(segment(batches))
     bounds = [*scan_batches(memoryview(bytes(log))).at.tolist(), len(log)]
@@ -96,15 +99,17 @@ def test_nothing_is_sound_that_the_rules_refuse(batches: list[list[Record]], cha
         at = bounds[row] + HEADER_BYTES + place // len(batches) % (bounds[row + 1] - bounds[row] - HEADER_BYTES)
         log[at] ^= bits
     data = sealed(log)
-    sound = surely_sound(payload_of(data)).tolist()
+    sound = glance(payload_of(data)).tolist()
     for number, (at, end) in enumerate(pairwise(bounds)):
         _, problems = by_all_rules(stretch_of(data[at:end]))
         assert not (sound[number] and problems)
 
 
-@pytest.mark.usefixtures("glances")
+@GLANCES
 @given(batches=segments, seed=st.integers(0, 2**32), codec=st.sampled_from([Compression.NONE, Compression.LZ4]))
-def test_the_check_finds_what_decoding_finds(batches: list[list[Record]], seed: int, codec: Compression) -> None:
+def test_the_check_finds_what_decoding_finds(
+    glance: Glance, batches: list[list[Record]], seed: int, codec: Compression
+) -> None:
     chance = Random(seed)
     log = bytearray(segment(batches, codec))
     for at in scan_batches(memoryview(bytes(log))).at.tolist():
@@ -114,7 +119,7 @@ def test_the_check_finds_what_decoding_finds(batches: list[list[Record]], seed: 
     stretch = stretch_of(sealed(log))
     counts, problems = by_all_rules(stretch)
     found = Findings()
-    assert RecordChecker(MIB, PLACE, found).check(stretch, stretch.headers) == sum(counts)
+    assert RecordChecker(MIB, PLACE, found, glance).check(stretch, stretch.headers) == sum(counts)
     assert [str(problem) for problem in found.problems] == problems
 
 
@@ -196,8 +201,8 @@ def test_a_batch_that_lies_is_found_among_many_that_are_alike(lie: Lie, place: i
     assert checked == sum(payload.batches.count.tolist()) - int(payload.batches.count[place])
 
 
-@pytest.mark.usefixtures("glances")
-def test_what_needs_more_than_a_glance_is_left_to_the_rules() -> None:
+@GLANCES
+def test_what_needs_more_than_a_glance_is_left_to_the_rules(glance: Glance) -> None:
     """Headers, long fields, gaps that compaction left, batches of no records."""
     record = Record(0, NOW, b"k", b"v")
     whole = build_batch([record] * 3, base_offset=10)
@@ -208,33 +213,34 @@ def test_what_needs_more_than_a_glance_is_left_to_the_rules() -> None:
     log += empty_batch(read_header(build_batch([record], base_offset=13), 0))
     data = sealed(log)
     payload = payload_of(data)
-    assert surely_sound(payload).tolist() == [False, True, False, True, False, False]
+    assert glance(payload).tolist() == [False, True, False, True, False, False]
     found = Findings()
-    assert RecordChecker(MIB, PLACE, found).check(stretch_of(data), stretch_of(data).headers) == 1 + 1 + 1 + 7 + 2
+    checker = RecordChecker(MIB, PLACE, found, glance)
+    assert checker.check(stretch_of(data), stretch_of(data).headers) == 1 + 1 + 1 + 7 + 2
     assert not found.problems
 
 
-@pytest.mark.usefixtures("glances")
-def test_timestamps_whose_sum_wraps_round_are_left_to_the_rules() -> None:
+@GLANCES
+def test_timestamps_whose_sum_wraps_round_are_left_to_the_rules(glance: Glance) -> None:
     batch = build_batch([Record(0, -(2**63), None, b"v"), Record(0, 2**62, None, b"v")])
     far = build_batch([Record(0, 0, None, b"v"), Record(0, 2**62, None, b"v")])
-    assert not surely_sound(payload_of(bytes(batch))).any()
-    assert not surely_sound(payload_of(bytes(far))).any()
+    assert not glance(payload_of(bytes(batch))).any()
+    assert not glance(payload_of(bytes(far))).any()
 
 
-@pytest.mark.usefixtures("glances")
-@given(st.binary(min_size=40, max_size=400), st.integers(1, 5), st.binary(max_size=20))
-def test_any_bytes_are_looked_at_and_none_round_them(body: bytes, count: int, neighbour: bytes) -> None:
+@GLANCES
+@given(body=st.binary(min_size=40, max_size=400), count=st.integers(1, 5), neighbour=st.binary(max_size=20))
+def test_any_bytes_are_looked_at_and_none_round_them(glance: Glance, body: bytes, count: int, neighbour: bytes) -> None:
     data = bytes(assemble(read_header(build_batch([Record(0, NOW, b"k", b"v")] * count), 0), body))
     among = memoryview(neighbour + data + neighbour)[len(neighbour) : len(neighbour) + len(data)]
-    assert surely_sound(payload_of(among)).tolist() == surely_sound(payload_of(data)).tolist()
+    assert glance(payload_of(among)).tolist() == glance(payload_of(data)).tolist()
 
 
-@pytest.mark.usefixtures("glances")
-def test_stretches_that_are_like_one_that_told_nothing_are_checked_without_a_glance() -> None:
+@GLANCES
+def test_stretches_that_are_like_one_that_told_nothing_are_checked_without_a_glance(glance: Glance) -> None:
     record = Record(0, NOW, b"k", b"v" * 20, (("h", b"1"),))
     found = Findings()
-    checker = RecordChecker(MIB, PLACE, found)
+    checker = RecordChecker(MIB, PLACE, found, glance)
     good, bad = stretch_of(segment([[record] * 3])), stretch_of(bytes(null_beyond_null([record._replace(key=b"key")])))
     for number in range(2 * record_checks.STRETCHES_ALIKE + 3):
         assert checker.check(good, good.headers) == 3

@@ -17,7 +17,6 @@ from records.compression import Compression
 from records.control import MarkerKind
 from records.record import Record
 from spark_offload.options import parse_options
-from spark_offload.reading import planning
 from spark_offload.reading.catalog import OffsetRange, PartitionContents, stable_end
 from spark_offload.reading.decoding import Decoder
 from spark_offload.reading.planning import Planner, plan_tasks
@@ -61,9 +60,11 @@ def contents_of(built: BuiltPartition) -> PartitionContents:
     return PartitionContents(built.tier, built.path, built.log_start, end, tuple(built.segments))
 
 
-def plan(store: BlockingStore, wanted: OffsetRange, split_bytes: int = 1 << 20, committed: bool = False) -> list[Split]:
+def plan(
+    store: BlockingStore, wanted: OffsetRange, split_bytes: int = 1 << 20, *, committed: bool = False, **more: int
+) -> list[Split]:
     async def run() -> list[Split]:
-        return await Planner(store.store, split_bytes, read_committed=committed).plan([wanted])
+        return await Planner(store.store, split_bytes, read_committed=committed, **more).plan([wanted])
 
     return store.wait(run)
 
@@ -93,9 +94,8 @@ def test_every_record_of_a_range_comes_once_and_in_order(
     built: BuiltPartition, store: BlockingStore, start: int, length: int, split_bytes: int, chunk_bytes: int,
     index_parts: bool,
 ) -> None:  # fmt: skip
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(planning, "PARTIAL_BYTES_MIN", 0 if index_parts else 1 << 30)
-        found = plan(store, OffsetRange(contents_of(built), start, start + length), split_bytes)
+    wanted = OffsetRange(contents_of(built), start, start + length)
+    found = plan(store, wanted, split_bytes, partial_bytes_min=0 if index_parts else 1 << 30)
     assert rows(store, found, chunk_bytes) == expected(start, start + length)
 
 
@@ -134,11 +134,8 @@ def test_tasks_grow_with_what_there_is_to_read() -> None:
     assert bytes_per_task(1 << 40) == TASK_BYTES_MAX
 
 
-def test_a_part_of_a_large_segment_reads_only_what_it_needs(
-    built: BuiltPartition, store: BlockingStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(planning, "PARTIAL_BYTES_MIN", 0)
-    (found,) = plan(store, OffsetRange(contents_of(built), 250, 255))
+def test_a_part_of_a_large_segment_reads_only_what_it_needs(built: BuiltPartition, store: BlockingStore) -> None:
+    (found,) = plan(store, OffsetRange(contents_of(built), 250, 255), partial_bytes_min=0)
     assert 0 < found.low < found.high < found.log_bytes
     assert found.high - found.low < found.log_bytes / 3
     assert rows(store, [found]) == expected(250, 255)

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from spark_offload.running import task_runs
 from spark_offload.running.task_runs import run_tasks
 
 if TYPE_CHECKING:
@@ -39,12 +38,9 @@ def test_no_work_is_no_job(spark: SparkSession) -> None:
     assert run_tasks(spark, slow_square, [], Counted()) == []
 
 
-def test_a_task_takes_several_pieces_when_there_are_too_many(
-    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(task_runs, "TASKS_MAX", 3)
+def test_a_task_takes_several_pieces_when_there_are_too_many(spark: SparkSession) -> None:
     stage = Counted()
-    assert run_tasks(spark, abs, range(-10, 0), stage) == list(range(10, 0, -1))
+    assert run_tasks(spark, abs, range(-10, 0), stage, tasks_max=3) == list(range(10, 0, -1))
     assert sum(stage.steps) == 10
 
 

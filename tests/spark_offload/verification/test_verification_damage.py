@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from records.batch import CONTROL, seal
-from spark_offload.segments import sound_records
+from spark_offload.segments.sound_records import ACROSS_MIN
 from spark_offload.verification.checks import Check
 from storage.indexes import transaction_index
 from storage.log.leader_epochs import LeaderEpochCache
@@ -348,17 +348,14 @@ def test_damage_that_was_written_is_found(
 # after publishing: the damage came to the bucket later -----------------------------------------------------
 
 
-@pytest.fixture(params=[False, True], ids=["one by one", "together"])
-def together(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whether the batches of these small tiers are looked at together, as those of large ones are."""
-    if request.param:
-        monkeypatch.setattr(sound_records, "ACROSS_MIN", 1)
+# Batches of small segments are looked at one by one, those of large ones together.
+SMALL = pytest.mark.parametrize("small", [0, ACROSS_MIN], ids=["one by one", "together"])
 
 
-@pytest.mark.usefixtures("together")
-def test_records_that_do_not_fit_their_batch_are_found_by_decoding(tmp_path: Path) -> None:
+@SMALL
+def test_records_that_do_not_fit_their_batch_are_found_by_decoding(tmp_path: Path, small: int) -> None:
     tier = VerifiedTier(tmp_path)
-    history(tier)
+    history(tier, small=small)
     number = next(n for n in range(30, 0, -1) if not header_of(tier, HURT, n - 10).attributes) - 10
     position, size = tier.batch_at(HURT, number)
 
@@ -375,10 +372,10 @@ def test_records_that_do_not_fit_their_batch_are_found_by_decoding(tmp_path: Pat
     assert (problem.position, problem.key) == (position, tier.key(HURT))
 
 
-@pytest.mark.usefixtures("together")
-def test_a_batch_that_says_another_timestamp_than_its_records_is_found_by_decoding(tmp_path: Path) -> None:
+@SMALL
+def test_a_batch_that_says_another_timestamp_than_its_records_is_found_by_decoding(tmp_path: Path, small: int) -> None:
     tier = VerifiedTier(tmp_path)
-    history(tier)
+    history(tier, small=small)
     header = header_of(tier, HURT, 2)
     put(">q", MAX_TIMESTAMP_AT, header.max_timestamp - 1)(tier, 2)
     tier.publish()

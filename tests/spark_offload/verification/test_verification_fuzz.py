@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from random import Random
 
@@ -12,7 +13,7 @@ from object_store.blocking import Coming
 from object_store.errors import ObjectTruncated
 from records.batch import iterate_batches, seal
 from records.control import MarkerKind
-from spark_offload.segments import sound_records
+from spark_offload.segments.sound_records import ACROSS_MIN, surely_sound
 from spark_offload.verification.checks import Findings
 from spark_offload.verification.ledger import NO_WRITES
 from spark_offload.verification.partition_walk import PartitionWalk
@@ -86,9 +87,9 @@ def mutated(body: bytes, log_bytes: int, chance: Random) -> bytes:
 
 
 @pytest.mark.parametrize("share", range(SHARES))
-def test_mutated_objects_end_in_findings(tmp_path: Path, share: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    if share % 2:  # records are seen to be sound together, as in large segments
-        monkeypatch.setattr(sound_records, "ACROSS_MIN", 1)
+def test_mutated_objects_end_in_findings(tmp_path: Path, share: int) -> None:
+    # In every second share records are seen to be sound together, as in large segments.
+    glance = partial(surely_sound, across_min=1 if share % 2 else ACROSS_MIN)
     chance = Random(share)
     tier = small_tier(tmp_path)
     body, segment = tier.body(0), tier.written[0].segment
@@ -101,7 +102,7 @@ def test_mutated_objects_end_in_findings(tmp_path: Path, share: int, monkeypatch
             Piece(0, "t", 0, "k", segment, len(damaged), number, parts, chance.random() < 0.3, NO_WRITES)
             for number in range(parts)
         ]
-        results = [check_piece(OneObject(damaged), settings, piece) for piece in pieces]
+        results = [check_piece(OneObject(damaged), settings, piece, glance) for piece in pieces]
         findings = Findings()
         PartitionWalk(pieces[:1], {0: results}, 1000).run(PartitionReport("t", "", 0), findings)
         found += bool(findings.problems)

@@ -332,9 +332,9 @@ class Writer:
 CODECS = tuple(Compression)
 
 
-def history(tier: VerifiedTier, segments: int = 4) -> Writer:
+def history(tier: VerifiedTier, segments: int = 4, small: int = 0) -> Writer:
     """Segments with two idempotent producers, transactions that end both ways (some in the next segment), all codecs
-    and a new leader epoch in each second segment."""
+    and a new leader epoch in each second segment; at the end of each as many small batches."""
     writer = Writer()
     for number in range(segments):
         writer.epoch = number // 2
@@ -345,6 +345,7 @@ def history(tier: VerifiedTier, segments: int = 4) -> Writer:
             batches.append(writer.marker(7, MarkerKind.ABORT if number % 4 == 1 else MarkerKind.COMMIT))
         batches += [writer.by(8, 2, transactional=True), writer.plain(2), writer.marker(8, MarkerKind.ABORT)]
         batches += [writer.plain(4, CODECS[n % len(CODECS)]) for n in range(6)]
+        batches += [writer.plain(1) for _ in range(small)]
         tier.add(batches)
     return writer
 
