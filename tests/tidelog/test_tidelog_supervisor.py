@@ -4,137 +4,168 @@ from __future__ import annotations
 
 import contextlib
 import json
+import multiprocessing
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from types import SimpleNamespace
+from typing import TextIO
 
 import pytest
 
 from bench.embedded import free_ports
 from tests.tidelog.test_tidelog_command import tidelog
-from tidelog.cluster import supervisor as module
+from tidelog.cluster import control
 from tidelog.cluster.layout import ClusterLayout, NodeLayout
-from tidelog.cluster.node_child import Child, stop_timeout_s
-from tidelog.cluster.supervisor import RESTART_BACKOFF_S, Supervisor
+from tidelog.cluster.node_child import RESTART_BACKOFF_S, STEADY_S, Child, stop_timeout_s
+from tidelog.cluster.supervisor import Supervisor
+from tidelog.nodes.node_code import NodeCode
+
+BROKER = NodeLayout("broker-0", "broker", 0, 9092, 9093, 9094)
+PROXY = NodeLayout("proxy-0", "proxy", 2000, 10092, 0, 1)
+FORKS = multiprocessing.get_context("fork")
 
 
-@pytest.fixture
-def child(tmp_path: Path) -> tuple[Supervisor, Child, list[str]]:
-    """A supervisor whose one node is a process that only says something and ends."""
-    said: list[str] = []
-    node = NodeLayout("broker-0", "broker", 0, 9092, 9093, 9094)
-    (tmp_path / "logs").mkdir()
-    supervisor = Supervisor(tmp_path, ClusterLayout(9092, [node], {}), said.append)
-    return supervisor, supervisor._children["broker-0"], said
-
-
-def lives(supervisor: Supervisor, child: Child, work: Callable[[int], int], monkeypatch: pytest.MonkeyPatch) -> None:
-    """One life of the child: it does `work` with its pipe and ends with what that returns."""
-
-    def become(_: object, status_fd: int) -> None:
-        os._exit(work(status_fd))
-
-    monkeypatch.setattr(supervisor, "_become", become)
-    supervisor._start(child)
-    _, status = os.waitpid(child.pid, 0)
-    supervisor._ended(child, os.waitstatus_to_exitcode(status))
-
-
-def test_the_pauses_grow_to_a_minute_and_a_steady_life_ends_them(
-    child: tuple[Supervisor, Child, list[str]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    supervisor, node, _ = child
-    now = 1_000.0
-    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now))
-    pauses = []
+def test_the_pauses_grow_to_a_minute_and_a_steady_life_ends_them() -> None:
+    now, pauses = 1_000.0, []
+    child = Child(BROKER, started_at=now)
     for _ in range(11):
-        lives(supervisor, node, lambda fd: 70, monkeypatch)
-        assert node.restart_at is not None
-        pauses.append(node.restart_at - now)
+        pause = child.ended(70, now)
+        assert pause is not None and child.restart_at == now + pause
+        pauses.append(pause)
+        child.started_at = now
     assert pauses[:3] == [0.5, 1.0, 2.0]
     assert pauses == sorted(pauses)
     assert pauses[-1] == RESTART_BACKOFF_S[-1] == 60.0
-    monkeypatch.setattr(module, "STEADY_S", -1.0)
-    lives(supervisor, node, lambda fd: 70, monkeypatch)
-    assert node.restart_at is not None
-    assert node.restart_at - now == pytest.approx(RESTART_BACKOFF_S[0])
+    assert child.ended(70, now + STEADY_S) == 60.0
+    assert child.ended(70, now + STEADY_S + 1) == RESTART_BACKOFF_S[0]
+    child.stopping = True
+    assert child.ended(0, now) is None
 
 
-def test_its_last_words_are_kept_until_it_serves(
-    child: tuple[Supervisor, Child, list[str]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    supervisor, node, said = child
-
-    def fails(fd: int) -> int:
-        os.write(fd, b"fatal the directory belongs to another cluster\n")
-        return 70
-
-    lives(supervisor, node, fails, monkeypatch)
-    assert supervisor._row(node)["reason"] == "status 70: the directory belongs to another cluster"
-    assert "the directory belongs to another cluster" in said[-1]
-
-    def serves_and_dies(fd: int) -> int:
-        os.write(fd, b"ready\n")
-        return 9
-
-    lives(supervisor, node, serves_and_dies, monkeypatch)
-    assert node.why == "status 9", "what is over is not told"
-    open_files = os.listdir("/proc/self/fd")
-    lives(supervisor, node, fails, monkeypatch)
-    assert len(os.listdir("/proc/self/fd")) == len(open_files)
+def status_of(log: Path, work: Callable[[int], int]) -> int:
+    """How a process ends that is started as a node is, and does `work`."""
+    child = Child(BROKER)
+    life = os.open(os.devnull, os.O_RDONLY)
+    try:
+        child.start(work, log, life, 0.0)
+        _, status = os.waitpid(child.pid, 0)
+        child.hear_no_more()
+    finally:
+        os.close(life)
+    return os.waitstatus_to_exitcode(status)
 
 
-def test_a_stop_before_a_node_has_run_at_all_ends_that_node_alone(
-    child: tuple[Supervisor, Child, list[str]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    supervisor, node, _ = child
-    forks = os.fork
+SIGNALLED_AT_BIRTH: list[int] = []
+"""Signals that a process gets before it runs any code after its fork."""
 
-    def fork() -> int:
-        pid = forks()
-        if pid == 0:
-            os.kill(os.getpid(), signal.SIGTERM)
-        return pid
 
-    monkeypatch.setattr(os, "fork", fork)
-    monkeypatch.setattr("tidelog.nodes.node_process.run_node", lambda *_, **__: 0)
+def _signal_newborn() -> None:
+    for number in SIGNALLED_AT_BIRTH:
+        os.kill(os.getpid(), number)
+
+
+os.register_at_fork(after_in_child=_signal_newborn)
+
+
+def test_a_stop_before_a_node_has_run_at_all_ends_that_node_alone(tmp_path: Path) -> None:
     heard, wakes = os.pipe()
     os.set_blocking(heard, False)
     os.set_blocking(wakes, False)
     handler, woken = signal.signal(signal.SIGTERM, lambda *_: None), signal.set_wakeup_fd(wakes)
+    SIGNALLED_AT_BIRTH.append(signal.SIGTERM)
     try:
-        supervisor._start(node)
-        _, status = os.waitpid(node.pid, 0)
+        assert status_of(tmp_path / "log", lambda _: 0) == -signal.SIGTERM
         with pytest.raises(BlockingIOError):
             os.read(heard, 1)  # where the supervisor would have heard that it is to end
     finally:
+        SIGNALLED_AT_BIRTH.clear()
         signal.set_wakeup_fd(woken)
         signal.signal(signal.SIGTERM, handler)
         os.close(heard)
         os.close(wakes)
-    assert os.waitstatus_to_exitcode(status) == -signal.SIGTERM
+    assert status_of(tmp_path / "log", lambda _: 0) == 0
 
 
-def test_a_full_disk_under_its_own_log_keeps_no_node_from_starting(
-    child: tuple[Supervisor, Child, list[str]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    supervisor, node, _ = child
-    monkeypatch.setattr("tidelog.nodes.node_process.run_node", lambda *_, **__: 7)
-    with open("/dev/full", "w") as full:
-        for name in ("stdout", "stderr"):
-            monkeypatch.setattr(sys, name, full)
+def test_a_full_disk_under_its_own_log_keeps_no_node_from_starting(tmp_path: Path) -> None:
+    full = open("/dev/full", "w")  # noqa: SIM115  its end fails
+    with contextlib.redirect_stdout(full), contextlib.redirect_stderr(full):
         print("node ended by itself", file=sys.stderr)  # what a failed write leaves behind
-        try:
-            supervisor._start(node)
-            _, status = os.waitpid(node.pid, 0)
-        finally:
-            monkeypatch.undo()
-            with contextlib.suppress(OSError):
-                full.close()
-    assert os.waitstatus_to_exitcode(status) == 7
+        status = status_of(tmp_path / "log", lambda _: 7)
+    with contextlib.suppress(OSError):
+        full.close()
+    assert status == 7
+
+
+class Script(NodeCode):
+    """Nodes that do `work` with their role and their end of the status pipe; no code of nodes is imported."""
+
+    def __init__(self, work: Callable[[str, int], int]) -> None:
+        self._work = work
+
+    def load(self, role: str, settings: Iterable[str]) -> None:
+        pass
+
+    def run(self, role: str, settings: Mapping[str, str], status_fd: int, life_fd: int) -> int:
+        return self._work(role, status_fd)
+
+
+@contextlib.contextmanager
+def supervised(root: Path, layout: ClusterLayout, work: Callable[[str, int], int]) -> Iterator[tuple[int, TextIO]]:
+    """A supervisor of such nodes in a process of its own, and the lines that it says; `down` when the block ends."""
+    (root / "logs").mkdir()
+    read, write = os.pipe()
+
+    def say(line: str) -> None:
+        os.write(write, line.encode() + b"\n")
+
+    process = FORKS.Process(target=lambda: Supervisor(root, layout, say, code=Script(work)).run())
+    process.start()
+    os.close(write)
+    with os.fdopen(read) as lines:
+        assert process.pid is not None
+        yield process.pid, lines
+        with contextlib.suppress(control.ClusterDown):
+            control.ask(root, {"do": "down"}, 30.0)
+        process.join(30)
+    assert process.exitcode == 0
+
+
+def test_its_last_words_are_kept_until_it_serves(tmp_path: Path) -> None:
+    """It fails, is started again and serves, is killed, and then fails again."""
+    lives = tmp_path / "lives"
+
+    def work(_: str, status_fd: int) -> int:
+        with lives.open("a") as file:
+            file.write(".")
+        if len(lives.read_text()) != 2:
+            os.write(status_fd, b"fatal the directory belongs to another cluster\n")
+            return 70
+        os.write(status_fd, b"ready\n")
+        signal.pause()
+        return 9
+
+    def ask(action: str) -> dict[str, object]:
+        return control.ask(tmp_path, {"do": action, "node": "broker-0"}, 30.0)
+
+    def descriptors() -> int:
+        return len(os.listdir(f"/proc/{pid}/fd"))
+
+    with supervised(tmp_path, ClusterLayout(9092, [BROKER], {}), work) as (pid, lines):
+        assert lines.readline().startswith("broker-0 ended (status 70: the directory belongs to another cluster), ")
+        (row,) = control.ask(tmp_path, {"do": "ps"}, 30.0)["nodes"]
+        assert (row["state"], row["reason"]) == ("crashed", "status 70: the directory belongs to another cluster")
+        at_rest = descriptors()
+        assert lines.readline().startswith("ready ")
+        assert control.ask(tmp_path, {"do": "ps"}, 30.0)["nodes"][0]["reason"] == ""
+        os.kill(control.ask(tmp_path, {"do": "ps"}, 30.0)["nodes"][0]["pid"], signal.SIGKILL)
+        while not (line := lines.readline()).startswith("broker-0 ended"):
+            assert line
+        assert line.startswith("broker-0 ended (signal 9), "), "what is over is not told"
+        assert lines.readline().startswith("broker-0 ended (status 70: the directory belongs to another cluster), ")
+        assert ask("stop")["ok"]
+        assert descriptors() == at_rest
 
 
 @pytest.mark.processes
@@ -158,23 +189,26 @@ def test_a_node_that_cannot_start_tells_its_reason(tmp_path: Path) -> None:
         tidelog("down", *at)
 
 
-def test_a_second_signal_asks_proxies_again_and_nobody_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    nodes = [NodeLayout("broker-0", "broker", 0, 9092, 9093, 9094), NodeLayout("proxy-0", "proxy", 2000, 10092, 0, 1)]
-    supervisor = Supervisor(tmp_path, ClusterLayout(9092, nodes, {"tidelog.proxy.drain.ms": "60000"}), print)
-    for pid, child in enumerate(supervisor._children.values(), 100):
-        child.pid = pid
-    sent: list[tuple[int, int]] = []
-    monkeypatch.setattr(os, "kill", lambda pid, number: sent.append((pid, number)))
-    monkeypatch.setattr(supervisor, "_reap", lambda: None)
-    reading, writing = os.pipe()
-    told = []
-    for signals in ([signal.SIGINT], [signal.SIGINT], [signal.SIGTERM, signal.SIGCHLD]):
-        os.write(writing, bytes(signals))
-        supervisor._signalled(reading)
-        told.append([pid for pid, number in sent if number == signal.SIGTERM])
-        sent.clear()
-    os.close(reading)
-    os.close(writing)
-    assert told == [[101], [101], [101]], "brokers are told when no proxy is left"
-    limits = {node.role: stop_timeout_s(node, supervisor._shared) for node in nodes}
+def test_a_second_signal_asks_proxies_again_and_nobody_else(tmp_path: Path) -> None:
+    """The proxy here lets itself be asked three times; brokers are told when no proxy is left."""
+    layout = ClusterLayout(9092, [BROKER, PROXY], {"tidelog.proxy.drain.ms": "60000"})
+    told = tmp_path / "told"
+    os.mkfifo(told)
+
+    def work(role: str, status_fd: int) -> int:
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+        with told.open("w", buffering=1) as out:
+            out.write(f"{role} runs\n")
+            for _ in range(3 if role == "proxy" else 1):
+                signal.sigwait([signal.SIGTERM])
+                out.write(f"{role} is asked\n")
+        return 0
+
+    with supervised(tmp_path, layout, work) as (pid, _), told.open() as heard:
+        assert sorted(heard.readline() for _ in range(2)) == ["broker runs\n", "proxy runs\n"]
+        for number in (signal.SIGINT, signal.SIGINT, signal.SIGTERM):
+            os.kill(pid, number)
+            assert heard.readline() == "proxy is asked\n"
+        assert heard.read() == "broker is asked\n"
+    limits = {node.role: stop_timeout_s(node, layout.shared_settings()) for node in layout.nodes}
     assert limits == {"broker": 30.0, "proxy": 90.0}

@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import os
 import signal
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from pathlib import Path
+from typing import Any, NoReturn
 
 from tidelog.cluster.layout import PROXY_DEFAULTS, NodeLayout
+from tidelog.nodes.logs import flush_streams
 
 STOP_TIMEOUT_S = 30.0
+RESTART_BACKOFF_S = (0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 40.0, 60.0)
+STEADY_S = 30.0
+STATUS_BYTES_MAX = 4_096
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGCHLD)  # what a supervisor handles
 Answer = Callable[[dict[str, Any]], None]
+Work = Callable[[int], int]  # what a node's process does with its end of the status pipe; its exit status
 
 
 @dataclass(slots=True)
@@ -39,6 +48,55 @@ class Child:
             return "stopping" if self.stopping else "running" if self.ready else "starting"
         return "crashed" if self.wanted else "stopped"
 
+    def start(self, work: Work, log: Path, life_fd: int, now_s: float) -> None:
+        """Fork a process that does `work`, appends its output to `log` and holds `life_fd`."""
+        status_read, status_write = os.pipe()
+        flush_streams()
+        # A node that gets a signal before its own handlers are set would run its parent's.
+        signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+        try:
+            pid = os.fork()
+            if pid == 0:
+                os.close(status_read)
+                _become(work, status_write, log, life_fd)
+        finally:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
+        os.close(status_write)
+        os.set_blocking(status_read, False)
+        self.status_fd = status_read
+        self.pid, self.ready, self.stopping = pid, False, False
+        self.started_at, self.restart_at, self.kill_at = now_s, None, None
+
+    def hear(self) -> bool:
+        """Take in what the node says of itself: that it is ready, or why it ends. False when it says no more."""
+        try:
+            data = os.read(self.status_fd, STATUS_BYTES_MAX)
+        except BlockingIOError:
+            return True
+        for line in data.decode(errors="replace").splitlines():
+            word, _, rest = line.partition(" ")
+            if word == "fatal":
+                self.reason = rest
+            elif word == "ready" and self.pid:
+                self.ready, self.reason = True, ""
+        return bool(data)
+
+    def hear_no_more(self) -> None:
+        os.close(self.status_fd)
+        self.status_fd = -1
+
+    def ended(self, code: int, now_s: float, *, starts_again: bool = True) -> float | None:
+        """Its process is gone. The pause before the next one, None when there shall be none."""
+        expected, lived_s = self.stopping or not self.wanted, now_s - self.started_at
+        self.last_exit = f"signal {-code}" if code < 0 else f"status {code}"
+        self.pid, self.ready, self.stopping, self.kill_at = 0, False, False, None
+        if expected or not starts_again:
+            return None
+        self.restarts = 0 if lived_s > STEADY_S else self.restarts + 1
+        pause = RESTART_BACKOFF_S[min(self.restarts, len(RESTART_BACKOFF_S) - 1)]
+        self.restart_at = now_s + pause
+        return pause
+
     def kill(self) -> None:
         """A proxy is several processes, of which the others would first part from their clients."""
         if self.node.role == "proxy":
@@ -50,6 +108,33 @@ class Child:
     def why(self) -> str:
         """Of its last end."""
         return f"{self.last_exit}: {self.reason}" if self.reason else self.last_exit
+
+
+def _become(work: Work, status_fd: int, log: Path, life_fd: int) -> NoReturn:
+    """In the forked process: nothing of the supervisor may stay open here."""
+    status = 70
+    try:
+        os.setsid()
+        signal.set_wakeup_fd(-1)
+        for number in SIGNALS:
+            signal.signal(number, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)  # what came until now ends it here
+        null = os.open(os.devnull, os.O_RDONLY)
+        output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        os.dup2(null, 0)
+        os.dup2(output, 1)
+        os.dup2(output, 2)
+        keep = {0, 1, 2, status_fd, life_fd}
+        for name in os.listdir("/proc/self/fd"):
+            if int(name) not in keep:
+                with contextlib.suppress(OSError):
+                    os.close(int(name))
+        status = work(status_fd)
+    except BaseException:
+        logging.getLogger(__name__).exception("node ended")
+    finally:
+        flush_streams()
+        os._exit(status)
 
 
 def stop_timeout_s(node: NodeLayout, shared: Mapping[str, str]) -> float:

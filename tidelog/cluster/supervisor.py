@@ -21,27 +21,24 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from common.settings import SettingError
 from tidelog.cluster import control
 from tidelog.cluster.embedded_tenants import tell_tenants
 from tidelog.cluster.layout import ClusterLayout, NodeLayout, PortTaken, forget_broker, grow_layout, load_layout
-from tidelog.cluster.node_child import Answer, Child, stop_timeout_s
+from tidelog.cluster.node_child import SIGNALS, Answer, Child, stop_timeout_s
 from tidelog.cluster.words import LOGS, ready_lines, stopped_line, stopping_line
-from tidelog.nodes.logs import configure_logs, flush_streams
-from tidelog.nodes.node_imports import import_node
+from tidelog.nodes.logs import configure_logs
+from tidelog.nodes.node_code import NodeCode
 
 LOCK_FILE = "supervisor.lock"
-RESTART_BACKOFF_S = (0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 40.0, 60.0)
-STEADY_S = 30.0
 ROLES = ("controller", "broker", "proxy")  # in the order of their start
 # A controller alone cannot be ready: the next `start` helps it.
 START_ANSWER_S = {"broker": 30.0, "proxy": 10.0, "controller": 5.0}
 CONTROL_CONNECTIONS_MAX = 64
-STATUS_BYTES_MAX = 4_096
-SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGCHLD)
 
 logger = logging.getLogger(__name__)
 
@@ -50,12 +47,18 @@ class Supervisor:
     """Runs the nodes of `layout` below `root` until SIGINT, SIGTERM or `tidelog down`."""
 
     def __init__(
-        self, root: Path, layout: ClusterLayout, say: Callable[[str], None], tenants: Sequence[str] = ()
+        self,
+        root: Path,
+        layout: ClusterLayout,
+        say: Callable[[str], None],
+        tenants: Sequence[str] = (),
+        code: NodeCode | None = None,
     ) -> None:
         self._root = root
         self._layout = layout
         self._shared = layout.shared_settings()  # of this run: who is added or starts again later must agree
         self._say = say
+        self._code = code or NodeCode()
         self._children = {node.name: Child(node) for node in layout.nodes}
         self._selector = selectors.DefaultSelector()
         self._announced = False
@@ -81,8 +84,8 @@ class Supervisor:
         self._selector.register(listener, selectors.EVENT_READ, self._accept)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
         for role in dict.fromkeys(role for role in ROLES if any(n.role == role for n in self._layout.nodes)):
-            # Before the fork, so that no node imports again. Controllers elect their leader while brokers are imported.
-            import_node(role, self._layout.node_settings(self._layout.nodes[0], self._root, self._shared))
+            # controllers elect their leader while the brokers' code is imported
+            self._code.load(role, self._layout.node_settings(self._layout.nodes[0], self._root, self._shared))
             gc.collect()
             gc.freeze()
             self._turn(0)
@@ -108,76 +111,26 @@ class Supervisor:
     # starting and watching children ---------------------------------------------------------------------------
 
     def _start(self, child: Child) -> None:
-        ready_read, ready_write = os.pipe()
-        flush_streams()
-        # A node that gets a signal before its own handlers are set would run its parent's.
-        signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
-        try:
-            pid = os.fork()
-            if pid == 0:
-                os.close(ready_read)
-                self._become(child.node, ready_write)
-        finally:
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
-        os.close(ready_write)
-        child.pid, child.ready, child.stopping = pid, False, False
-        child.started_at, child.restart_at, child.kill_at = time.monotonic(), None, None
-        os.set_blocking(ready_read, False)
-        child.status_fd = ready_read
-        self._selector.register(ready_read, selectors.EVENT_READ, lambda fd: self._read_status(child))
+        child.start(partial(self._run_node, child.node), self._log_of(child), self._life_read, time.monotonic())
+        self._selector.register(child.status_fd, selectors.EVENT_READ, lambda fd: self._read_status(child))
 
-    def _become(self, node: NodeLayout, ready_fd: int) -> NoReturn:
-        """In the forked process: be the node. Nothing of the supervisor may stay open here."""
-        status = 70
-        try:
-            os.setsid()
-            signal.set_wakeup_fd(-1)
-            for number in SIGNALS:
-                signal.signal(number, signal.SIG_DFL)
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)  # what came until now ends it here
-            null = os.open(os.devnull, os.O_RDONLY)
-            log = os.open(self._root / LOGS / f"{node.name}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-            os.dup2(null, 0)
-            os.dup2(log, 1)
-            os.dup2(log, 2)
-            keep = {0, 1, 2, ready_fd, self._life_read}
-            for name in os.listdir("/proc/self/fd"):
-                if int(name) not in keep:
-                    with contextlib.suppress(OSError):
-                        os.close(int(name))
-            settings = self._layout.node_settings(node, self._root, self._shared)
-            if node.role == "proxy":
-                from tidelog.nodes.proxy_process import run_proxy  # noqa: PLC0415  imported already
+    def _run_node(self, node: NodeLayout, status_fd: int) -> int:
+        """In the forked process."""
+        settings = self._layout.node_settings(node, self._root, self._shared)
+        return self._code.run(node.role, settings, status_fd, self._life_read)
 
-                status = run_proxy(settings, status_fd=ready_fd, life_fd=self._life_read)
-            else:
-                from tidelog.nodes.node_process import run_node  # noqa: PLC0415
-
-                status = run_node(node.role, settings, status_fd=ready_fd, life_fd=self._life_read)
-        except BaseException:
-            logging.getLogger(__name__).exception("node ended")
-        finally:
-            flush_streams()
-            os._exit(status)
+    def _log_of(self, child: Child) -> Path:
+        return self._root / LOGS / f"{child.node.name}.log"
 
     def _read_status(self, child: Child) -> None:
-        """Read a child's status: it is ready, why it ends, or its end of the pipe has closed."""
         if child.status_fd < 0:  # closed by an event of the same turn
             return
-        try:
-            data = os.read(child.status_fd, STATUS_BYTES_MAX)
-        except BlockingIOError:
-            return
-        for line in data.decode(errors="replace").splitlines():
-            word, _, rest = line.partition(" ")
-            if word == "fatal":
-                child.reason = rest
-            elif word == "ready" and child.pid:
-                child.ready, child.reason = True, ""
-                self._answer_waiting(child)
-                if not self._announced and all(c.ready for c in self._children.values()):
-                    self._complete()
-        if not data:
+        was_ready, goes_on = child.ready, child.hear()
+        if child.ready and not was_ready:
+            self._answer_waiting(child)
+            if not self._announced and all(c.ready for c in self._children.values()):
+                self._complete()
+        if not goes_on:
             self._hear_no_more(child)
 
     def _complete(self) -> None:
@@ -212,8 +165,7 @@ class Supervisor:
     def _hear_no_more(self, child: Child) -> None:
         if child.status_fd >= 0:
             self._selector.unregister(child.status_fd)
-            os.close(child.status_fd)
-            child.status_fd = -1
+            child.hear_no_more()
 
     def _signalled(self, fd: Any) -> None:
         numbers = os.read(fd, 4096)
@@ -232,28 +184,16 @@ class Supervisor:
                 self._ended(child, os.waitstatus_to_exitcode(status))
 
     def _ended(self, child: Child, code: int) -> None:
-        expected = child.stopping or not child.wanted
-        child.last_exit = f"signal {-code}" if code < 0 else f"status {code}"
         if child.status_fd >= 0:  # its last words may have come with the news of its end
             self._read_status(child)
             self._hear_no_more(child)
-        lived_s = time.monotonic() - child.started_at
-        child.pid, child.ready, child.stopping, child.kill_at = 0, False, False, None
-        if not expected and not self._ending:
-            child.restarts = 0 if lived_s > STEADY_S else child.restarts + 1
-            pause = RESTART_BACKOFF_S[min(child.restarts, len(RESTART_BACKOFF_S) - 1)]
-            child.restart_at = time.monotonic() + pause
+        pause = child.ended(code, time.monotonic(), starts_again=not self._ending)
+        if pause is not None:
+            name, exit_, reason = child.node.name, child.last_exit, child.reason or None
             logger.error(
-                "node ended by itself",
-                extra={
-                    "child": child.node.name,
-                    "exit": child.last_exit,
-                    "reason": child.reason or None,
-                    "pause_s": pause,
-                },
+                "node ended by itself", extra={"child": name, "exit": exit_, "reason": reason, "pause_s": pause}
             )
-            self._say(f"{child.node.name} ended ({child.why}), starts again in {pause:g} s; "
-                      f"see {self._root / LOGS / child.node.name}.log")  # fmt: skip
+            self._say(f"{name} ended ({child.why}), starts again in {pause:g} s; see {self._log_of(child)}")
         self._answer_waiting(child)
         if self._ending:
             self._stop_next()
