@@ -1,6 +1,6 @@
 """A controller and a broker in one process, with tenants in them whose resources have the same names.
 
-Connections to a tenant's listener are that tenant's from the start: what a login leads to is tested elsewhere.
+Connections to a tenant's listener become that tenant's without a login: what a login leads to is tested elsewhere.
 """
 
 from __future__ import annotations
@@ -10,8 +10,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from broker.audit.config import AuditConfig
 from broker.config import BrokerConfig
 from broker.coordination.groups.config import GroupConfig
@@ -20,7 +18,6 @@ from broker.node import BrokerNode
 from broker.partitions.config import LogDuties
 from broker.security.authorizer import AuthorizerConfig
 from broker.security.config import SecurityConfig
-from broker.security.plane import FrameHandlers, Security
 from broker.security.session import ANONYMOUS, ClientSession
 from broker.tenancy.compiler import Compiler
 from broker.tenancy.rewriter import TenantNames
@@ -35,7 +32,7 @@ from tests.broker.replication_lab import LOCALHOST, SECRET, ReservedPort
 from tests.virtual_time import lab_ports
 from wire.codec import decode_response, encode_request
 from wire.connection import Connection
-from wire.listeners import ListenerConfig, ListenerKind
+from wire.listeners import ListenerConfig, ListenerKind, SecurityProtocol
 from wire.messages import CreateAclsRequest, CreateTenantRequest
 
 DOMAIN = "kafka.example.org"
@@ -64,6 +61,7 @@ class Wire:
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
         self._writer = writer
+        self.own: Address = writer.get_extra_info("sockname")
 
     async def exchange(self, message: Any, version: int) -> bytes | None:
         """The answer's payload; None when the connection was closed in its place."""
@@ -91,9 +89,8 @@ class Wire:
 class TenantLab:
     """Use as an asynchronous context."""
 
-    def __init__(self, root: Path, patch: pytest.MonkeyPatch) -> None:
+    def __init__(self, root: Path) -> None:
         self.directory = root
-        self._patch = patch
         self._held = [ReservedPort() for _ in range(7)]
         self._wires: list[Wire] = []
         self.fatal: list[str] = []
@@ -101,7 +98,6 @@ class TenantLab:
         self.tenants: dict[str, str] = {}  # listener → tenant id
 
     async def __aenter__(self) -> TenantLab:
-        self._patch.setattr(Security, "greet", self._greet)
         consensus, listener, *clients = ((LOCALHOST, port.number) for port in self._held)
         self._addresses = dict(zip((*KEYS, OPERATOR, INTERNAL), clients, strict=True))
         self._addresses[CONTROLLER] = listener
@@ -118,11 +114,13 @@ class TenantLab:
         broker = BrokerConfig(
             0,
             tuple(
-                Listen(name, address, address if name == INTERNAL else inside, kind)
-                for (name, address), kind in zip(
-                    ((name, self._addresses[name]) for name in (*KEYS, OPERATOR, INTERNAL)),
-                    (*("tenant" for _ in KEYS), "operator", "internal"),
-                    strict=True,
+                Listen(
+                    name, self._addresses[name], self._addresses[name] if name == INTERNAL else inside, kind, protocol
+                )
+                for name, kind, protocol in (
+                    *((name, "tenant", SecurityProtocol.SASL_PLAINTEXT) for name in KEYS),
+                    (OPERATOR, "operator", SecurityProtocol.PLAINTEXT),
+                    (INTERNAL, "internal", SecurityProtocol.PLAINTEXT),
                 )
             ),
             {100: listener},
@@ -132,7 +130,9 @@ class TenantLab:
             duties=LogDuties(free_bytes_min=0, log_cleaner_enable=False),
             proxy_domain=DOMAIN,
             proxy_port=PROXY_PORT,
-            security=SecurityConfig(authorizer=AuthorizerConfig(frozenset({ANONYMOUS}))),
+            security=SecurityConfig(
+                authorizer=AuthorizerConfig(frozenset({ANONYMOUS})), authentication_ms=3_600_000
+            ),  # nobody logs in
             groups=GIVEN.group(GroupConfig),
             audit=GIVEN.group(AuditConfig),
             node_settings=dict(GIVEN.given),
@@ -152,22 +152,37 @@ class TenantLab:
             port.close()
         assert not self.fatal, self.fatal
 
-    def _greet(self, connection: Connection, session: ClientSession, handlers: FrameHandlers) -> None:
-        name, principal, tenant, rights = session.listener, session.principal, None, None
-        if name in self.tenants:
-            tenant = self.tenants[name]
-            principal = f"User:{tenant}_{KEYS[name]}"
-        if not session.internal and (self.rights or tenant is None):
-            rights = self.broker.security.rights(principal, session.client_host, tenant)
-        session.belong_to(principal, tenant, rights)
-
     def address(self, listener: str) -> Address:
         return self._addresses[listener]
 
-    async def connect(self, listener: str) -> Wire:
-        wire = Wire(*await asyncio.open_connection(*self.address(listener)))
+    async def connect(self, listener: str, kind: type[Wire] = Wire) -> Wire:
+        wire = kind(*await asyncio.open_connection(*self.address(listener)))
         self._wires.append(wire)
+        if listener in KEYS:
+            self._admit(await self._connection(wire), self.tenants[listener], KEYS[listener])
         return wire
+
+    def _admit(self, connection: Connection, tenant: str, key: str) -> None:
+        session, security, principal = connection.state, self.broker.security, f"User:{tenant}_{key}"
+        assert isinstance(session, ClientSession)
+        rights = security.rights(principal, session.client_host, tenant) if self.rights else None
+        session.belong_to(principal, tenant, rights)
+        connection.hand_to(self.broker.dispatcher.frame, security.frame_bytes_max)
+
+    async def _connection(self, wire: Wire) -> Connection:
+        """The broker's end of it."""
+        async with asyncio.timeout(20):
+            while True:
+                for connection in self.broker.server.connections:
+                    if connection.peer == wire.own and connection.state is not None:
+                        return connection
+                await asyncio.sleep(0)
+
+    async def session(self, wire: Wire) -> ClientSession:
+        """What the broker knows of that client."""
+        session = (await self._connection(wire)).state
+        assert isinstance(session, ClientSession)
+        return session
 
     def compile_with(self, compiler: Compiler) -> Callable[[], None]:
         """Rewrite from now on as `compiler` has it; call the result to go back."""

@@ -55,8 +55,8 @@ async def refused_at(lab: TenantLab, limit: str) -> None:
             await lab.connect(OPERATOR)
 
 
-async def test_what_listeners_accept_changes_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async with TenantLab(tmp_path, monkeypatch) as lab:
+async def test_what_listeners_accept_changes_at_once(tmp_path: Path) -> None:
+    async with TenantLab(tmp_path) as lab:
         wire = await lab.connect(OPERATOR)
         assert await altered(wire, ALL, {"max.connections.per.ip": "2"}) is ErrorCode.NONE
         assert await altered(wire, ONE, {"max.connections.per.ip": "3"}) is ErrorCode.NONE
@@ -82,8 +82,8 @@ async def test_what_listeners_accept_changes_at_once(tmp_path: Path, monkeypatch
             assert await altered(wire, ALL, {"max.connections.per.ip.overrides": wrong}) is ErrorCode.INVALID_CONFIG
 
 
-async def test_the_cleaner_works_by_other_values_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async with TenantLab(tmp_path, monkeypatch) as lab:
+async def test_the_cleaner_works_by_other_values_at_once(tmp_path: Path) -> None:
+    async with TenantLab(tmp_path) as lab:
         wire = await lab.connect(OPERATOR)
         values = {"log.cleaner.backoff.ms": "7", "log.cleaner.io.max.bytes.per.second": "1000.5"}
         assert await altered(wire, ALL, {"log.cleaner.dedupe.buffer.size": "1000000", **values}) is ErrorCode.NONE
@@ -94,10 +94,8 @@ async def test_the_cleaner_works_by_other_values_at_once(tmp_path: Path, monkeyp
         assert await altered(wire, ALL, {"log.cleaner.io.max.bytes.per.second": "nan"}) is ErrorCode.INVALID_CONFIG
 
 
-async def test_clients_wait_for_the_tier_by_other_values_at_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with TenantLab(tmp_path, monkeypatch) as lab:
+async def test_clients_wait_for_the_tier_by_other_values_at_once(tmp_path: Path) -> None:
+    async with TenantLab(tmp_path) as lab:
         wire = await lab.connect(OPERATOR)
         values = {"remote.fetch.max.wait.ms": "70", "remote.list.offsets.request.timeout.ms": "900"}
         assert await altered(wire, ALL, values) is ErrorCode.NONE
@@ -124,7 +122,7 @@ async def test_logs_are_recovered_by_as_many_threads_as_was_said_while_the_broke
         await recover(logs, config_of, progress, threads)
 
     monkeypatch.setattr(LogDirectory, "recover", noting)
-    async with TenantLab(tmp_path, monkeypatch) as lab:
+    async with TenantLab(tmp_path) as lab:
         wire = await lab.connect(OPERATOR)
         assert await altered(wire, ALL, {"num.recovery.threads.per.data.dir": "9"}) is ErrorCode.NONE
         settings, partitions = lab.broker.data_plane.settings, lab.broker.partitions
@@ -133,8 +131,8 @@ async def test_logs_are_recovered_by_as_many_threads_as_was_said_while_the_broke
         assert told == [2]  # by the image that it started with
 
 
-async def test_what_means_nothing_here_is_taken_and_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async with TenantLab(tmp_path, monkeypatch) as lab:
+async def test_what_means_nothing_here_is_taken_and_shown(tmp_path: Path) -> None:
+    async with TenantLab(tmp_path) as lab:
         wire = await lab.connect(OPERATOR)
         for broker in (ALL, ONE):
             assert await altered(wire, broker, {"num.io.threads": "16", "background.threads": "4"}) is ErrorCode.NONE
@@ -145,9 +143,9 @@ async def test_what_means_nothing_here_is_taken_and_shown(tmp_path: Path, monkey
         assert config.documentation.startswith("Without effect")
 
 
-async def test_a_name_that_nobody_knows_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_name_that_nobody_knows_is_kept(tmp_path: Path) -> None:
     """For one broker and for all, as Apache Kafka keeps it for plug-ins. Its value is not shown."""
-    async with TenantLab(tmp_path, monkeypatch) as lab:
+    async with TenantLab(tmp_path) as lab:
         wire = await lab.connect(OPERATOR)
         for broker, source in ((ALL, DYNAMIC_DEFAULT), (ONE, DYNAMIC_BROKER)):
             assert await altered(wire, broker, {"my.plugin.colour": "green"}) is ErrorCode.NONE
@@ -157,9 +155,9 @@ async def test_a_name_that_nobody_knows_is_kept(tmp_path: Path, monkeypatch: pyt
             assert await altered(wire, broker, {"my.plugin.colour": ""}, DELETE) is ErrorCode.NONE
 
 
-async def test_what_is_read_at_the_start_alone_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_is_read_at_the_start_alone_is_refused(tmp_path: Path) -> None:
     """Also what means nothing here: in Apache Kafka's words, which tools know."""
-    async with TenantLab(tmp_path, monkeypatch) as lab:
+    async with TenantLab(tmp_path) as lab:
         wire = await lab.connect(OPERATOR)
         for names in (("num.partitions",), ("broker.id", "log.dir"), ("security.inter.broker.protocol",)):
             for broker in (ALL, ONE):
@@ -171,8 +169,8 @@ async def test_what_is_read_at_the_start_alone_is_refused(tmp_path: Path, monkey
         assert await altered(wire, ONE, {"broker.id": ""}, DELETE) is ErrorCode.NONE
 
 
-async def test_topics_take_preallocate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async with TenantLab(tmp_path, monkeypatch) as lab:
+async def test_topics_take_preallocate(tmp_path: Path) -> None:
+    async with TenantLab(tmp_path) as lab:
         wire = await lab.connect(OPERATOR)
         creatable = CreateTopicsRequest.CreatableTopic
         configs = [creatable.CreatableTopicConfig(name="preallocate", value="true")]

@@ -97,9 +97,9 @@ def complaints(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 
 @asynccontextmanager
-async def peopled_lab(root: Path, patch: pytest.MonkeyPatch) -> AsyncIterator[TenantLab]:
+async def peopled_lab(root: Path) -> AsyncIterator[TenantLab]:
     """A broker with a topic and a group that requests find."""
-    async with TenantLab(root, patch) as lab:
+    async with TenantLab(root) as lab:
         wire = await lab.connect(OPERATOR)
         topic = CreateTopicsRequest.CreatableTopic(
             name=NAME, num_partitions=1, replication_factor=1, assignments=[], configs=[]
@@ -126,13 +126,11 @@ async def connected(lab: TenantLab, listener: str) -> ClientConnection:
 
 
 @pytest.mark.parametrize("listener", [OPERATOR, INTERNAL, CONTROLLER])
-async def test_every_integer_is_answered(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, listener: str
-) -> None:
+async def test_every_integer_is_answered(tmp_path: Path, caplog: pytest.LogCaptureFixture, listener: str) -> None:
     kind = ListenerKind.OPERATOR if listener == OPERATOR else ListenerKind.INTERNAL
     closed: set[tuple[str, str, int]] = set()
     served: set[str] = set()
-    async with peopled_lab(tmp_path, monkeypatch) as lab:
+    async with peopled_lab(tmp_path) as lab:
         caplog.clear()
         client = await connected(lab, listener)
         for api, version, path, value, message in requests_of(kind):
@@ -162,9 +160,9 @@ def numeric(catalogue: Catalogue) -> Iterator[tuple[str, str]]:
 
 @pytest.mark.parametrize("kind", [TOPIC, BROKER])
 async def test_every_number_that_a_setting_takes_can_be_worked_with(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, kind: int
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, kind: int
 ) -> None:
-    async with peopled_lab(tmp_path, monkeypatch) as lab:
+    async with peopled_lab(tmp_path) as lab:
         caplog.clear()
         client = await connected(lab, OPERATOR)
         resource = IncrementalAlterConfigsRequest.AlterConfigsResource

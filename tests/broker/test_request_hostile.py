@@ -28,10 +28,9 @@ SLICE_MAX = 4 * SLICE_COST  # what one step of a work may add to a slice
 @pytest_asyncio.fixture(loop_scope="module", scope="module")
 async def lab(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[TenantLab]:
     root: Path = tmp_path_factory.mktemp("hostile")
-    with pytest.MonkeyPatch.context() as patch:
-        async with TenantLab(root, patch) as lab:
-            lab.rights = False
-            yield lab
+    async with TenantLab(root) as lab:
+        lab.rights = False
+        yield lab
 
 
 async def _names(lab: TenantLab, who: str) -> Names:

@@ -17,14 +17,13 @@ import pytest
 import pytest_asyncio
 
 from broker.apis import FIELD_CLASSES
-from broker.partitions.hosted import HostedPartitions
-from broker.security.session import ClientSession
 from broker.tenancy.compiler import Compiler
 from broker.tenancy.field_classes import ENTITIES, NAMES, FieldClass
+from common.errors import ErrorCode
 from tests.broker.tenant_lab import ALPHA, BETA, GAMMA, INSIDE_DIRECTORY, INSIDE_HOST, KEYS, OPERATOR, TenantLab, Wire
 from tests.broker.tenant_requests import Place, lists_of_all, places, request, tenant_apis
 from wire.apis import APIS, Api
-from wire.codec import decode_response
+from wire.codec import decode_response, encode_response
 from wire.messages import (
     CreateAclsRequest,
     CreateTopicsRequest,
@@ -73,24 +72,23 @@ class World:
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def world(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[World]:
     root: Path = tmp_path_factory.mktemp("tenants")
-    with pytest.MonkeyPatch.context() as patch:
-        async with TenantLab(root, patch) as lab:
-            alpha, beta, gamma = await lab.connect(ALPHA), await lab.connect(BETA), await lab.connect(GAMMA)
-            made = World(lab, {ALPHA: alpha, GAMMA: gamma})
-            for wire, topics, groups in (
-                (alpha, (SHARED_TOPIC,), (SHARED_GROUP,)),
-                (gamma, (SHARED_TOPIC,), (SHARED_GROUP,)),
-                (beta, (SHARED_TOPIC, SECRET_TOPIC), (SHARED_GROUP, SECRET_GROUP)),
-            ):
-                await _furnish(wire, topics, groups)
-            made.member_id = (await beta.call(_join(SECRET_GROUP), 3)).member_id
-            made.session_id = (await beta.call(_fetch(0, 0), 12)).session_id
-            operator = await lab.connect(OPERATOR)
-            everything = await operator.call(MetadataRequest(topics=None, allow_auto_topic_creation=False), 12)
-            made.topic_ids = {topic.name: topic.topic_id for topic in everything.topics}
-            assert f"{made.b}_{SECRET_TOPIC}" in made.topic_ids and "__consumer_offsets" in made.topic_ids
-            assert made.member_id and made.session_id
-            yield made
+    async with TenantLab(root) as lab:
+        alpha, beta, gamma = await lab.connect(ALPHA), await lab.connect(BETA), await lab.connect(GAMMA)
+        made = World(lab, {ALPHA: alpha, GAMMA: gamma})
+        for wire, topics, groups in (
+            (alpha, (SHARED_TOPIC,), (SHARED_GROUP,)),
+            (gamma, (SHARED_TOPIC,), (SHARED_GROUP,)),
+            (beta, (SHARED_TOPIC, SECRET_TOPIC), (SHARED_GROUP, SECRET_GROUP)),
+        ):
+            await _furnish(wire, topics, groups)
+        made.member_id = (await beta.call(_join(SECRET_GROUP), 3)).member_id
+        made.session_id = (await beta.call(_fetch(0, 0), 12)).session_id
+        operator = await lab.connect(OPERATOR)
+        everything = await operator.call(MetadataRequest(topics=None, allow_auto_topic_creation=False), 12)
+        made.topic_ids = {topic.name: topic.topic_id for topic in everything.topics}
+        assert f"{made.b}_{SECRET_TOPIC}" in made.topic_ids and "__consumer_offsets" in made.topic_ids
+        assert made.member_id and made.session_id
+        yield made
 
 
 async def _furnish(wire: Wire, topics: tuple[str, ...], groups: tuple[str, ...]) -> None:
@@ -378,19 +376,31 @@ async def test_a_kind_that_is_not_rewritten_is_noticed(names_alone: World, kind:
 
 @pytest.mark.parametrize("api", ["Produce", "Fetch"])
 @pytest.mark.asyncio(loop_scope="module")
-async def test_a_hot_path_without_a_prefix_is_noticed(
-    names_alone: World, api: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(ClientSession, "topic_prefix", b"")
+async def test_a_hot_path_without_a_prefix_is_noticed(names_alone: World, api: str) -> None:
+    for wire in names_alone.wires.values():
+        session = await names_alone.lab.session(wire)
+        session.belong_to(session.principal, None, None)
+        assert not session.topic_prefix
     row = next(row for row in APIS.values() if row.name == api)
     assert await violations(names_alone, [row], all_versions=True)
 
 
 @pytest.mark.asyncio(loop_scope="module")
-async def test_an_id_that_is_told_apart_is_noticed(names_alone: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = HostedPartitions.missing_by_id
-    monkeypatch.setattr(
-        HostedPartitions, "missing_by_id", lambda self, topic_id, index, prefix=b"": real(self, topic_id, index)
-    )
+async def test_an_id_that_is_told_apart_is_noticed(names_alone: World) -> None:
+    """By nothing but the error that is answered in its place."""
+
+    class Telling(Wire):
+        async def exchange(self, message: Any, version: int) -> bytes | None:
+            payload = await super().exchange(message, version)
+            if payload is None or version < 13:
+                return payload
+            answer = decode_response(message.API_KEY, version, payload)[1]
+            for topic in answer.responses:
+                if topic.topic_id in names_alone.topic_ids.values():
+                    for row in topic.partitions:
+                        row.error_code = row.error_code and ErrorCode.NOT_LEADER_OR_FOLLOWER
+            return encode_response(message.API_KEY, version, int.from_bytes(payload[:4], "big"), answer)[4:]
+
+    names_alone.wires = {who: await names_alone.lab.connect(who, Telling) for who in (ALPHA, GAMMA)}
     fetch = next(row for row in APIS.values() if row.name == "Fetch")
     assert await violations(names_alone, [fetch], all_versions=True)
