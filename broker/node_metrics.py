@@ -11,6 +11,7 @@ from broker.heartbeat_report import RoomWatch
 from broker.partitions.hosted import HostedPartitions
 from broker.partitions.partition import Partition
 from common.metrics import Metrics
+from common.pacing import Pacer
 from kraft.observers.observer import MetadataObserver
 from storage.directory.log_directory import LogDirectory
 from wire.server import Server
@@ -26,6 +27,7 @@ class Measured(Protocol):
     room: RoomWatch
     coordinators: Coordinators
     observer: MetadataObserver
+    pacer: Pacer
 
     @property
     def partitions(self) -> HostedPartitions: ...
@@ -76,6 +78,11 @@ def register_metrics(metrics: Metrics, node: Measured) -> None:
     _register_logs(metrics, node)
     register_connections(metrics, node.server)
     metrics.counter("tidelog_requests_total", "Requests handled.", lambda: node.dispatcher.requests)
+    metrics.counter(
+        "tidelog_long_requests_seconds_total",
+        "Seconds that the event loop worked on clients' long requests.",
+        lambda: node.pacer.clients_worked_s,
+    )
 
 
 def _register_replicas(metrics: Metrics, node: Measured) -> None:

@@ -60,7 +60,7 @@ class Strain:
     the processor, clients' work has about a fifth of the time, and never less than a tenth.
     """
 
-    __slots__ = ("_began", "_clock", "_displaced", "_looked", "_offer", "_owed_s", "_seen", "_until")
+    __slots__ = ("_began", "_clock", "_displaced", "_looked", "_offer", "_owed_s", "_seen", "_until", "worked_s")
 
     def __init__(self, clock: Callable[[], float], displaced: Callable[[], int], offer: Callable[[], None]) -> None:
         self._clock = clock
@@ -71,6 +71,7 @@ class Strain:
         self._began = 0.0
         self._until = float("-inf")
         self._owed_s = 0.0
+        self.worked_s = 0.0  # seconds of clients' work since the start
 
     def begin(self) -> None:
         """Note that clients' work begins or goes on."""
@@ -81,6 +82,7 @@ class Strain:
     def end(self) -> None:
         """Note that clients' work pauses or has ended."""
         now = self._clock()
+        self.worked_s += now - self._began
         if now >= self._until:  # before, others run during the rests
             self._look(now)
         is_wanted = now < self._until
@@ -134,6 +136,11 @@ class Pacer:
         self._last_cost = 0
         self.slices = 0  # run since the start
         self.costliest = 0  # units of the costliest slice since the start
+
+    @property
+    def clients_worked_s(self) -> float:
+        """Seconds of clients' long work since the start, which rests are measured by; 0 without a strain."""
+        return 0.0 if self._strain is None else self._strain.worked_s
 
     def start(self, work: Work[T], lane: Hashable = None, *, own: bool = False) -> T | Awaitable[T]:
         """The result at once when `work` ends within its first slice and nothing of its kind waits; else a future.

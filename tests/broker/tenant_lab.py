@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +25,12 @@ from broker.tenancy.rewriter import TenantNames
 from broker.tenancy.scope import ProxyAddress
 from common.errors import ErrorCode
 from common.node_settings.topics import TopicDefaults
-from common.ports import Address
+from common.ports import Address, Ports
 from common.settings import SettingValues
 from kraft.controller.node import ControllerConfig, ControllerNode
 from kraft.controller.policy import ControllerPolicy
 from tests.broker.replication_lab import LOCALHOST, SECRET, ReservedPort
+from tests.common.steered_clock import SteeredClock
 from tests.virtual_time import lab_ports
 from wire.codec import decode_response, encode_request
 from wire.connection import Connection
@@ -94,6 +96,7 @@ class TenantLab:
         self._held = [ReservedPort() for _ in range(7)]
         self._wires: list[Wire] = []
         self.fatal: list[str] = []
+        self.clocks: dict[str, SteeredClock] = {}  # the broker's and the controller's
         self.rights = True  # whether tenants' connections have their rights, or all of them, from now on
         self.tenants: dict[str, str] = {}  # listener → tenant id
 
@@ -108,7 +111,7 @@ class TenantLab:
             SECRET,
             policy=ControllerPolicy(default_replication_factor=1, min_insync_replicas=1),
         )
-        self.controller = ControllerNode(lab_ports(self.directory / "controller"), controller, self.fatal.append)
+        self.controller = ControllerNode(self._ports("controller"), controller, self.fatal.append)
         await self.controller.start()
         inside = (INSIDE_HOST, 1)
         broker = BrokerConfig(
@@ -137,7 +140,7 @@ class TenantLab:
             audit=GIVEN.group(AuditConfig),
             node_settings=dict(GIVEN.given),
         )
-        self.broker = BrokerNode(lab_ports(self.directory / "broker"), broker, self.fatal.append)
+        self.broker = BrokerNode(self._ports("broker"), broker, self.fatal.append)
         await self.broker.start()
         await self.broker.wait_ready()
         await self._make_tenants()
@@ -151,6 +154,11 @@ class TenantLab:
         for port in self._held:
             port.close()
         assert not self.fatal, self.fatal
+
+    def _ports(self, node: str) -> Ports:
+        ports = lab_ports(self.directory / node)
+        clock = self.clocks[node] = SteeredClock(ports.clock)
+        return replace(ports, clock=clock)
 
     def address(self, listener: str) -> Address:
         return self._addresses[listener]

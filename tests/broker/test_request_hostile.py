@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import pkgutil
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +11,11 @@ import pytest_asyncio
 
 from bench.hostile.requests import Hostile, Names, hostile_requests
 from broker.apis import ROWS
-from common.pacing import SLICE_COST, Strain
+from broker.coordination.placement import keeping_partition
+from common.pacing import SLICE_COST
+from kraft.controller.attribution import actor_of
 from tests.broker.tenant_lab import ALPHA, OPERATOR, TenantLab
+from tests.common.call_count import counted_calls
 from wire.apis import ApiKey
 from wire.codec import encode_request
 from wire.listeners import ListenerKind
@@ -75,49 +77,36 @@ async def test_no_slice_of_a_hostile_request_is_long(lab: TenantLab, who: str) -
     assert not lab.fatal
 
 
-class Meter(Strain):
-    """Adds up what counts as clients' work, by a clock that the test moves."""
-
-    def __init__(self) -> None:
-        self.now = self.worked_s = 0.0
-        super().__init__(lambda: self.now, lambda: 0, lambda: None)
-
-    def end(self) -> None:
-        self.worked_s += self.now - self._began
-        super().end()
-
-
 @pytest.mark.asyncio(loop_scope="module")
 @pytest.mark.parametrize(
     ("node", "what", "request_of"),
     [
-        ("broker", "broker.handlers.cluster.keeping_partition", "FindCoordinator"),
-        ("controller", "kraft.controller.requests.actor_of", "AlterPartitionReassignments"),
+        ("broker", keeping_partition, "FindCoordinator"),
+        ("controller", actor_of, "AlterPartitionReassignments"),
     ],
 )
 async def test_what_is_done_between_slices_counts_as_clients_work(
-    lab: TenantLab, monkeypatch: pytest.MonkeyPatch, node: str, what: str, request_of: str
+    lab: TenantLab, node: str, what: Callable[..., Any], request_of: str
 ) -> None:
-    """A handler looks up the keys of a portion in a step of its task: others wait for it as for a slice."""
-    meter, known, calls = Meter(), pkgutil.resolve_name(what), [0]
-
-    def slow(*arguments: Any) -> Any:
-        calls[0] += 1
-        meter.now += 0.001
-        return known(*arguments)
-
+    """A handler looks up the keys of a portion in a step of its task: others wait for it as for a slice. The node's
+    clock moves by such calls alone."""
+    clock, pacer = lab.clocks[node], getattr(lab, node).pacer
     hostile = next(
         one
         for one in hostile_requests(Names("victim", "victims"), ELEMENTS, every_version=False)
         if (one.api.name, one.shape) == (request_of, "distinct")
     )
-    monkeypatch.setattr(what, slow)
-    monkeypatch.setattr(getattr(lab, node).pacer, "_strain", meter)
     wire = await lab.connect(OPERATOR)
-    assert await wire.send(encode_request(hostile.message, hostile.version, 1, "hostile"))
+    with counted_calls(of=what) as count:
+        begun, before = clock.monotonic(), pacer.clients_worked_s
+        clock.steer(lambda: begun + count.calls * 0.001)
+        try:
+            assert await wire.send(encode_request(hostile.message, hostile.version, 1, "hostile"))
+        finally:
+            clock.steer(None)
     wire.close()
-    assert calls[0] >= ELEMENTS / 50
-    assert meter.worked_s == pytest.approx(calls[0] * 0.001)
+    assert count.calls >= ELEMENTS / 50
+    assert pacer.clients_worked_s - before == pytest.approx(count.calls * 0.001)
 
 
 def _is_cut(hostile: Hostile) -> bool:

@@ -19,6 +19,7 @@ from kraft.image.metadata import EMPTY_IMAGE, MetadataImage
 from kraft.records import TenantRecord
 from tests.broker.gate_oracle.node import GatedNode
 from tests.broker.gate_oracle.questions import Ids, api_versions
+from tests.common.steered_clock import SteeredClock
 from wire.messages import SaslHandshakeRequest
 
 SLOW, QUICK = "lkc-slow00", "lkc-quick0"
@@ -90,30 +91,14 @@ def test_addresses_are_forgotten_when_there_are_too_many() -> None:
     assert not any(pauses(number) for number in range(7)), "nothing is known of them any more"
 
 
-class StoppableClock:
-    """The machine's, and from `stop` on one moment."""
-
-    def __init__(self) -> None:
-        self._machine = MachineClock()
-        self._stopped_at: float | None = None
-
-    def stop(self) -> None:
-        self._stopped_at = self._machine.monotonic()
-
-    def monotonic(self) -> float:
-        return self._machine.monotonic() if self._stopped_at is None else self._stopped_at
-
-    def wall_ms(self) -> int:
-        return self._machine.wall_ms()
-
-
 @pytest.mark.parametrize("sasl", [False, True])
 async def test_a_connection_too_many_is_answered_with_the_time_and_muted_for_it(tmp_path: Path, sasl: bool) -> None:
     """On a listener with SASL before anybody is known: a handshake's answer has no room, and waits for none."""
-    clock = StoppableClock()
+    clock = SteeredClock(MachineClock())
     async with GatedNode(tmp_path, SecurityConfig(address_connection_rate=4), clock) as node:
         loop = asyncio.get_running_loop()
-        clock.stop()
+        at_once = clock.monotonic()
+        clock.steer(lambda: at_once)
         wires = [await node.connect(sasl=sasl) for _ in range(6)]
         question = api_versions(Ids({}), 3)
         pauses = []
