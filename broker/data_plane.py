@@ -100,6 +100,7 @@ class DataPlane:
                 throttle=chain.throttle,
                 clock=ports.clock,
                 disk_pause_ms=self._disk_pause,
+                parts_at_once=replication.produce_parts_at_once,
             )
         )
         self.fetch = FetchHandler(self._fetch_services(config, machinery, hints, chain))
@@ -134,6 +135,7 @@ class DataPlane:
             fetch_bytes_max=config.replication.fetch_max_bytes,
             open_files=self._logs.context.open_files,
             remote_wait_ms=config.tier_reads.remote_fetch_max_wait_ms,
+            parts_at_once=config.replication.fetch_parts_at_once,
         )
 
     def _link_services(

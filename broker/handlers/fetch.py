@@ -72,6 +72,7 @@ class FetchServices:
     throttle: Throttle
     fetch_bytes_max: int
     open_files: OpenFiles
+    parts_at_once: int
     remote_wait_ms: int = same(TierReads, "remote_fetch_max_wait_ms")
 
 
@@ -365,7 +366,7 @@ class FetchHandler:
         self._hosted = services.hosted
         self._hints = services.hints
         self.sessions = services.sessions
-        self.parts_at_once = POSITIONS_MAX
+        self.parts_at_once = services.parts_at_once
         self._deadlines = services.deadlines
         self._throttle = services.throttle
         self._loop = asyncio.get_running_loop()

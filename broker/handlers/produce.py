@@ -73,6 +73,7 @@ class ProduceServices(Struct, frozen=True):
     throttle: Throttle
     clock: Clock
     disk_pause_ms: Callable[[], int]
+    parts_at_once: int
 
 
 class GatheredRow(NamedTuple):
@@ -190,7 +191,7 @@ class ProduceHandler:
         self._clock = services.clock
         self._disk_pause_ms = services.disk_pause_ms
         self._loop = asyncio.get_running_loop()
-        self.parts_at_once = PARTS_AT_ONCE
+        self.parts_at_once = services.parts_at_once
         self.bytes_at_once = BYTES_AT_ONCE
 
     def handle(

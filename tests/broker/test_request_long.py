@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -22,27 +23,41 @@ from wire.messages import FetchRequest, ProduceRequest
 
 PARTITIONS = 40
 OTHER, OTHER_ID = "arrivals", bytes(range(16, 32))
+ALIKE, ALIKE_ID = "alike", bytes(range(48, 64))  # in both laboratories, with the same records
 SLICE_MAX = 2 * SLICE_COST
 QUICK = 1 << 20
 Topic = ProduceRequest.TopicProduceData
 
 
-@pytest_asyncio.fixture(loop_scope="module", scope="module")
-async def lab(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Lab]:
-    root: Path = tmp_path_factory.mktemp("long")
-    async with Lab(root, count=2) as lab:
-        for name, topic_id, leader in ((TOPIC, TOPIC_ID, 0), (OTHER, OTHER_ID, 1)):
+@asynccontextmanager
+async def opened(root: Path, parts_at_once: int) -> AsyncIterator[Lab]:
+    async with Lab(root, count=2, produce_parts_at_once=parts_at_once, fetch_parts_at_once=parts_at_once) as lab:
+        for name, topic_id, leader in ((TOPIC, TOPIC_ID, 0), (ALIKE, ALIKE_ID, 0), (OTHER, OTHER_ID, 1)):
             lab.controller.change(
                 TopicRecord(name, topic_id),
                 *[PartitionRecord(topic_id, index, (leader,), (leader,), leader, 0, 0) for index in range(PARTITIONS)],
             )
-        for name, leader in ((TOPIC, 0), (OTHER, 1)):
+        for name, leader in ((TOPIC, 0), (ALIKE, 0), (OTHER, 1)):
             found = lab[leader].plane.partitions.get
             await eventually(
                 lambda name=name, found=found: all(  # type: ignore[misc]
                     (one := found(name, index)) is not None and one.is_leader for index in range(PARTITIONS)
                 )
             )
+        yield lab
+
+
+@pytest_asyncio.fixture(loop_scope="module", scope="module")
+async def lab(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Lab]:
+    """Every request of more than one partition is a long one."""
+    async with opened(tmp_path_factory.mktemp("long"), 1) as lab:
+        yield lab
+
+
+@pytest_asyncio.fixture(loop_scope="module", scope="module")
+async def short(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Lab]:
+    """No request is a long one."""
+    async with opened(tmp_path_factory.mktemp("short"), QUICK) as lab:
         yield lab
 
 
@@ -56,13 +71,15 @@ def produced(rows: list[tuple[str, int, bytes]], acks: int = -1, timeout_ms: int
     return ProduceRequest(transactional_id=None, acks=acks, timeout_ms=timeout_ms, topic_data=topics)
 
 
-def told(response: Any) -> list[tuple[Any, ...]]:
-    """All rows of a Produce answer, but for offsets, which depend on what was there before."""
+def told(lab: Lab, response: Any) -> list[tuple[Any, ...]]:
+    """All rows of a Produce answer, and the leaders that it names, which are at their ports."""
+    endpoints = response.node_endpoints or ()
+    assert all(one.port == lab[one.node_id].ports[0].number for one in endpoints)
     return [
-        (topic.name, row.index, row.error_code, row.base_offset >= 0, row.error_message, str(row.current_leader))
+        (topic.name, row.index, row.error_code, row.base_offset, row.error_message, str(row.current_leader))
         for topic in response.responses
         for row in topic.partition_responses
-    ] + [(one.node_id, one.port) for one in response.node_endpoints or ()]
+    ] + [(one.node_id,) for one in endpoints]
 
 
 def sent(client: LabClient, request: ProduceRequest) -> None:
@@ -106,29 +123,25 @@ async def test_a_few_large_batches_are_appended_in_slices(lab: Lab) -> None:
 
 @pytest.mark.asyncio(loop_scope="module")
 @pytest.mark.parametrize("seed", range(5))
-async def test_a_long_produce_is_answered_as_a_short_one(lab: Lab, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+async def test_a_long_produce_is_answered_as_a_short_one(lab: Lab, short: Lab, seed: int) -> None:
     rng = random.Random(seed)
     good = batch(b"x")
     damaged = good[:-1] + bytes([good[-1] ^ 1])
     rows = [
-        (rng.choice([TOPIC, TOPIC, OTHER, "unknown"]), rng.randrange(PARTITIONS + 3), rng.choice([good, good, damaged]))
+        (rng.choice([ALIKE, ALIKE, OTHER, "unknown"]), rng.randrange(PARTITIONS + 3), rng.choice([good, good, damaged]))
         for _ in range(rng.randrange(1, 200))
     ]
     request = produced(rows, rng.choice([-1, 1, 7]))
     answers = []
-    for at_once in (QUICK, 1):
-        monkeypatch.setattr(lab[0].plane.produce, "parts_at_once", at_once)
-        client = await lab[0].connect()
-        answers.append(told(await client.call(request, 12, 30.0)))
+    for one in (short, lab):
+        client = await one[0].connect()
+        answers.append(told(one, await client.call(request, 12, 30.0)))
     assert answers[0] == answers[1]
     assert lab[0].machinery.pool.held == 0
 
 
 @pytest.mark.asyncio(loop_scope="module")
-async def test_a_long_produce_without_acknowledgement_is_appended_before_what_follows(
-    lab: Lab, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(lab[0].plane.produce, "parts_at_once", 1)
+async def test_a_long_produce_without_acknowledgement_is_appended_before_what_follows(lab: Lab) -> None:
     reader, writer = await asyncio.open_connection(LOCALHOST, lab[0].ports[0].number)
     begin = lab[0].partition.log.log_end_offset
     writer.write(encode_request(produced([(TOPIC, 0, batch(b"x"))] * 300, acks=0), 12, 1, "lab"))
@@ -221,9 +234,9 @@ def read(response: Any) -> list[tuple[Any, ...]]:
     ]
 
 
-async def filled(lab: Lab) -> None:
+async def filled(lab: Lab, name: str = TOPIC) -> None:
     client = await lab[0].connect()
-    await client.call(produced([(TOPIC, index, batch(b"x" * index)) for index in range(0, PARTITIONS, 2)]), 12, 30.0)
+    await client.call(produced([(name, index, batch(b"x" * index)) for index in range(0, PARTITIONS, 2)]), 12, 30.0)
 
 
 @pytest.mark.asyncio(loop_scope="module")
@@ -253,14 +266,13 @@ async def test_a_full_fetch_of_tens_of_thousands_is_served_in_slices(lab: Lab, e
 
 @pytest.mark.asyncio(loop_scope="module")
 @pytest.mark.parametrize("seed", range(6))
-async def test_a_long_fetch_is_answered_as_a_short_one(lab: Lab, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
-    await filled(lab)
+async def test_a_long_fetch_is_answered_as_a_short_one(lab: Lab, short: Lab, seed: int) -> None:
     rng = random.Random(seed)
 
     def some(most: int) -> list[tuple[str, int, int]]:
         return [
             (
-                rng.choice([TOPIC, TOPIC, OTHER, "unknown"]),
+                rng.choice([ALIKE, ALIKE, OTHER, "unknown"]),
                 rng.randrange(PARTITIONS + 3),
                 rng.choice([0, 0, 1, 1 << 40]),
             )
@@ -270,9 +282,9 @@ async def test_a_long_fetch_is_answered_as_a_short_one(lab: Lab, monkeypatch: py
     first, then, limit = some(200), some(40), rng.choice([1, 900, 1 << 20])
     gone = [(name, index) for name, index, _ in rng.sample(first, len(first) // 2)]
     answers = []
-    for at_once in (QUICK, 1):
-        monkeypatch.setattr(lab[0].plane.fetch, "parts_at_once", at_once)
-        client = await lab[0].connect()
+    for one in (short, lab):
+        await filled(one, ALIKE)
+        client = await one[0].connect()
         plain = await client.call(fetched(first, bytes_max=limit), 12, 30.0)
         full = await client.call(fetched(first, session=(0, 0), bytes_max=limit), 12, 30.0)
         more = await client.call(
@@ -287,8 +299,7 @@ async def test_a_long_fetch_is_answered_as_a_short_one(lab: Lab, monkeypatch: py
 
 @pytest.mark.asyncio(loop_scope="module")
 @pytest.mark.parametrize("epoch", [-1, 0])
-async def test_a_long_fetch_waits_and_is_woken(lab: Lab, monkeypatch: pytest.MonkeyPatch, epoch: int) -> None:
-    monkeypatch.setattr(lab[0].plane.fetch, "parts_at_once", 1)
+async def test_a_long_fetch_waits_and_is_woken(lab: Lab, epoch: int) -> None:
     ends = [lab[0].plane.partitions.get(TOPIC, index) for index in range(PARTITIONS)]
     rows = [(TOPIC, one.index, one.log.log_end_offset) for one in ends if one is not None]
     consumer, producer = await lab[0].connect(), await lab[0].connect()
@@ -307,11 +318,8 @@ async def test_a_long_fetch_waits_and_is_woken(lab: Lab, monkeypatch: pytest.Mon
 @pytest.mark.asyncio(loop_scope="module")
 @pytest.mark.parametrize("epoch", [-1, 0])
 @pytest.mark.parametrize("count", [30, 3_000, 20_000])
-async def test_a_consumer_that_goes_midway_leaves_nothing(
-    lab: Lab, monkeypatch: pytest.MonkeyPatch, epoch: int, count: int
-) -> None:
+async def test_a_consumer_that_goes_midway_leaves_nothing(lab: Lab, epoch: int, count: int) -> None:
     await filled(lab)
-    monkeypatch.setattr(lab[0].plane.fetch, "parts_at_once", 1)
     broker, partition = lab[0], lab[0].plane.partitions.get(TOPIC, 1)
     assert partition is not None
     await eventually(lambda: not partition.watchers)
@@ -327,10 +335,7 @@ async def test_a_consumer_that_goes_midway_leaves_nothing(
 
 
 @pytest.mark.asyncio(loop_scope="module")
-async def test_a_waiting_incremental_fetch_holds_its_frame_no_longer_than_its_connection(
-    lab: Lab, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(lab[0].plane.fetch, "parts_at_once", 1)
+async def test_a_waiting_incremental_fetch_holds_its_frame_no_longer_than_its_connection(lab: Lab) -> None:
     broker, client = lab[0], await lab[0].connect()
     ends = [broker.plane.partitions.get(TOPIC, index) for index in range(PARTITIONS)]
     rows = [(TOPIC, one.index, one.log.log_end_offset) for one in ends if one is not None]
