@@ -1,4 +1,4 @@
-"""What a broker does for the audit: its settings, and constants beside them."""
+"""Settings of a broker's part of the audit, and constants."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What a broker exports of the audit: the partitions of `__audit` and `__tier_state` that it leads, as committed."""
+"""The audit logs that a broker exports: the committed part of the `__audit` and `__tier_state` partitions that it
+leads."""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ Decode = Callable[[BatchHeader, Record], AuditEvent | None]
 
 
 class LogFeed:
-    """One partition's records as events, from its local log: both topics are never tiered."""
+    """One partition's records as events, from its local log; neither topic is tiered."""
 
     def __init__(self, partition: Partition, source: str, decode: Decode) -> None:
         self.source = source
@@ -59,7 +60,7 @@ class LogFeed:
         return AuditPiece(first, end, events) if end > first else None
 
     def _events(self, data: bytes, first: int) -> tuple[int, list[AuditEvent]]:
-        """In a thread."""
+        """Decode the events; runs in a thread."""
         view = memoryview(data)
         end = first
         events: list[AuditEvent] = []
@@ -78,15 +79,15 @@ class LogFeed:
 
 
 class TopicNames:
-    """Names of topics for the events of `__tier_state`, whose keys have only ids: from the image, or for a bounded
-    number of deleted topics from their own events."""
+    """Adds topic names to the events of `__tier_state`, whose keys only have ids. Names come from the image, or for a
+    bounded number of deleted topics from earlier events."""
 
     def __init__(self, image: Callable[[], MetadataImage]) -> None:
         self._image = image
         self._last_names: dict[str, str] = {}
 
     def named(self, event: AuditEvent) -> AuditEvent:
-        """The event with its topic's name, where that is known."""
+        """The event with its topic's name, if known."""
         if event.topic:
             self._last_names.pop(event.topic_id, None)
             self._last_names[event.topic_id] = event.topic
@@ -98,7 +99,7 @@ class TopicNames:
 
 
 def led_feeds(hosted: HostedPartitions, names: TopicNames) -> list[LogFeed]:
-    """Of all that this broker leads now."""
+    """The feeds of all partitions that this broker leads now."""
     return [
         LogFeed(partition, source, _decoder(source, partition.index, names))
         for topic, source in ((AUDIT_TOPIC, AuditSource.BROKER), (TIER_TOPIC, AuditSource.TIER))
@@ -122,5 +123,5 @@ def _shipped(record: Record) -> AuditEvent:
     try:
         return decode_audit_event(record.value or b"")
     except ValueError as error:
-        message = f"record {record.offset} of {AUDIT_TOPIC} is no event"
+        message = f"record {record.offset} of {AUDIT_TOPIC} is not an event"
         raise ProtocolError(ErrorCode.CORRUPT_MESSAGE, message) from error

@@ -1,4 +1,4 @@
-"""All of a broker that has to do with the audit, wired: the journal, shipping, the topic's leaders, export."""
+"""A broker's audit: the journal, shipping to `__audit`, the leaders of `__audit`, export to the object store."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from tiering.exports.audit_export import AuditExporter, AuditExporterServices, A
 def open_journal(
     ports: Ports, node_id: int, config: AuditConfig, passes: Callable[[str, OSError], bool]
 ) -> AuditJournal:
-    """Nothing is read or made before its first use, which is at the latest when shipping begins."""
+    """The journal reads or creates files at its first use, at the latest when shipping begins."""
     made = random_uuid(ports.random).hex()
     writer = JournalWriter(ports.disk, JOURNAL_DIRECTORY, node_id, made, config.journal_max_bytes)
     return AuditJournal(writer, ports.clock, passes)
 
 
 class AuditPlane:
-    """One per broker. `journal` is the trail of its log directory."""
+    """One per broker. `journal` is the audit trail of its log directory."""
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class AuditPlane:
         self._hosted = hosted
 
     def export_to(self, tier: TierPlane, interval_s: float) -> None:
-        """Where there is an object store. Call it before `start`."""
+        """Enable the export to an object store. Call it before `start`."""
         names = TopicNames(lambda: self._hosted.image)
         writer = AuditWriter(tier.store, tier.root, tier.guard, self._ports.clock, self._config.export_retention_ms)
         self.exporter = AuditExporter(
@@ -81,13 +81,14 @@ class AuditPlane:
             self.exporter.start()
 
     async def stop(self) -> None:
-        """Before the object store and the log directory close, which may still write to the journal."""
+        """Call it before the object store and the log directory close; the log directory may still write to the
+        journal."""
         if self.exporter is not None:
             await self.exporter.stop()
         await self.shipper.stop()
 
     async def close(self) -> None:
-        """After the log directory."""
+        """Call it after the log directory is closed."""
         await self.journal.close()
 
     def register(self, metrics: Metrics) -> None:

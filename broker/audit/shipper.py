@@ -1,8 +1,8 @@
-"""Carries a broker's journal to its partition of `__audit`: in order, again until it is acknowledged, after any death.
+"""Sends the events of a broker's journal to its partition of `__audit`: in order, repeated until acknowledged.
 
-One task, which sleeps until there is something to ship. Where the topic stands is asked of its leader when shipping
-begins, so nothing of it has to be kept here. What a broker does to its own replicas of `__audit` stays in its journal:
-shipping it would, with a short retention, call forth the next such event for ever.
+One task, which sleeps while there is nothing to send. When shipping begins it asks the leader for the journal's last
+sequence in the topic, so no position is stored here. Events about this broker's own replicas of `__audit` are not
+shipped: with a short retention each would cause the next.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _log = logging.getLogger(__name__)
 
 
 class AuditShipper:
-    """`shipped` counts events that were acknowledged."""
+    """`shipped`: number of acknowledged events."""
 
     def __init__(
         self,
@@ -59,22 +59,22 @@ class AuditShipper:
         self._retries = Retries(config.backoff, rng)
         self._config = config
         self._wake = asyncio.Event()
-        self._next: int | None = None  # the sequence to go on with; None: to be asked for
+        self._next: int | None = None  # the next sequence to send; None: ask the leader
         self._task: asyncio.Task[None] | None = None
 
     @property
     def failures(self) -> int:
-        """Attempts since the last success."""
+        """Number of failed attempts since the last success."""
         return self._retries.failures
 
     def start(self) -> None:
-        """Once the broker knows the metadata."""
+        """Call it when the broker knows the metadata."""
         self._journal.watch(self._wake.set)
-        self._wake.set()  # for what an earlier run has left
+        self._wake.set()  # for events left by an earlier run
         self._task = asyncio.get_running_loop().create_task(self._run(), name=duty("audit-shipper"))
 
     async def stop(self) -> None:
-        """What is left goes with the next start."""
+        """Events that are not shipped yet are shipped after the next start."""
         self._journal.unwatch()
         await end_task(self._task)
         self._task = None
@@ -98,7 +98,7 @@ class AuditShipper:
                 await asyncio.sleep(self._retries.failed())
             except OSError as error:
                 _log.warning("the audit journal cannot be read", extra={"cause": str(error)})
-                return  # the disk: its directory tells
+                return  # a disk failure, which the log directory reports
 
     async def _ship_all(self) -> None:
         journal, config = self._journal, self._config
@@ -117,7 +117,7 @@ class AuditShipper:
             await journal.release(self._next)
 
     async def _append(self, entries: Sequence[Entry]) -> int:
-        """The topic's last sequence of this journal."""
+        """The last sequence of this journal in the topic."""
         self._check_creatable()
         await self._topics.ensure(AUDIT_TOPIC)
         topic = self._image().topics.get(AUDIT_TOPIC)
@@ -143,10 +143,10 @@ class AuditShipper:
         return response.last_sequence
 
     def _check_creatable(self) -> None:
-        """The first events come when a cluster starts after a crash: a topic that is made then must not have few
-        replicas for ever because other brokers are still starting. One that stays away is not waited for longer."""
+        """The first events come when a cluster starts after a crash. `__audit` must not be created with few replicas
+        because other brokers are still starting, so creation waits for them, but only for a limited time."""
         image = self._image()
         if image.topics.get(AUDIT_TOPIC) is None and self.failures < ATTEMPTS_BEFORE_FEWER_REPLICAS:
             missing = len(image.brokers) - len(image.unfenced_brokers())
             if missing:
-                raise ProtocolError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"{missing} brokers are starting, or gone")
+                raise ProtocolError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"{missing} brokers are starting or down")

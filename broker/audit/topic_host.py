@@ -1,8 +1,8 @@
-"""The leader's side of `__audit`: appends what brokers ship, each event once and in order.
+"""The leader's side of `__audit`: appends the events that brokers send, each once and in order.
 
-How far each broker's journal has come stands in the last record's header of every batch, so a new leader knows it from
-the last batch of its log, whatever retention has left. A sequence at or below that is passed over, and acknowledged
-once what holds it is committed.
+A header of the last record in every batch has each journal's last sequence, so a new leader reads it from the last
+batch of its log, whatever retention has deleted. An event at or below that sequence is skipped, and acknowledged when
+its earlier copy is committed.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ COMMIT_TIMEOUT_S = 8.0
 
 
 class Position(NamedTuple):
-    """How far a broker's journal has come."""
+    """The last event of a broker's journal in the topic."""
 
     incarnation: str
     sequence: int
 
 
 class Entry(NamedTuple):
-    """One event as it is shipped."""
+    """One event as a broker sends it."""
 
     sequence: int
     event: bytes
@@ -46,7 +46,7 @@ _decoder = msgspec.json.Decoder(dict[int, tuple[str, int]])
 
 
 class AuditTopicHost:
-    """For all partitions of `__audit` that this broker leads."""
+    """Appends to all partitions of `__audit` that this broker leads."""
 
     def __init__(self, hosted: HostedPartitions, clock: Clock) -> None:
         self._hosted = hosted
@@ -54,10 +54,9 @@ class AuditTopicHost:
         self._positions: dict[int, tuple[int, Positions]] = {}  # by partition: (leader epoch, positions)
 
     async def append(self, index: int, node: int, incarnation: str, entries: Sequence[Entry]) -> int:
-        """The last sequence of that journal in the topic, -1 for none, when everything up to there is committed.
+        """The last sequence of the journal in the topic (-1: none), returned when everything up to there is committed.
 
-        Raises ProtocolError: as `Partition.check_room`, INVALID_REQUEST, REQUEST_TIMED_OUT when the fate of the
-        events is not known.
+        Raises ProtocolError: as `Partition.check_room`; INVALID_REQUEST; REQUEST_TIMED_OUT if the outcome is unknown.
         """
         partition = self._hosted.find_leader(AUDIT_TOPIC, index)
         sequences = [entry.sequence for entry in entries]
@@ -93,7 +92,7 @@ class AuditTopicHost:
 
 
 def last_positions(partition: Partition) -> Positions:
-    """As the last batch of the log has them; empty for a log without one. Raises ProtocolError."""
+    """The positions in the last batch of the log; empty if the log is empty. Raises ProtocolError."""
     log = partition.log
     end = log.log_end_offset
     if end <= log.local_log_start_offset:
@@ -115,7 +114,7 @@ def last_positions(partition: Partition) -> Positions:
 
 
 async def _committed(partition: Partition) -> None:
-    """When all that this leader has appended so far is."""
+    """Wait until everything that this leader has appended so far is committed."""
     done: asyncio.Future[ErrorCode | None] = asyncio.get_running_loop().create_future()
 
     def answer(error: ErrorCode | None) -> None:

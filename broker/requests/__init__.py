@@ -1,1 +1,1 @@
-"""A request on its way to its handler: its context, its turns, its portions, and the way to the controller."""
+"""A request on its way to its handler: context, slices, portions, and forwarding to the controller."""

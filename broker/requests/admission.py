@@ -1,7 +1,7 @@
-"""How many long requests may be in memory as values at once, in all and of one client.
+"""Limits how many long requests are in memory in decoded form, in all and per client.
 
-A frame is bytes, which the connections' limits bound; its decoded form takes many times that. So those that are long
-wait their turn as bytes: one of each client at a time, few in all, clients in turn.
+A frame is bytes, which the connections' limits bound; its decoded form takes many times that. So long requests wait as
+bytes: one of each client is decoded at a time, few in all, and clients take turns.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ LONG_REQUESTS_MAX = 4  # of all clients, decoded or being decoded
 
 
 class Admission:
-    """Places for long requests."""
+    """The places for decoded long requests."""
 
     def __init__(self, places: int = LONG_REQUESTS_MAX) -> None:
         self._free = places
@@ -24,7 +24,7 @@ class Admission:
 
     @asynccontextmanager
     async def place(self, client: Hashable) -> AsyncIterator[None]:
-        """Wait for a place of `client`, and have it until the block ends."""
+        """Wait for a place for `client`, and hold it until the block ends."""
         if not self._free or client in self._inside or self._waiting:
             turn = asyncio.get_running_loop().create_future()
             self._waiting.setdefault(client, deque()).append(turn)
@@ -52,7 +52,7 @@ class Admission:
         self._admit()
 
     def _admit(self) -> None:
-        """Admit as many requests as there are places for, clients in the order in which they came."""
+        """Admit as many requests as there are free places, clients in the order of arrival."""
         for client in list(self._waiting):
             if not self._free:
                 return

@@ -1,8 +1,8 @@
-"""One request on its way: who asks, over which listener, and the chain that every request passes.
+"""One request: its client, its listener, and the chain that every request outside the hot APIs passes.
 
-The chain is throttle -> rewrite -> gate -> handle. The first two are seams: a quota and a name rewriter. Gate and
-handler are the API's own (`Route`). A throttled request is answered first, with the throttle time in it, and then its
-connection is muted for that time (KIP-219).
+The chain is throttle -> rewrite -> gate -> handle. Throttle (a quota) and rewriter (tenants' names) are interfaces;
+gate and handler belong to the API (`Route`). A throttled request is answered at once with the throttle time, and then
+its connection is muted for that time (KIP-219).
 """
 
 from __future__ import annotations
@@ -23,28 +23,28 @@ T = TypeVar("T")
 M = TypeVar("M", bound="Message")
 
 Handler = Callable[["RequestContext", Any], "Awaitable[Any] | Work[Any] | Any"]
-"""Answers at once, later, or by work that the node's pacer does in slices."""
+"""Returns a response, an awaitable of it, or work that the node's pacer runs in slices."""
 Gate = Callable[["RequestContext", Access, Any, Handler], "Awaitable[Any] | Work[Any] | Any"]
-"""Calls the handler for what the session may have, and answers the rest with refusals."""
+"""Calls the handler with what the session may access, and adds error rows for the rest."""
 
 
 class RequestContext(Struct):
-    """One request outside the two hot APIs, as its handler sees it."""
+    """One request outside Produce and Fetch, as its handler sees it."""
 
     session: ClientSession
     api_key: int
     api_version: int
     correlation_id: int
     client_id: str | None
-    scope: object = None  # the rewriter's own, from the request to its answer
-    throttle_ms: int = 0  # what the answer tells the client to wait
+    scope: object = None  # kept by the rewriter from the request to its response
+    throttle_ms: int = 0  # throttle time for the response, in milliseconds
     pacer: Pacer | None = None
 
     def keep_scope(self, scope: object) -> None:
         self.scope = scope
 
     def throttled(self, answer: M) -> M:
-        """The answer, which tells the client to wait if it is to wait."""
+        """The response, with the throttle time if there is one."""
         return changed(answer, throttle_time_ms=self.throttle_ms) if self.throttle_ms else answer
 
     @property
@@ -52,7 +52,7 @@ class RequestContext(Struct):
         return self.session.lane
 
     async def paced(self, work: Work[T]) -> T:
-        """The result of a handler's work, done in slices in the client's lane."""
+        """Run a handler's work in slices, in the client's lane. Returns its result."""
         return at_once(work) if self.pacer is None else await self.pacer.run(work, self.lane)
 
     @property
@@ -82,8 +82,8 @@ class RequestContext(Struct):
 
 @dataclass(slots=True, frozen=True)
 class WrittenRows:
-    """An answer with rows that its handler has written itself, as the client is to see them: `count` elements of the
-    list `name`. Those that `message` has in it come behind them."""
+    """A response whose handler has encoded `count` elements of the list `name` itself, in `parts`. Elements that
+    `message` has in that list follow them."""
 
     message: Message
     name: str
@@ -92,37 +92,37 @@ class WrittenRows:
 
 
 class Rewriter(Protocol):
-    """Turns the names that a client uses into internal ones, and back."""
+    """Translates a tenant's names to internal ones, and back."""
 
     def inward(self, context: RequestContext, request: M) -> M: ...
 
     def outward(self, context: RequestContext, response: M) -> M: ...
 
     def outward_work(self, context: RequestContext, response: M) -> Work[M]:
-        """`outward` in slices, for an answer with many elements."""
+        """`outward` in slices, for a response with many elements."""
         ...
 
 
 class Throttle(Protocol):
-    """Charges a request to its quotas."""
+    """Charges requests to quotas."""
 
     def charge(self, session: ClientSession, api_key: int, request_bytes: int) -> int:
-        """Milliseconds for which the client is to pause; 0 while it is within its quota."""
+        """Milliseconds for which the client must pause; 0 within its quota."""
         ...
 
 
 class Route(Struct, frozen=True):
-    """How requests of one API outside the hot path are served."""
+    """How the requests of one API outside Produce and Fetch are served."""
 
     handler: Handler
     gate: Gate
-    """Stands before the handler where the session has an `access`."""
+    """Called instead of the handler if the session has an `access`."""
     cuts: Sequence[Listing] = ()
     paced: bool = False
-    """The handler does the work of a long list in slices itself."""
+    """Whether the handler itself runs the work of a long list in slices."""
 
     def cut(self, version: int) -> Listing | None:
-        """How long requests of `version` are cut; None for those that never are."""
+        """How long requests of `version` are cut into portions; None if they are not."""
         for one in self.cuts:
             if one.since <= version <= one.until:
                 return one
@@ -130,7 +130,7 @@ class Route(Struct, frozen=True):
 
 
 class RequestChain(Struct, frozen=True):
-    """What every request outside the hot APIs passes on its way to its handler."""
+    """The parts of the chain that all APIs share."""
 
     rewriter: Rewriter
     throttle: Throttle

@@ -1,4 +1,4 @@
-"""Answers to requests that fail as a whole: the sender has no right, or no controller decides."""
+"""Responses to requests that fail as a whole, because the client has no right or no controller decides."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Why = dict[str, Any]
 
 
 def failed(request: Message, error: ProtocolError) -> Any:
-    """The answer with `error` for all that is asked, and with its sentence if the answer has a place for one."""
+    """The response with `error` for everything requested, and with its message if the response has a field for one."""
     why = why_of(error)
     rows = _WITH_ROWS.get(request.API_KEY)
     if rows is not None:
@@ -44,7 +44,7 @@ def _altered_configs(request: AlterConfigsRequest | IncrementalAlterConfigsReque
 
 
 def altered_config(answers: Any, resource: Any, why: Why) -> Any:
-    """One row of AlterConfigs or IncrementalAlterConfigs; `answers` is the class of the answer."""
+    """One row of AlterConfigs or IncrementalAlterConfigs; `answers` is the class of the response."""
     return answers.AlterConfigsResourceResponse(
         resource_type=resource.resource_type, resource_name=resource.resource_name, **why
     )
@@ -79,4 +79,4 @@ _WITH_ROWS: Mapping[int, Callable[[Any, Why], Message]] = {
     ApiKey.INCREMENTAL_ALTER_CONFIGS: _altered_configs,
     ApiKey.ALTER_USER_SCRAM_CREDENTIALS: _altered_users,
 }
-"""Of the APIs whose answers have no place for an error of the whole: each row has it."""
+"""The APIs whose responses have no field for an error of the whole request: each row carries it."""

@@ -1,6 +1,6 @@
-"""Requests that the controller decides: carried to it in an Envelope, answered once the local image has the result.
+"""Requests that the controller decides: forwarded in an Envelope, answered when the local image has the result.
 
-A client that creates a topic over this broker finds it here, and this broker already leads what it has to lead.
+So a client that creates a topic through this broker finds it here, and this broker already leads its partitions.
 Source: KIP-590 (Envelope).
 """
 
@@ -28,18 +28,19 @@ R = TypeVar("R")
 
 LENGTH_BYTES = 4
 ENVELOPE_VERSION = 0
-_VERSIONS: Mapping[int, int] = {ApiKey.UPDATE_FEATURES: 1}  # not the newest: answers of version 2 have no results
+# not the newest, because responses of version 2 have no results
+_VERSIONS: Mapping[int, int] = {ApiKey.UPDATE_FEATURES: 1}
 LOCAL_CLIENT = "tidelog-broker"
 
 
 class Roles(Protocol):
-    """The roles of this broker's replicas; `broker.partitions.role_changes.RoleChanges` is one."""
+    """The roles of this broker's replicas: `broker.partitions.role_changes.RoleChanges`."""
 
     async def wait_for(self, offset: int, timeout_s: float) -> None: ...
 
 
 class Observer(Protocol):
-    """The local image; `kraft.observers.observer.MetadataObserver` is one."""
+    """The local image: `kraft.observers.observer.MetadataObserver`."""
 
     @property
     def image(self) -> MetadataImage: ...
@@ -48,12 +49,12 @@ class Observer(Protocol):
 
 
 class ForwardLimits(Struct, frozen=True):
-    """Seconds. Clients ask for a time of their own, within these bounds."""
+    """Timeouts in seconds. A client's own timeout applies within these bounds."""
 
     timeout_min_s: float = 1.0
     timeout_max_s: float = 60.0
     timeout_s: float = 30.0
-    roles_s: float = 1.0  # how long an answer waits at most until replicas here have taken their roles
+    roles_s: float = 1.0  # how long a response waits for this broker's replicas to take their roles
 
 
 class Forwarder:
@@ -81,7 +82,7 @@ class Forwarder:
         return self._observer.image
 
     async def serve(self, context: RequestContext, request: Request[R]) -> R:
-        """Handler of the APIs that the controller alone decides: its answer serves clients of all versions."""
+        """Handler of the APIs that only the controller decides. Its response serves clients of all versions."""
         try:
             return await self.forward(context, request)
         except ProtocolError as error:
@@ -112,13 +113,13 @@ class Forwarder:
         except OutcomeUnknown as error:
             raise ProtocolError(ErrorCode.REQUEST_TIMED_OUT, "the controller did not answer in time") from error
         if answer.error_code:
-            raise ProtocolError(known_error(answer.error_code), "the controller refused the request")
+            raise ProtocolError(known_error(answer.error_code), "the controller rejected the request")
         lane = _lane_of(context)
         try:
             decoding = decode_response_work(request.API_KEY, version, memoryview(answer.response_data or b""))
             response: R = at_once(decoding) if self._pacer is None else await self._pacer.run(decoding, lane)
         except MalformedFrame as error:
-            raise ProtocolError(ErrorCode.UNKNOWN_SERVER_ERROR, "the controller's answer is garbled") from error
+            raise ProtocolError(ErrorCode.UNKNOWN_SERVER_ERROR, "the controller's response is malformed") from error
         if answer.committed_offset >= 0:
             await self._observer.wait_for(answer.committed_offset, max(deadline - self._clock.monotonic(), 0.0))
             if self._roles is not None:

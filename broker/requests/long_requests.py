@@ -1,8 +1,8 @@
-"""Produce and Fetch requests of so many partitions that they are served in slices of the node's pacer.
+"""Produce and Fetch requests with so many partitions that they are served in slices of the node's pacer.
 
-The two handlers serve an ordinary request in one go, where its frame lies, and hand a longer one back. Its connection
-is muted until it has taken effect. Its frame stays where it lies until it was read. It has one of a few places while
-its values are in memory, as other long requests have.
+The two handlers serve an ordinary request at once, from its frame, and return a longer one as work. The connection is
+muted until that request has taken effect. Its frame stays in the buffer until it is decoded. Like other long requests,
+it holds one of a few places (`Admission`) while it is in decoded form.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ T = TypeVar("T")
 
 
 class LongRequest:
-    """One such request: its place in its connection's order of replies, its frame, its turns. Call `end` at last.
+    """One long request: its reply's position on the connection, its frame, its slices. The owner must call `end`.
 
-    Its maker mutes the connection.
+    The creator mutes the connection.
     """
 
     def __init__(
         self, session: ClientSession, pacer: Pacer, admission: Admission, reply: Reply, release: Callable[[], None]
     ) -> None:
-        """`release` gives the frame's buffer back."""
+        """`release` frees the frame's buffer."""
         self.session = session
         self.is_closed = False
         self._pacer = pacer
@@ -43,12 +43,13 @@ class LongRequest:
         session.closed_listeners[self] = None
 
     async def paced(self, work: Work[T]) -> T:
-        """The result of `work`, done in slices: in the client's lane, or as the node's own for another node."""
+        """Run `work` in slices, in the client's lane, or as the node's own work for another node. Returns its
+        result."""
         return await self._pacer.run(work, self.session.lane, own=self.session.internal)
 
     @asynccontextmanager
     async def place(self) -> AsyncIterator[None]:
-        """One of the places for long requests of clients; nodes need none."""
+        """Hold one of the places for long requests of clients; nodes need none."""
         if self.session.internal:
             yield
             return
@@ -56,15 +57,15 @@ class LongRequest:
             yield
 
     def frame_is_read(self) -> None:
-        """Nothing of the frame is needed any more, and no view of it is left."""
+        """The frame and all views of it are no longer needed."""
         release, self._release = self._release, None
         if release is not None:
             release()
 
     def go_on(self) -> None:
-        """The next request of the connection may be served: what remains of this one is to wait, and to answer.
+        """Let the connection serve its next request: what remains of this one is waiting and responding.
 
-        Until then the end of the connection is not noticed either.
+        Until then a closed connection is not noticed either.
         """
         if self._is_muted:
             self._is_muted = False
@@ -72,11 +73,11 @@ class LongRequest:
             connection.unmute()
 
     def wake(self) -> None:
-        """What `changed` waits for has come about."""
+        """Wake `changed`."""
         self._changed.set()
 
     async def changed(self, timeout_s: float) -> bool:
-        """Wait for `wake`, for the end of the connection, or for so long; whether it was not the time that ended it."""
+        """Wait for `wake` or for the end of the connection. Returns False after `timeout_s`."""
         try:
             async with asyncio.timeout(max(timeout_s, 0)):
                 await self._changed.wait()
@@ -90,18 +91,18 @@ class LongRequest:
         self._changed.set()
 
     def answer(self, parts: list[Part], pause_ms: int) -> None:
-        """Send the answer, or none; the connection goes on after `pause_ms`."""
+        """Send the response, or none; unmute the connection after `pause_ms`."""
         connection: Connection = self.session.connection
         self.reply.send(parts)
         if pause_ms:
             connection.mute_for(pause_ms / 1000)
 
     def hand_over(self) -> None:
-        """The answer is somebody else's to give, after the end of the connection too."""
+        """Another object sends the response, even after the end of the connection."""
         self._handed_over = True
 
     def end(self) -> None:
-        """Give up what the request still has: its place in the order of replies counts as answered with nothing."""
+        """Release everything that the request still holds; without a response its reply counts as empty."""
         self.frame_is_read()
         self.session.closed_listeners.pop(self, None)
         if self.reply.parts is None and not self._handed_over:
@@ -109,4 +110,4 @@ class LongRequest:
 
 
 LongServing = Callable[[LongRequest], Awaitable[None]]
-"""Serves a long request to its end. Raises MalformedFrame: close the connection."""
+"""Serves a long request to its end. MalformedFrame closes the connection."""

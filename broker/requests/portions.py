@@ -1,10 +1,10 @@
-"""Long lists in requests, cut into portions that are served one after another, so that none holds the event loop.
+"""Cuts long lists in requests into portions that are served one after another, so that none holds the event loop.
 
-Each portion is a request of its own: it passes rewriters, gates and handler as a short request does, and its rows are
-put behind those of the portions before. An element whose own list is too long for a portion is cut as well, and its
-rows are joined again. Behaviour is that of one request, with these exceptions: what is asked for twice is answered once
-where the table has a `kind`; ListOffsets does not find every partition that is named twice; and a change of many
-elements is not atomic, as its answer says anyway, which has an error for each.
+Each portion is a request of its own. It passes rewriter, gate and handler like a short request, and its rows are
+appended to those of the earlier portions. An element whose own list is too long is cut as well, and its rows are joined
+again. The result is that of one request, with these exceptions: if the table has a `kind`, repeated elements are
+answered once; ListOffsets may not find partitions that are named twice; and a change of many elements is not atomic
+(its response has an error per element anyway).
 """
 
 from __future__ import annotations
@@ -17,15 +17,16 @@ from msgspec import Struct
 from common.pacing import Work
 from wire.messages import Message, changed
 
-LEAVES_MAX = 50  # of one portion, where the table names no other number
+LEAVES_MAX = 50  # leaves per portion, unless the table gives another number
 NEVER = 1 << 15
 
 
 class Listing(Struct, frozen=True):
-    """Where an API's request lists what it asks for, and where its answer lists the rows, one for each.
+    """The list in an API's requests that may be long, and the list of rows in its responses.
 
-    `asked` and `answered` name a list, the list within each of its elements, and so on. `kind` tells what an element is
-    about; at most `repeats` elements of one kind are looked at, because more would change no answer.
+    `asked` and `answered` are paths: a list, the list within each of its elements, and so on. `kind` returns an
+    element's identity; at most `repeats` elements with the same identity are served, because more would not change the
+    response.
     """
 
     asked: tuple[str, ...]
@@ -35,11 +36,11 @@ class Listing(Struct, frozen=True):
     repeats: int = 1
     since: int = 0
     until: int = NEVER
-    around: int = 0  # lists in `answered` around the rows, which hold one element each
+    around: int = 0  # number of lists in `answered` outside the rows, with one element each
 
 
 class Portion(NamedTuple):
-    """`request` asks for a part. `joined` levels of its first element continue the portion before."""
+    """`request` has a part of the list. At `joined` levels, its first element continues the portion before."""
 
     request: Message
     joined: int
@@ -78,20 +79,21 @@ def cut(
     until: int = NEVER,
     around: int = 0,
 ) -> Listing:
-    """A listing by dotted paths; the answer lists its rows as the request does unless `answered` is given."""
+    """A listing from dotted paths. Without `answered`, the response has the same path as the request."""
     return Listing(
         tuple(asked.split(".")), tuple((answered or asked).split(".")), most, kind, repeats, since, until, around
     )
 
 
 def is_long(listing: Listing, request: Message) -> bool:
-    """Whether a request has to be cut."""
+    """Whether a request must be cut."""
     elements = getattr(request, listing.asked[0])
     return bool(elements) and _leaves(elements, listing.asked[1:], listing.leaves_max) > listing.leaves_max
 
 
 def distinct(listing: Listing, request: Message) -> Work[list[Any]]:
-    """What a request lists, with at most `repeats` elements of each kind, side by side, the first of each in order."""
+    """The request's elements, with at most `repeats` of each kind, those of a kind together, kinds in order of first
+    use."""
     elements: list[Any] = getattr(request, listing.asked[0])
     if listing.kind is None:
         return elements
@@ -106,16 +108,16 @@ def distinct(listing: Listing, request: Message) -> Work[list[Any]]:
 
 
 def portions(listing: Listing, request: Message, elements: list[Any]) -> Iterator[Portion]:
-    """The parts of a long request that lists `elements`."""
+    """The portions of a long request with `elements`."""
     first, *inner = listing.asked
     for part, joined in _cut(elements, tuple(inner), listing.leaves_max):
         yield Portion(changed(request, **{first: part}), joined)
 
 
 def join(rows: list[Any], more: list[Any], answered: tuple[str, ...], joined: int) -> None:
-    """Put `more` rows behind `rows`; the first of them continues the last row, at as many levels as `joined` says.
+    """Append `more` to `rows`. At `joined` levels, the first of `more` continues the last of `rows`.
 
-    `answered` are the lists below the rows.
+    `answered`: the lists below the rows.
     """
     if joined and rows and more:
         join(getattr(rows[-1], answered[0]), getattr(more[0], answered[0]), answered[1:], joined - 1)
@@ -124,7 +126,7 @@ def join(rows: list[Any], more: list[Any], answered: tuple[str, ...], joined: in
 
 
 def _leaves(elements: list[Any] | None, inner: tuple[str, ...], enough: int) -> int:
-    """How many elements there are at the innermost level, an element without any counting as one; stops at `enough`."""
+    """Number of elements at the innermost level, where an empty list counts as one; stops counting at `enough`."""
     if not elements:
         return 1
     if not inner or len(elements) > enough:
@@ -138,7 +140,8 @@ def _leaves(elements: list[Any] | None, inner: tuple[str, ...], enough: int) -> 
 
 
 def _cut(elements: list[Any], inner: tuple[str, ...], most: int) -> Iterator[tuple[list[Any], int]]:
-    """Parts of at most `most` leaves, and how many levels of the first element of each continue the part before."""
+    """Parts of at most `most` leaves, with the number of levels at which each part's first element continues the part
+    before."""
     if not inner:
         for begin in range(0, len(elements), most):
             yield elements[begin : begin + most], 0

@@ -1,8 +1,8 @@
-"""One request outside the hot path, from its decoded form to the parts of its answer.
+"""One request outside Produce and Fetch, from its decoded form to the parts of its response.
 
-A short request whose handler answers at once costs a few plain calls. Everything else is done in slices of the node's
-pacer, in the lane of the client: a long request in portions (`broker/requests/portions.py`), a handler's work, a long
-answer. Lanes of one tenant, or of one user on one host, share the turns of one, however many connections there are.
+A short request whose handler answers at once costs a few plain calls. Everything else runs in slices of the node's
+pacer, in the client's lane: a long request in portions (`broker/requests/portions.py`), a handler's work, a long
+response. All connections of one tenant, or of one user on one host, together get the turns of one lane.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from wire.disposal import disposal
 from wire.messages import Message
 from wire.paced_codec import RowsWriter, decode_request_work, encode_response_work, is_light, longest_list
 
-UNCUT_ELEMENTS_MAX = 10_000  # of a client's request that cannot be cut
+UNCUT_ELEMENTS_MAX = 10_000  # limit for a client's request that cannot be cut
 
 Parts = list[bytes]
 
 
 class RequestServing:
-    """Serves decoded requests; `answer_bytes_max` bounds one answer (tidelog.answer.bytes.max)."""
+    """Serves decoded requests. `answer_bytes_max` bounds one response (tidelog.answer.bytes.max)."""
 
     def __init__(self, chain: RequestChain, pacer: Pacer, answer_bytes_max: int) -> None:
         self.chain = chain
@@ -40,9 +40,9 @@ class RequestServing:
     def frame(
         self, context: RequestContext, data: memoryview, route: Route, release: Callable[[], None] | None
     ) -> Parts | Awaitable[Parts]:
-        """Serve the request in the frame `data`, which stays as it is until `release` is called; None: for good.
+        """Serve the request in the frame `data`, whose bytes do not change until `release` is called (None: never).
 
-        Answers with the parts of a frame, at once or later. Raises ProtocolError and MalformedFrame: close the
+        Returns the parts of the response frame, or an awaitable of them. ProtocolError and MalformedFrame close the
         connection.
         """
         if release is not None:
@@ -63,7 +63,8 @@ class RequestServing:
     async def _long(
         self, context: RequestContext, data: memoryview, route: Route, release: Callable[[], None]
     ) -> Parts:
-        """A long frame is decoded when its client has a place, which no handler keeps: others may wait for it."""
+        """Decode a long frame when its client has a place. The place is released before the handler runs, because
+        handlers may wait for other requests."""
         async with AsyncExitStack() as place:
             try:
                 await place.enter_async_context(self.admission.place(context.session.lane.group))
@@ -90,20 +91,20 @@ class RequestServing:
             self._pacer.start(ending, context.lane)
 
     def serve(self, context: RequestContext, request: Message, route: Route) -> Parts | Awaitable[Parts]:
-        """The answer to a decoded request. Raises ProtocolError and MalformedFrame."""
+        """The response to a decoded request. Raises ProtocolError and MalformedFrame."""
         listing = route.cut(context.api_version)
         if listing is not None and is_long(listing, request):
             return self._admitted(context, request, route, listing)
         is_bounded = listing is not None or context.internal or route.paced
         if not is_bounded and longest_list(request) > UNCUT_ELEMENTS_MAX:
-            raise ProtocolError(ErrorCode.POLICY_VIOLATION, f"it has more than {UNCUT_ELEMENTS_MAX} elements")
+            raise ProtocolError(ErrorCode.POLICY_VIOLATION, f"the request has more than {UNCUT_ELEMENTS_MAX} elements")
         answer = self._handled(context, request, route)
         if inspect.isawaitable(answer):
             return self._later(context, answer)
         return self._encoded(context, answer)
 
     def _handled(self, context: RequestContext, request: Message, route: Route) -> Any:
-        """The handler's answer; awaitable when it comes later."""
+        """The handler's response; awaitable if it comes later."""
         request, access = self.chain.rewriter.inward(context, request), context.session.access
         if access is None:
             outcome = route.handler(context, request)
@@ -153,7 +154,7 @@ class RequestServing:
             return await self._in_portions(context, request, route, listing)
 
     async def _in_portions(self, context: RequestContext, request: Message, route: Route, listing: Listing) -> Parts:
-        """An error of the whole ends the request: the answer of the portion that has it is the answer."""
+        """An error of a whole portion ends the request: that portion's response is the response."""
         pacer, lane, name = self._pacer, context.lane, listing.answered[0]
         writer = RowsWriter(context.api_key, context.api_version, context.correlation_id, name, self._answer_bytes_max)
         rows: list[Any] = []
@@ -187,6 +188,6 @@ class RequestServing:
 
 
 def _check_open(context: RequestContext) -> None:
-    """Raises ProtocolError when the connection has closed, so that no client waits for the answer."""
+    """Raises ProtocolError if the connection has closed, so that no work is done for it."""
     if context.connection is not None and context.connection.is_closed:
-        raise ProtocolError(ErrorCode.NETWORK_EXCEPTION, "the client has gone")
+        raise ProtocolError(ErrorCode.NETWORK_EXCEPTION, "the client has disconnected")

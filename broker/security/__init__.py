@@ -1,1 +1,1 @@
-"""Who a connection belongs to, and what they may do: SASL, principals, the authorizer."""
+"""Authentication and authorization: SASL, principals, ACLs."""

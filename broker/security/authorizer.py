@@ -1,12 +1,12 @@
-"""What a principal may do, by the ACLs of the image. Pure.
+"""The rights of principals according to the image's ACLs. No I/O.
 
 Behaviour is that of Apache Kafka 4.1's StandardAuthorizer and of `Authorizer.authorizeByResourceType` (KIP-679): an ACL
-speaks of a resource literally, by the name `*`, or by a prefix of its name; a DENY wins over every ALLOW; ALLOW for
-READ, WRITE, DELETE or ALTER is ALLOW for DESCRIBE too, and for ALTER_CONFIGS one for DESCRIBE_CONFIGS; what no ACL
-speaks of is denied, unless `allow.everyone.if.no.acl.found`. Super users may do everything.
+matches a resource literally, by the name `*`, or by a prefix of its name; DENY overrides ALLOW; ALLOW for READ, WRITE,
+DELETE or ALTER includes DESCRIBE, ALTER_CONFIGS includes DESCRIBE_CONFIGS; a resource without ACLs is denied, unless
+`allow.everyone.if.no.acl.found`. Super users may do everything.
 
-Tenants: no principal is a super user there, ACLs always hold, and what the tenant knows as `User:*` is its own
-wildcard. An operator's `User:*` means operators.
+Tenants: there are no super users, ACLs are always enforced, and a tenant's `User:*` is its own wildcard. An operator's
+`User:*` matches operators only.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from kraft.image.tenants import cluster_resource
 from kraft.records import AclOperation, AclPattern, AclPermission, AclResource
 
 KNOWN_NAMES_MAX = 10_000
-"""Names whose answer one principal's rights remember, for each operation and resource type."""
+"""Names whose decisions are cached per principal, operation and resource type."""
 
 TOPIC_OPERATIONS = (3, 4, 5, 6, 7, 8, 10, 11)
 CLUSTER_OPERATIONS = (5, 7, 8, 9, 10, 11, 12)
 GROUP_OPERATIONS = (3, 6, 8, 10, 11)
-"""What there is to be allowed for a resource of each type, by the numbers of Kafka's AclOperation."""
+"""The possible operations for each resource type, by the numbers of Kafka's AclOperation."""
 
-RIGHT_COST = 4  # units of `common.pacing` for a name whose rights are not remembered
+RIGHT_COST = 4  # units of `common.pacing` for a name whose decision is not cached
 
 _NONE = AclsImage()
 _ALL = int(AclOperation.ALL)
@@ -40,7 +40,7 @@ _IMPLYING = {
     ),
     int(AclOperation.DESCRIBE_CONFIGS): frozenset({AclOperation.DESCRIBE_CONFIGS, AclOperation.ALTER_CONFIGS}),
 }
-_RESOURCE_TYPES = 8  # more than there are; part of a key
+_RESOURCE_TYPES = 8  # more than exist; part of a key
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class AuthorizerConfig:
 
 
 class Authorizer:
-    """The rights of all principals. `acls` is the newest image; an `Access` follows it, so its holder can keep it."""
+    """The rights of all principals. `acls` is the newest image; an `Access` follows changes, so it can be kept."""
 
     def __init__(self, config: AuthorizerConfig) -> None:
         self.config = config
@@ -64,7 +64,7 @@ class Authorizer:
         self.acls = acls
 
     def access(self, principal: str, host: str, tenant: str | None = None) -> Access:
-        """Rights of `principal` from `host`, shared by all who ask for the same."""
+        """Rights of `principal` from `host`; equal callers share one object."""
         key = (principal, host, tenant)
         access = self._accesses.get(key)
         if access is None:
@@ -73,7 +73,7 @@ class Authorizer:
 
 
 class Access:
-    """What one principal may do from one host. Answers are remembered until the ACLs change."""
+    """The rights of one principal from one host. Decisions are cached until the ACLs change."""
 
     __slots__ = (
         "__weakref__",
@@ -101,10 +101,10 @@ class Access:
         wildcard = WILDCARD_PRINCIPAL if tenant is None else f"User:{tenant}_{WILDCARD}"
         self._principals = (principal, wildcard)
         self.cluster = CLUSTER_RESOURCE if tenant is None else cluster_resource(tenant)
-        """The name of the cluster as a resource."""
+        """The resource name of the cluster."""
 
     def may(self, operation: int, resource_type: int, name: str) -> bool:
-        """Numbers are Kafka's AclOperation and ResourceType."""
+        """`operation` and `resource_type`: numbers of Kafka's AclOperation and ResourceType."""
         if self._acls is not self._authorizer.acls:
             self._acls = self._authorizer.acls
             self._known = {}
@@ -124,7 +124,7 @@ class Access:
         return self.may(operation, AclResource.CLUSTER, self.cluster)
 
     def operations(self, all_of_them: Iterable[int], resource_type: int, name: str) -> tuple[int, ...]:
-        """Those of `all_of_them` that are allowed."""
+        """The allowed ones of `all_of_them`."""
         return tuple(operation for operation in all_of_them if self.may(operation, resource_type, name))
 
     def _decide(self, operation: int, resource_type: int, name: str) -> bool:
@@ -147,9 +147,9 @@ class Access:
     # any resource of a type --------------------------------------------------------------------------------
 
     def may_any(self, operation: int, resource_type: int) -> bool:
-        """Whether there can be a resource of the type for which `operation` is allowed.
+        """Whether `operation` is allowed for at least one possible resource of the type.
 
-        The first time it costs all ACLs of the type.
+        The first call looks at all ACLs of the type.
         """
         if self._acls is self._authorizer.acls and (operation, resource_type) in self._known_any:
             return self._known_any[operation, resource_type]
@@ -187,7 +187,7 @@ class Access:
 
 
 def as_bits(operations: tuple[int, ...]) -> int:
-    """Operations for the schemas that carry a plain number."""
+    """Operations as a bit field, for the schemas that have one."""
     return sum(1 << operation for operation in operations)
 
 

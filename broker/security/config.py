@@ -1,4 +1,4 @@
-"""What a broker's access control runs with: its settings, and what the command makes of them."""
+"""Settings of a broker's access control, and values that the command derives from them."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from common.settings import same
 
 @dataclass(frozen=True, slots=True)
 class SecurityConfig(SecuritySettings):
-    """`authorizer` None: on operators' listeners everybody may do everything. `mechanisms` and `max_reauth_ms` are
-    those of all listeners, `…_of` those of listeners that have their own. `reauthentication_s` is the least time
-    between two authentications on one connection, as with Apache Kafka. `tenant_domain` is tidelog.proxy.domain."""
+    """`authorizer` None: everything is allowed on operators' listeners. `mechanisms` and `max_reauth_ms` apply to all
+    listeners, `…_of` to listeners with their own. `reauthentication_s`: minimal time between two authentications on one
+    connection, as in Apache Kafka. `tenant_domain` is tidelog.proxy.domain."""
 
     authorizer: AuthorizerConfig | None = None
     mechanisms_of: Mapping[str, tuple[str, ...]] = field(default_factory=dict)

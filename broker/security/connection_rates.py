@@ -1,8 +1,8 @@
-"""Connection rates per address and per tenant. A faster one waits, and its reply says how long (KIP-219).
+"""Limits of new connections per address and per tenant. Faster clients are throttled (KIP-219).
 
-An address is counted when its connection comes, a tenant when one of its keys has logged in, so that only the tenant's
-own keys use up its rate. The first response after that with room for a throttle time carries it, and the connection is
-muted for as long. No connection is rejected for its rate, and no wait exceeds `PAUSE_S_MAX`.
+An address is counted when it connects, a tenant when one of its keys has logged in, so that only the tenant's own keys
+use up its rate. The first response after that which has a throttle time carries it, and the connection is muted for as
+long. No connection is rejected for its rate, and no throttle time exceeds `PAUSE_S_MAX`.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from kraft.image.tenants import CONNECTION_RATE
 from wire.apis import ApiKey
 
 PAUSE_S_MAX = 10.0
-BUCKETS_MAX = 65_536  # addresses, and tenants, that connected lately
+BUCKETS_MAX = 65_536  # addresses, and tenants, that connected recently
 _WITHOUT_ROOM = frozenset({ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE})
 
 
 def pause_of(bucket: TokenBucket, rate: float, now: float) -> float:
-    """Count a connection; seconds for which it has to wait, 0 while there is room. What a second gives may be used at
-    once; what is used beyond that is waited for."""
+    """Count a connection. Returns the seconds that it must wait, 0 within the rate. One second's connections may come
+    at once."""
     bucket.change(rate, rate, rate * PAUSE_S_MAX)
     bucket.spend(1, now)
     return bucket.wait_s()
 
 
 class ConnectionRates:
-    """Every connection of clients on one broker; also the request chain's throttle. A rate of 0 is without bound."""
+    """Counts all client connections of one broker; also the request chain's throttle. A rate of 0 means no limit."""
 
     def __init__(
         self,
@@ -42,7 +42,7 @@ class ConnectionRates:
         *,
         buckets_max: int = BUCKETS_MAX,
     ) -> None:
-        """`per_tenant` is for tenants that have no rate of their own."""
+        """`per_tenant`: for tenants without a rate of their own."""
         self._image = image
         self._now = now
         self._per_address = per_address
@@ -57,7 +57,7 @@ class ConnectionRates:
         self._count(session, "address", self._of_address, session.client_host, self._per_address)
 
     def logged_in(self, session: ClientSession) -> None:
-        """A connection has turned out to be the session's tenant's."""
+        """The session has authenticated as a tenant."""
         if session.tenant is not None:
             tenant = self._image().tenants.get(session.tenant)
             rate = self._per_tenant if tenant is None else tenant.limits.get(CONNECTION_RATE, self._per_tenant)
@@ -81,7 +81,8 @@ class ConnectionRates:
             session.owe_pause(pause_ms)
 
     def charge(self, session: ClientSession, api_key: int, request_bytes: int) -> int:
-        """Milliseconds that the answer to this request tells, after which its connection is muted for as long."""
+        """The throttle time in milliseconds for the response to this request, after which its connection is muted for
+        as long."""
         return session.take_pause() if session.pause_ms and api_key not in _WITHOUT_ROOM else 0
 
     def register(self, metrics: Metrics) -> None:

@@ -1,7 +1,7 @@
-"""Verifiers as one listener's clients may use them: operators' users on one kind, a tenant's keys on the other.
+"""The SCRAM verifiers of one listener: those of users for operators, those of its keys for a tenant.
 
-An unknown user gets a decoy (`broker.security.decoy_verifiers`), and so does a user for a mechanism without a
-verifier. It is computed at every login, so that the time does not show whether the user exists.
+An unknown user gets a decoy (`broker.security.decoy_verifiers`), and so does a user without a verifier for the
+requested mechanism. The decoy is computed at every login, so that the time does not show whether the user exists.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Credentials:
         return mechanism, self._verifier(user, found, forms, mechanism)
 
     def holds(self, user: str) -> bool:
-        """Whether that user may be here, as the newest image has it."""
+        """Whether the newest image has that user."""
         return bool(self._found(user))
 
     def _forms(self, user: str, found: dict[ScramMechanism, ScramCredential]) -> Forms:
@@ -43,7 +43,7 @@ class Credentials:
     def _verifier(
         self, user: str, found: dict[ScramMechanism, ScramCredential], forms: Forms, mechanism: ScramMechanism
     ) -> ScramCredential:
-        form = dict(forms).get(mechanism, forms[0][1])  # one mechanism's form is the other's
+        form = dict(forms).get(mechanism, forms[0][1])  # both mechanisms of a user have the same form
         made_up = self._decoys.verifier(user, mechanism, form)
         return found.get(mechanism, made_up)
 

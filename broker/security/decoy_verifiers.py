@@ -1,10 +1,10 @@
 """SCRAM verifiers for unknown users, which match no password and which clients cannot distinguish from real ones.
 
-Salt and iterations follow from the name, the cluster's secret and the forms of the existing verifiers, so they are the
-same each time and on each broker. A form is drawn as often as users have it, up to a factor of 2: its weight is their
-number rounded down to a power of two, so that a decoy rarely changes when users are added or removed. A changed decoy
-has another salt, like a user with a new password. The draw is weighted rendezvous hashing (Schindelhauer, Schomaker:
-Weighted distributed hash tables, 2005), which moves as few names as possible.
+Salt and iterations are derived from the name, the cluster's secret and the forms of the existing verifiers, so they are
+the same each time and on each broker. A form is drawn as often as users have it, up to a factor of 2: its weight is the
+number of users rounded down to a power of two, so that a decoy rarely changes when users are added or removed. A
+changed decoy has another salt, like a user with a new password. The draw is weighted rendezvous hashing (Schindelhauer,
+Schomaker: Weighted distributed hash tables, 2005), which moves as few names as possible.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from kraft.records import ScramMechanism
 SALT_BYTES = 24
 KEY_ITERATIONS = 4_096
 PASSWORD_ITERATIONS = 8_192
-"""As in the verifiers that `tidelog` makes for API keys and for passwords."""
+"""As in the verifiers that `tidelog` creates for API keys and passwords."""
 FORMS_MAX = 16
-"""The most frequent forms of one owner's verifiers that decoys have."""
+"""Decoys have one of the owner's most frequent forms, at most this many."""
 
 _TEXT_BITS = 130
 _TEXT_DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
@@ -56,10 +56,11 @@ class DecoyVerifiers:
     def __init__(self, secret: bytes) -> None:
         self._secret = secret
         self._counts: dict[str | None, dict[Forms, int]] = {}
-        self._weights: dict[str | None, list[tuple[Forms, int]]] = {}  # of owners asked for since they changed
+        # cache of owners that were used since their counts changed
+        self._weights: dict[str | None, list[tuple[Forms, int]]] = {}
 
     def metadata_changed(self, delta: MetadataDelta, image: MetadataImage) -> None:
-        """Follow a change. The first delta begins at the empty image, each later one at the last image."""
+        """Apply a change. The first delta begins at the empty image, each later one at the image before."""
         access, before = delta.access, delta.base
         for name in dict.fromkeys((*access.scram_changed, *access.keys_changed)):
             self._count(before, name, -1)
@@ -80,11 +81,11 @@ class DecoyVerifiers:
         self._weights.pop(owner, None)
 
     def forms(self, user: str, owner: str | None) -> Forms:
-        """The forms for an unknown name of the owner."""
+        """The forms for an unknown user of the owner."""
         weights = self._weights.get(owner)
         if weights is None:
             weights = self._weighed(owner)
-            if owner in self._counts:  # clients may name unknown owners, which must take no memory
+            if owner in self._counts:  # clients may send unknown owners, which must not take memory
                 self._weights[owner] = weights
         return min(weights, key=lambda entry: (self._distance(user, *entry), entry))[0]
 
@@ -102,7 +103,7 @@ class DecoyVerifiers:
         return -math.log((drawn + 1) / 2**64) / weight
 
     def verifier(self, user: str, mechanism: ScramMechanism, form: Form) -> ScramCredential:
-        """A verifier of that form, which no password fits."""
+        """A verifier of that form, which no password matches."""
         about = b"%d %d %d" % (mechanism, form.iterations, form.salt_bytes)
         size = hashlib.new(HASHES[mechanism]).digest_size
         stored, server = self._drawn(user, b"stored", about)[:size], self._drawn(user, b"server", about)[:size]

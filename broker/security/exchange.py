@@ -1,4 +1,4 @@
-"""One SASL exchange: messages in, answers out, until somebody is known or it has failed."""
+"""One SASL exchange: client messages in, server messages out, until it has succeeded or failed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class AuthenticationFailed(Exception):
 
 
 class Authenticated(NamedTuple):
-    """The end of an exchange: the principal, the last message to the client, and when the authentication expires."""
+    """A successful exchange: the principal, the last message to the client, and when the authentication expires."""
 
     user: str
     answer: bytes = b""
@@ -27,11 +27,10 @@ class Authenticated(NamedTuple):
 
 
 Step = bytes | Authenticated | Callable[[], "Authenticated"]
-"""A challenge, the end, or work that takes its time and is to be done off the event loop; it may raise
-AuthenticationFailed too."""
+"""A challenge, the end, or slow work to be run off the event loop, which may also raise AuthenticationFailed."""
 
 
 class Exchange(Protocol):
     def step(self, data: bytes) -> Step:
-        """The client's next message. Raises AuthenticationFailed."""
+        """Handle the client's next message. Raises AuthenticationFailed."""
         ...

@@ -1,10 +1,10 @@
-"""How far the authentication of one connection has come: SaslHandshake 0-1, SaslAuthenticate 0-2.
+"""The state of one connection's authentication: SaslHandshake 0-1, SaslAuthenticate 0-2.
 
 Behaviour: a handshake names a mechanism, the exchange follows in SaslAuthenticate, or after a handshake of version 0 in
-frames without a header. Until it is done nothing but these two and ApiVersions is served. A failure is answered late
-and alike, whatever it was, and the connection closes with it. A session may end (KIP-368): before it does the client
-authenticates again over the same connection, as the same principal by the same mechanism; after it has, nothing else
-is served.
+frames without a header. Until it succeeds only these two and ApiVersions are served. Every failure is answered with the
+same delay and message, then the connection closes. A session may expire (KIP-368): before that the client
+re-authenticates on the same connection, as the same principal with the same mechanism; after that nothing else is
+served.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from common.errors import ErrorCode
 from wire.messages import SaslAuthenticateResponse, SaslHandshakeResponse
 
 RAW_TOKENS_UNTIL = 0
-EXPIRED_GRACE_S = 10.0  # how long a connection is kept whose session has run out
-FRAMES_MAX = 32  # before authentication, and again each time that a session has run out
+EXPIRED_GRACE_S = 10.0  # how long a connection stays open after its session has expired
+FRAMES_MAX = 32  # requests before authentication, and again after each expiry of the session
 
 
 class LoginServices(Protocol):
-    """What a login asks of the broker; `plane.Security` is one."""
+    """The broker as a login uses it: `plane.Security`."""
 
     mechanisms: Sequence[str]
-    """That the connection's listener offers."""
+    """Offered by the connection's listener."""
     max_reauth_ms: int
     failed_delay_s: float
     authentication_s: float
@@ -44,15 +44,15 @@ class LoginServices(Protocol):
     def principal(self, user: str) -> str: ...
 
     def admit(self, login: Login, user: str) -> str:
-        """The connection is this user's from now on: all APIs are open to it. Otherwise why not."""
+        """The connection now belongs to this user: open all APIs to it. Returns "", or why the user is not admitted."""
         ...
 
     def shut(self, login: Login) -> None:
-        """Its session has run out: everything but authentication is closed to it."""
+        """Its session has expired: close everything but authentication to it."""
         ...
 
     def failed(self, cause: str, mechanism: str) -> None:
-        """Log it and count it."""
+        """Log and count a failure."""
         ...
 
     def gone(self, login: Login) -> None:
@@ -63,15 +63,15 @@ class LoginServices(Protocol):
 
 
 class Login:
-    """Owned by the session of its connection."""
+    """Owned by its connection's session."""
 
     def __init__(self, session: ClientSession, services: LoginServices) -> None:
         self.session = session
         self.user = ""
-        """Empty until somebody is known."""
+        """Empty before authentication."""
         self.mechanism = ""
         self.takes_tokens = False
-        """Frames without a header are expected."""
+        """Whether the next frames have no header."""
         self._services = services
         self._loop = asyncio.get_running_loop()
         self._exchange: Exchange | None = None
@@ -104,7 +104,7 @@ class Login:
         self._exchange = self._services.exchange(mechanism)
         self.takes_tokens = version <= RAW_TOKENS_UNTIL
         if self.takes_tokens and self.user:
-            self._services.shut(self)  # what follows are tokens, and no requests
+            self._services.shut(self)  # tokens follow, not requests
         return SaslHandshakeResponse(error_code=ErrorCode.NONE, mechanisms=offered)
 
     async def authenticate(self, data: bytes) -> SaslAuthenticateResponse:
@@ -124,7 +124,7 @@ class Login:
         )
 
     async def token(self, data: bytes) -> bytes | None:
-        """The answer to a frame without a header; None: there is none, and the connection closes."""
+        """The response to a frame without a header; None: no response, and the connection closes."""
         answer, _ = await self._advance(data)
         return answer
 
@@ -157,7 +157,7 @@ class Login:
         return None, 0
 
     def _succeeded(self, done: Authenticated) -> int:
-        """The session's lifetime in milliseconds, 0 for one without an end. Raises AuthenticationFailed."""
+        """The session's lifetime in milliseconds, 0 without an end. Raises AuthenticationFailed."""
         services = self._services
         if self.session.connection.is_closed:
             raise AuthenticationFailed("closed meanwhile")
@@ -183,14 +183,14 @@ class Login:
         await asyncio.sleep(until_answer(self._loop.time() - asked_at, self._services.failed_delay_s))
 
     def _fail(self, cause: str, mechanism: str) -> None:
-        """Nothing more is served; the connection closes behind the answer."""
+        """Serve nothing more; the connection closes after the response."""
         first, self._is_over = not self._is_over, True
         if first:
             self._services.failed(cause, mechanism)
         self._services.shut(self)
 
     def answer_follows(self) -> None:
-        """An answer is queued before the loop turns; if it is the last one, the connection closes behind it."""
+        """The response is queued in this turn of the loop; if it is the last one, the connection closes after it."""
         if self._is_over:
             self._loop.call_soon(self.session.connection.close_after_flush)
 
@@ -210,8 +210,8 @@ class Login:
 
 
 def until_answer(taken_s: float, delay_s: float) -> float:
-    """How much later a failure is answered whose check took `taken_s`: whole delays after it was asked, so that the
-    time does not tell which verifier, if any, there was to check."""
+    """Seconds to delay the answer to a failure whose check took `taken_s`. Together they are a multiple of `delay_s`,
+    so that the time does not reveal which verifier was checked, if any."""
     return delay_s - taken_s % delay_s if delay_s > 0 else 0.0
 
 

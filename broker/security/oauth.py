@@ -27,7 +27,7 @@ ALGORITHMS = ["RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES
 TOKEN_BYTES_MAX = 64 << 10
 DOCUMENT_BYTES_MAX = 1 << 20
 READ_TIMEOUT_S = 5.0
-READ_AGAIN_S = 10.0  # at the earliest, whatever keys tokens name
+READ_AGAIN_S = 10.0  # minimal interval between two reads, whatever key ids tokens have
 REFUSED = b'{"status":"invalid_token"}'
 _SEPARATOR = b"\x01"
 _FIRST = re.compile(rb"(?:n|y),(?:a=([^,]*))?,\x01(.*)\x01\x01", re.DOTALL)
@@ -35,7 +35,7 @@ _SUBJECT = re.compile(r"[^\x00-\x1f]{1,255}")
 
 
 class KeySet:
-    """The issuer's keys, by id. Its one method blocks while it reads them: call it off the loop."""
+    """The issuer's keys, by id. `key` blocks while it reads them: call it off the loop."""
 
     def __init__(self, config: SecuritySettings, clock: Clock) -> None:
         self._config = config
@@ -44,7 +44,8 @@ class KeySet:
         self._read_at = self._tried_at = float("-inf")
 
     def key(self, key_id: str | None) -> PyJWK:
-        """Raises AuthenticationFailed when there is none. A token without an id fits the only key that there is."""
+        """Raises AuthenticationFailed if there is no such key. A token without an id matches only if there is a single
+        key."""
         now = self._clock.monotonic()
         stale = now - self._read_at >= self._config.jwks_endpoint_refresh_ms / 1000
         if (stale or self._find(key_id) is None) and now - self._tried_at >= READ_AGAIN_S:
@@ -76,7 +77,7 @@ class KeySet:
 
 
 class OauthExchange:
-    """One message with a token; one more when that is refused."""
+    """One message with a token; one more if the token is rejected."""
 
     def __init__(self, config: SecuritySettings, keys: KeySet) -> None:
         self._config = config
@@ -84,7 +85,7 @@ class OauthExchange:
         self._refused: AuthenticationFailed | None = None
 
     def step(self, data: bytes) -> Step:
-        """The check itself, which may have to read keys first. Raises AuthenticationFailed."""
+        """Check the token, which may have to read keys first. Raises AuthenticationFailed."""
         if self._refused is not None:
             raise self._refused
         match = _FIRST.fullmatch(data)
@@ -103,7 +104,7 @@ class OauthExchange:
         return self._refused is not None
 
     def refuse(self, failure: AuthenticationFailed) -> bytes:
-        """The status for a token that was refused; the exchange is over with the next message."""
+        """The status for a rejected token; the exchange fails with the next message."""
         self._refused = failure
         return REFUSED
 

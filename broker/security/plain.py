@@ -1,4 +1,4 @@
-"""PLAIN (RFC 4616) against SCRAM's verifiers: a password is hashed as a client of SCRAM would do. Sans-I/O."""
+"""PLAIN (RFC 4616) against SCRAM verifiers: the server hashes the password as a SCRAM client would. No I/O."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ PASSWORD_BYTES_MAX = 4_096
 
 
 class PlainLookup(Protocol):
-    """Which verifier a password is checked against; see `credentials.Credentials`."""
+    """The verifier that a password is checked against; see `credentials.Credentials`."""
 
     def any_of(self, user: str) -> tuple[ScramMechanism, ScramCredential]:
-        """One that the user has, or a made-up one."""
+        """One of the user's verifiers, or a decoy."""
         ...
 
 
@@ -29,7 +29,7 @@ class PlainExchange:
         self._lookup = lookup
 
     def step(self, data: bytes) -> Step:
-        """The check itself, which takes milliseconds. Raises AuthenticationFailed."""
+        """Check the password, which takes milliseconds. Raises AuthenticationFailed."""
         parts = data.split(b"\0")
         if len(parts) != 3 or not parts[1] or not parts[2] or len(parts[2]) > PASSWORD_BYTES_MAX:
             raise AuthenticationFailed("malformed message")

@@ -1,8 +1,8 @@
-"""Access control of one broker: who its connections belong to, and the rights that come with that.
+"""Access control of one broker: the principals of its connections, and their rights.
 
-A connection to a SASL listener is its login's until somebody is known. Principals: `User:<name>`; of an API key
-`User:<tenant>_<key>`. Keys and tenants that are gone take their connections with them at once; a user who is gone is
-noticed when the session ends.
+The frames of a connection to a SASL listener go to its login until it has authenticated. Principals: `User:<name>`; of
+an API key `User:<tenant>_<key>`. When a key or a tenant is deleted, its connections close at once; when a user is
+deleted, its sessions end when they expire.
 """
 
 from __future__ import annotations
@@ -37,18 +37,18 @@ from wire.listeners import ListenerConfig, ListenerKind
 
 logger = logging.getLogger(__name__)
 
-NO_TENANT = ""  # of a tenants' listener's connection that names none: it has no keys
+NO_TENANT = ""  # for a connection to a tenants' listener that names no tenant: it has no keys
 
 
 class FrameHandlers(NamedTuple):
-    """What takes a connection's frames: `shut` until somebody is known and after their session has ended."""
+    """The receivers of a connection's frames: `shut` before authentication and after the session has expired."""
 
     open: FrameHandler
     shut: FrameHandler
 
 
 class Security:
-    """Made while the event loop runs."""
+    """Created while the event loop runs."""
 
     def __init__(
         self,
@@ -71,14 +71,14 @@ class Security:
         self.failures = FailureLog(logger, "authentication failed", now)
         self.rates = ConnectionRates(image, now, config.address_connection_rate, config.tenant_connection_rate)
         self.moved_tenants = MovedTenants(image, broker_id, self._close_left_behind)
-        self.authenticated = 0  # exchanges that succeeded, since the start
+        self.authenticated = 0  # successful exchanges since the start
         self._logins: dict[str, dict[Login, None]] = {}  # by user
         self._of_tenant: dict[str, int] = {}
 
     # connections -------------------------------------------------------------------------------------------
 
     def greet(self, connection: Connection, session: ClientSession, handlers: FrameHandlers) -> None:
-        """A new connection. One that does not authenticate has its rights from the start."""
+        """Set up a new connection. Without authentication it has its rights from the start."""
         listener = connection.listener
         if listener is None or listener.kind is ListenerKind.INTERNAL:
             return
@@ -96,13 +96,13 @@ class Security:
         door.shut(login)
 
     def rights(self, principal: str, host: str, tenant: str | None) -> Access | None:
-        """The rights of a principal; None where everybody may do everything."""
+        """The rights of a principal; None if everything is allowed."""
         if self.config.authorizer is None and tenant is None:
             return None
         return self.authorizer.access(principal, host, tenant)
 
     def enter(self, login: Login, user: str, principal: str, tenant: str | None) -> str:
-        """The connection is this user's from now on, unless the tenant has too many: otherwise why not."""
+        """The connection now belongs to this user. Returns "", or why not: its tenant has too many connections."""
         session, is_new = login.session, not login.user
         if is_new and tenant is not None:
             count = self._of_tenant.get(tenant, 0)
@@ -136,7 +136,7 @@ class Security:
                 self.moved_tenants.forget(tenant)
 
     def metadata_changed(self, delta: MetadataDelta, image: MetadataImage) -> None:
-        """Take over ACLs, and end the connections of keys and tenants that are gone."""
+        """Apply ACLs, and close the connections of deleted keys and tenants."""
         self.decoys.metadata_changed(delta, image)
         self.authorizer.follow(image.acls)
         access = delta.access
@@ -182,7 +182,7 @@ class Security:
 
 
 class _Door:
-    """What one connection's login asks of the broker."""
+    """The broker as one connection's login uses it."""
 
     def __init__(
         self, security: Security, connection: Connection, listener: ListenerConfig, handlers: FrameHandlers

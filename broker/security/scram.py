@@ -1,8 +1,7 @@
-"""SCRAM-SHA-256 and SCRAM-SHA-512, the server's side of one exchange (RFC 5802, RFC 7677). Sans-I/O.
+"""The server's side of one SCRAM-SHA-256 or SCRAM-SHA-512 exchange (RFC 5802, RFC 7677). No I/O.
 
-An unknown user goes through the same steps as a known one with a wrong password, under a salt that is the same each
-time and on each broker. There is no channel binding. Names and passwords are bytes of UTF-8, as with
-Apache Kafka.
+An unknown user goes through the same steps as a known one with a wrong password, with a salt that is the same each time
+and on each broker. There is no channel binding. As in Apache Kafka, names and passwords are compared as UTF-8 bytes.
 """
 
 from __future__ import annotations
@@ -24,15 +23,15 @@ NAME_CHARACTERS_MAX = 1_000
 MESSAGE_BYTES_MAX = 8_192
 
 Lookup = Callable[[str, ScramMechanism], ScramCredential]
-"""The verifier of a user, a made-up one for users that there are not; see `credentials.Credentials`."""
+"""Returns the verifier of a user, or a decoy for an unknown one; see `credentials.Credentials`."""
 
-# gs2-header, then the bare message: the authorisation id may be there, extensions may follow.
+# gs2-header, then the bare message: the authorization id is optional, extensions may follow.
 _FIRST = re.compile(r"(?:n|y),(?:a=([^,]*))?,n=([^,]+),r=([\x21-\x2b\x2d-\x7e]+)(?:,(.+))?")
 _FINAL = re.compile(r"c=([A-Za-z0-9+/=]+),r=([\x21-\x2b\x2d-\x7e]+)(?:,.+)?,p=([A-Za-z0-9+/=]+)")
 
 
 class ScramExchange:
-    """Two messages of the client, two answers. `nonce` is this side's, drawn for each exchange."""
+    """Two client messages, two responses. `nonce` is the server's, new for each exchange."""
 
     def __init__(self, mechanism: ScramMechanism, lookup: Lookup, nonce: bytes) -> None:
         self._mechanism = mechanism
@@ -81,7 +80,7 @@ class ScramExchange:
             bound, proof = base64.b64decode(binding, validate=True), base64.b64decode(proof_text, validate=True)
         except binascii.Error as error:
             raise AuthenticationFailed("malformed message") from error
-        # librdkafka before 2.6.1 says its own part twice; as with Apache Kafka it is the end that must be ours.
+        # librdkafka before 2.6.1 sends its own part twice; as in Apache Kafka, only the end must be the server's nonce.
         if bound != self._header.encode() or not hmac.compare_digest(nonce[-len(self._nonce) :], self._nonce):
             raise AuthenticationFailed("replayed or altered message")
         without_proof = text[: text.rindex(",p=")]

@@ -1,4 +1,4 @@
-"""What a broker knows of one connection's client: who it is, and what it may do."""
+"""A broker's knowledge of one connection's client: principal, tenant and rights."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ class ClosedListener(Protocol):
     """Something that waits on behalf of a connection."""
 
     def connection_closed(self) -> None:
-        """Its answer is not needed any more: the connection has closed."""
+        """The connection has closed, so no response is needed."""
         ...
 
 
 class ClientSession(Struct):
-    """What is known of a connection for as long as it lives; one per connection, shared by its requests.
+    """The client of one connection, shared by its requests.
 
-    `internal` is true only after the node handshake: nothing else makes a peer a node. `tenant` is the logical
-    cluster of the credentials, None on an operator listener. `access` is None where everybody may do everything;
-    `login` is the connection's on a SASL listener, which alone sets the three together.
+    `internal`: true only after the node handshake, which alone identifies a peer as a node. `tenant`: the logical
+    cluster of the credentials, None on an operators' listener. `access`: None if everything is allowed. On a SASL
+    listener only `login` sets principal, tenant and access.
     """
 
     listener: str
@@ -39,56 +39,56 @@ class ClientSession(Struct):
     closed_listeners: dict[ClosedListener, None] = field(default_factory=dict)
 
     fetch_session: ClosedListener | None = None
-    reader: int = 0  # see `reader_number`; 0 before it is needed
+    reader: int = 0  # assigned by `reader_number` on first use; 0 before
     access: Access | None = None
     login: ClosedListener | None = None
-    pause_ms: int = 0  # what its next answer tells it to wait, for having come too fast
+    pause_ms: int = 0  # throttle time for the next response, because the client connects too fast
 
     @property
     def lane(self) -> Lane:
-        """Whose turns its long work takes: a client's as a whole, however many connections it has."""
+        """The client whose turns long work takes: all connections of a tenant, or of a user on a host, count as one."""
         client = self.tenant if self.tenant is not None else (self.principal, self.client_host)
         return Lane(client, id(self))
 
     @property
     def topic_prefix(self) -> bytes:
-        """What the tenant's topics' names begin with, nothing for others."""
+        """The prefix of the tenant's topic names; empty for others."""
         return b"" if self.tenant is None else f"{self.tenant}_".encode()
 
     def reader_number(self, numbers: Iterator[int]) -> int:
-        """A number for those who have to tell readers apart, the next one when it is first asked for."""
+        """A number that distinguishes readers, taken from `numbers` on first use."""
         if not self.reader:
             self.reader = next(numbers)
         return self.reader
 
     def begin_login(self, login: ClosedListener) -> None:
-        """On a listener with SASL: `login` decides whose the connection is."""
+        """On a SASL listener: `login` decides to whom the connection belongs."""
         self.login = login
         self.closed_listeners[login] = None
 
     def belong_to(self, principal: str, tenant: str | None, access: Access | None) -> None:
-        """The connection is this principal's from now on, with these rights."""
+        """From now on the connection belongs to this principal, with these rights."""
         self.principal = principal
         self.tenant = tenant
         self.access = access
 
     def owe_pause(self, pause_ms: int) -> None:
-        """The next answer with room for it tells the client to wait at least so long."""
+        """Add a throttle time of at least `pause_ms` to the next response that has a field for one."""
         self.pause_ms = max(self.pause_ms, pause_ms)
 
     def take_pause(self) -> int:
-        """The pause that is owed; it is owed no longer."""
+        """Return the throttle time that is due, and clear it."""
         pause_ms, self.pause_ms = self.pause_ms, 0
         return pause_ms
 
     def adopt(self, fetch_session: ClosedListener) -> None:
-        """The fetch session that this connection used last; the one before, if another, is not expected back."""
+        """Set the fetch session that this connection used last. A different earlier one is treated as abandoned."""
         before, self.fetch_session = self.fetch_session, fetch_session
         if before is not None and before is not fetch_session:
             before.connection_closed()
 
     def closed(self) -> None:
-        """The connection is gone."""
+        """The connection has closed."""
         for listener in list(self.closed_listeners):
             listener.connection_closed()
         self.closed_listeners.clear()

@@ -1,4 +1,4 @@
-"""Checks of passwords and tokens, done in threads: a few at a time, bounded in all and for each address."""
+"""Checks of passwords and tokens in threads: few at a time, bounded in all and per address."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from broker.security.exchange import Authenticated
 
 
 class TooManyVerifications(Exception):
-    """The queue is full, or this address has its share of it."""
+    """The queue is full, or this address has used its share of it."""
 
 
 class Verifications:
-    """At most `at_once` run, and `queue_max` wait or run, `per_address_max` of them for one address."""
+    """At most `at_once` checks run; at most `queue_max` wait or run, `per_address_max` of them from one address."""
 
     def __init__(self, at_once: int, queue_max: int, per_address_max: int) -> None:
         self._turns = asyncio.Semaphore(at_once)
@@ -23,7 +23,7 @@ class Verifications:
         self.queued = 0
 
     async def run(self, address: str, work: Callable[[], Authenticated]) -> Authenticated:
-        """Raises TooManyVerifications at once, or what `work` raises."""
+        """Run `work` in a thread. Raises TooManyVerifications at once, or what `work` raises."""
         mine = self._of_address.get(address, 0)
         if self.queued >= self._queue_max or mine >= self._per_address_max:
             raise TooManyVerifications

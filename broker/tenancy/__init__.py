@@ -1,1 +1,1 @@
-"""How a tenant sees the cluster: names of its own in both directions, its own brokers, and nothing of anybody else."""
+"""The cluster as a tenant sees it: its own names in both directions, its own brokers, and nothing of other tenants."""

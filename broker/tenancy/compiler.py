@@ -1,7 +1,7 @@
 """Rewriters of messages, compiled once from the schemas and the table of field classes.
 
-A rewriter visits the fields of a message that have something to rewrite, and no others. On the way out, an element of
-an array that holds what is not the tenant's is left out of it; anywhere else the whole message is refused.
+A rewriter visits only the fields of a message that need rewriting. In a response, an array element with another
+tenant's name is left out; anywhere else such a name rejects the whole message.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from kraft.records import ResourceType
 from wire.apis import Api
 
 Rewrite = Callable[[TenantScope, Any], None]
-"""On one struct, in place. Raises ForeignName on the way out."""
+"""Rewrites one struct in place. Raises ForeignName for a response."""
 RewriteWork = Callable[[TenantScope, Any], Work[None]]
 Classes = Mapping[str, Mapping[str, FieldClass]]
 Entities = Mapping[str, FieldClass | None]
@@ -26,17 +26,17 @@ FIELD_COST = 2  # units of `common.pacing`
 _BYTES = ("string", "bytes", "uuid", "records")
 _NAMES = (FieldClass.TOPIC_NAME, FieldClass.GROUP_ID, FieldClass.TRANSACTIONAL_ID, FieldClass.COORDINATOR_KEY)
 _NODE_IDS = ("node_id", "broker_id")
-_CONFIG_GROUP = 32  # Kafka's number of the resource type GROUP of configs
+_CONFIG_GROUP = 32  # Kafka's number of the resource type GROUP in configs
 
 
 class UnclassifiedField(ValueError):
-    """A field of a message that tenants send or get stands in no table."""
+    """A field of a message that tenants send or receive is in no table."""
 
 
 def classify(
     message: str, path: str, field: Any, classes: Classes, entities: Entities, names: Names
 ) -> FieldClass | None:
-    """What a field is, None for one that cannot hold a name. Raises UnclassifiedField."""
+    """The class of a field, None if it cannot hold a name. Raises UnclassifiedField."""
     entity = field._entity_type
     if entity is not None:
         if entity not in entities:
@@ -51,7 +51,7 @@ def classify(
 
 
 class Compiler:
-    """For one API at a time; `classes` are by message and path, `entities` and `names` those of `field_classes`."""
+    """Compiles one API at a time. `classes`: by message and path; `entities` and `names`: see `field_classes`."""
 
     def __init__(self, classes: Classes, entities: Entities = ENTITIES, names: Names = NAMES) -> None:
         self._classes = classes
@@ -59,11 +59,11 @@ class Compiler:
         self._names = names
 
     def inward(self, api: Api) -> Rewrite | None:
-        """Of its requests; None when there is nothing to do."""
+        """The rewriter of the API's requests; None if there is nothing to rewrite."""
         return self._struct(api, api.request.__name__, api.request._struct, (), _inward)
 
     def outward(self, api: Api) -> Rewrite | None:
-        """Of its responses."""
+        """The rewriter of the API's responses."""
         return self._struct(api, api.response.__name__, api.response._struct, (), _outward)
 
     def outward_work(self, api: Api) -> RewriteWork | None:
@@ -71,7 +71,7 @@ class Compiler:
         return self._struct_work(api, api.response._struct, ())
 
     def _struct_work(self, api: Api, struct: Any, path: tuple[str, ...]) -> RewriteWork | None:
-        """Lists that hold lists are walked element by element, other fields as `outward` does."""
+        """Lists that contain lists are rewritten element by element, other fields as in `outward`."""
         message, steps = api.response.__name__, list[RewriteWork]()
         versions = range(api.min_version, api.max_version + 1)
         for name, field in struct.fields.items():

@@ -1,8 +1,8 @@
-"""What each string, uuid and blob in the messages of tenants' APIs can be.
+"""The classes of the string, uuid and blob fields in the messages of tenants' APIs.
 
-Fields with an `entityType` in their schema classify themselves, some have one meaning wherever their name stands, and
-all others are classified by the row of their API (`broker.apis`), by path. A field that has no class ends the start of
-a broker (`compiler.py`), as a path that fits no field fails a test.
+A field with an `entityType` in its schema is classified by it, some names have one meaning in every message, and all
+other fields are classified by path in the row of their API (`broker.apis`). A broker does not start if a field has no
+class (`compiler.py`); a path that matches no field fails a test.
 """
 
 from __future__ import annotations
@@ -12,23 +12,23 @@ from enum import Enum, auto
 
 
 class FieldClass(Enum):
-    """What happens to a field on its way in and out."""
+    """How a field is rewritten in requests (in) and responses (out)."""
 
-    TOPIC_NAME = auto()  # in: the tenant's prefix before it; out: without it, and gone where it has another one
-    GROUP_ID = auto()  # likewise
-    TRANSACTIONAL_ID = auto()  # likewise
-    COORDINATOR_KEY = auto()  # likewise: a group or transactional id, as the key type beside it says
-    TOPIC_ID = auto()  # in: another tenant's becomes one that no topic has; out: back to what the client sent
-    CONFIG_RESOURCE = auto()  # as a name, where the type beside it is a topic or a group
-    ACL_RESOURCE = auto()  # as a name, and the wildcard is the prefix alone, with the pattern type PREFIXED
-    PRINCIPAL = auto()  # the prefix goes behind the type: User:<prefix>key
-    HOST = auto()  # out: the broker's name below the proxies' domain, and their port beside it
+    TOPIC_NAME = auto()  # in: add the tenant's prefix; out: strip it, or leave the element out if it has another prefix
+    GROUP_ID = auto()  # as TOPIC_NAME
+    TRANSACTIONAL_ID = auto()  # as TOPIC_NAME
+    COORDINATOR_KEY = auto()  # as TOPIC_NAME: a group or transactional id, according to the key type beside it
+    TOPIC_ID = auto()  # in: another tenant's id becomes one that no topic has; out: back to what the client sent
+    CONFIG_RESOURCE = auto()  # as a name, if the type beside it is a topic or a group
+    ACL_RESOURCE = auto()  # as a name; the wildcard becomes the prefix alone, with the pattern type PREFIXED
+    PRINCIPAL = auto()  # the prefix goes after the type: User:<prefix>key
+    HOST = auto()  # out: the broker's name below the proxies' domain, and their port
     CLUSTER_ID = auto()  # out: the tenant's id
-    LOG_DIRECTORY = auto()  # out: one path for all
-    TEXT = auto()  # out: without the prefix, or the error code's own sentence where another tenant's could be in it
-    FILTER = auto()  # not touched: the handler compares it with what the tenant sees (`tenant_acls.py`)
-    OPAQUE = auto()  # a client's own bytes, which no broker ever gives to another tenant
-    COMMON = auto()  # the same for everybody: settings, features, states, racks
+    LOG_DIRECTORY = auto()  # out: one path for all tenants
+    TEXT = auto()  # out: without the prefix, or the error code's standard message if another tenant's name may remain
+    FILTER = auto()  # unchanged: the handler compares it with what the tenant sees (`tenant_acls.py`)
+    OPAQUE = auto()  # a client's own bytes, which no broker returns to another tenant
+    COMMON = auto()  # the same for all tenants: settings, features, states, racks
 
 
 TEXT, KEY, RES = FieldClass.TEXT, FieldClass.COORDINATOR_KEY, FieldClass.CONFIG_RESOURCE
@@ -40,10 +40,10 @@ ENTITIES: Mapping[str, FieldClass | None] = {
     "topicName": FieldClass.TOPIC_NAME,
     "groupId": FieldClass.GROUP_ID,
     "transactionalId": FieldClass.TRANSACTIONAL_ID,
-    "brokerId": None,  # numbers: lists of brokers hold only those that concern the tenant
+    "brokerId": None,  # numbers: lists of brokers only have those that concern the tenant
     "producerId": None,
 }
-"""By `entityType`; None is left as it is."""
+"""By `entityType`; fields with None are not rewritten."""
 
 NAMES: Mapping[str, FieldClass] = {
     "error_message": TEXT,
@@ -52,4 +52,4 @@ NAMES: Mapping[str, FieldClass] = {
     "group_instance_id": OWN,
     "rack": ALL,
 }
-"""By the field's name, in every message."""
+"""By field name, in every message."""

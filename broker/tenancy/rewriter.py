@@ -1,7 +1,7 @@
-"""The gate of the request chain at which a tenant's names become the cluster's, and the cluster's the tenant's.
+"""The step of the request chain that translates between a tenant's names and the cluster's.
 
-Produce and Fetch do not pass here: their codecs take the prefix off and put it on where the names lie, and their
-handlers look at ids (`broker/handlers/produce.py`, `broker/replication/fetch_reading.py`).
+Produce and Fetch do not pass here: their codecs add and strip the prefix in the buffers, and their handlers check topic
+ids (`broker/handlers/produce.py`, `broker/replication/fetch_reading.py`).
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ logger = logging.getLogger(__name__)
 
 
 class TenantNames:
-    """Implements `broker.requests.context.Rewriter`. Requests of operators and nodes pass as they are."""
+    """Implements `broker.requests.context.Rewriter`. Requests of operators and nodes are not changed."""
 
     def __init__(self, image: Callable[[], MetadataImage], proxies: ProxyAddress, compiler: Compiler) -> None:
-        """Raises UnclassifiedField when a served message holds a field without a class."""
+        """Raises UnclassifiedField if a served message has a field without a class."""
         apis = [api for api in APIS.values() if ListenerKind.TENANT in api.kinds]
         self._image = image
         self._proxies = proxies
@@ -47,7 +47,7 @@ class TenantNames:
         return request
 
     def outward(self, context: RequestContext, response: M) -> M:
-        """Raises MalformedFrame, which closes the connection, rather than send what is another's."""
+        """Raises MalformedFrame, which closes the connection, if another tenant's name cannot be left out."""
         tenant = context.tenant
         if tenant is None:
             return response
@@ -78,14 +78,14 @@ class TenantNames:
 
     @staticmethod
     def _refuse(context: RequestContext) -> NoReturn:
-        logger.exception("an answer held what is not the tenant's, and was not sent", extra=_where(context))
-        raise MalformedFrame("the answer held what is not the tenant's") from None
+        logger.exception("a response had another tenant's name and was not sent", extra=_where(context))
+        raise MalformedFrame("the response had another tenant's name") from None
 
     @staticmethod
     def _note_left_out(context: RequestContext, scope: TenantScope) -> None:
         if scope.left_out:
             extra = _where(context) | {"left_out": scope.left_out}
-            logger.warning("an answer held what is not the tenant's", extra=extra)
+            logger.warning("rows with another tenant's name were left out of a response", extra=extra)
 
     def _scope(self, context: RequestContext, tenant: str) -> TenantScope:
         scope = context.scope

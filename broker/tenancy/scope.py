@@ -1,4 +1,4 @@
-"""One tenant's names, ids, hosts and sentences, translated between what it knows and what the cluster has. Pure."""
+"""Translation of one tenant's names, ids, hosts and error messages to the cluster's, and back. No I/O."""
 
 from __future__ import annotations
 
@@ -16,17 +16,18 @@ from kraft.records import AclPattern
 
 LOG_DIRECTORY = "/data"
 _LIKE_A_TENANT = re.compile(r"lkc-[a-z0-9]{6}")
-_MASKED = ((1 << 96) - 1) << 32  # sent inwards in place of other tenants' topic ids; never assigned, so a lookup fails
+_MASKED = ((1 << 96) - 1) << 32  # sent inward in place of other tenants' topic ids; never assigned, so a lookup fails
 _MASKED_END = _MASKED + (1 << 32)
 
 
 def prefix_of(tenant: str) -> str:
-    """What the internal names of a tenant's resources begin with."""
+    """The prefix of the internal names of a tenant's resources."""
     return tenant + SEPARATOR
 
 
 class ProxyAddress(Struct, frozen=True):
-    """Where tenants reach brokers: names below `domain`, at `port`. Without a domain they get the brokers' own."""
+    """Where tenants reach brokers: names below `domain`, at `port`. Without a domain they get the brokers' own
+    addresses."""
 
     domain: str = ""
     port: int = 0
@@ -46,11 +47,11 @@ class TenantScope(Struct):
     left_out: int = 0
 
     def follow(self, topics: TopicsImage) -> None:
-        """Look ids up in these topics from now on."""
+        """From now on look up ids in these topics."""
         self.topics = topics
 
     def leave_out(self, count: int = 1) -> None:
-        """So many rows of an answer are not the tenant's."""
+        """Count rows of a response that were left out because they are not the tenant's."""
         self.left_out += count
 
     # names -------------------------------------------------------------------------------------------------
@@ -59,7 +60,7 @@ class TenantScope(Struct):
         return None if name is None else self.prefix + name
 
     def name_out(self, name: str | None) -> str | None:
-        """As the tenant knows it. Raises ForeignName. What has no name has none for anybody."""
+        """The name as the tenant knows it. Raises ForeignName. None and "" stay as they are."""
         if not name:
             return name
         if not name.startswith(self.prefix):
@@ -77,7 +78,7 @@ class TenantScope(Struct):
         return f"{kind}:{name[len(self.prefix) :]}"
 
     def resource_in(self, name: str, pattern: int) -> tuple[str, int]:
-        """An ACL's resource, with its pattern type; every resource of the tenant is a prefix of the cluster's."""
+        """An ACL's resource name and pattern type; all resources of the tenant are a prefix in the cluster."""
         if name == WILDCARD and pattern == AclPattern.LITERAL:
             return self.prefix, int(AclPattern.PREFIXED)
         return (self.prefix + name if name else name), pattern
@@ -118,15 +119,15 @@ class TenantScope(Struct):
 
 
 class ForeignName(Exception):
-    """Something that is not the tenant's, on its way to it."""
+    """A name of another tenant in a response."""
 
 
 def tenant_text(text: str, prefix: str, code: int | None) -> str:
-    """A sentence without the tenant's prefix; the error's own one where anybody's could be left in it."""
+    """`text` without the tenant's prefix, or the error code's standard message if another tenant's name may remain."""
     shown = text.replace(prefix, "")
     return standard_text(code) if _LIKE_A_TENANT.search(shown) else shown
 
 
 def standard_text(code: int | None) -> str:
-    """What can be said of an error without naming anything."""
+    """A message for the error code that names nothing."""
     return f"{error_name(ErrorCode.UNKNOWN_SERVER_ERROR if code is None else code).replace('_', ' ').capitalize()}."

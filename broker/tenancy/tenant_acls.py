@@ -1,7 +1,7 @@
-"""Filters over ACLs as a tenant means them: over the ACLs that are its own, in the names that it knows. Pure.
+"""A tenant's ACL filters, applied to its own ACLs in its own names. No I/O.
 
-An operator's filter cannot be had from a tenant's by rewriting: the tenant's wildcard is a prefix of the cluster's, so
-one pattern type becomes another one. So what the tenant sees is filtered, and what it stands for is returned.
+Rewriting cannot turn a tenant's filter into an operator's, because the tenant's wildcard is a prefix in the cluster,
+which changes the pattern type. So the ACLs are first translated to the tenant's names, then filtered.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _NO_PROXIES = ProxyAddress()
 
 
 def seen_by(tenant: str, acl: AclImage) -> AclImage | None:
-    """The ACL in the tenant's names; None for one that an operator made of others' names, which no tenant sees."""
+    """The ACL in the tenant's names; None if it has other names, which only an operator can give it."""
     scope = TenantScope(tenant, prefix_of(tenant), _NO_TOPICS, _NO_PROXIES)
     try:
         name, pattern = scope.resource_out(acl.resource_name, acl.pattern_type)
@@ -30,7 +30,8 @@ def seen_by(tenant: str, acl: AclImage) -> AclImage | None:
 
 
 def find_acls(wanted: AclFilter, tenant: str, acls: AclsImage) -> list[AclImage]:
-    """The cluster's ACLs that the tenant's filter means, in an order that is the tenant's. Cost: the tenant's ACLs."""
+    """The cluster's ACLs that match the tenant's filter, ordered by the tenant's names. The cost is the number of the
+    tenant's ACLs."""
     found = []
     for acl in acls.of_tenant(tenant):
         seen = seen_by(tenant, acl)
