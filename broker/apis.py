@@ -65,8 +65,8 @@ from broker.tenancy.field_classes import (
 from wire.apis import ApiKey
 
 Paths = Mapping[FieldClass, str]
-"""By class, the fields of a message that schema and name do not classify (`broker.tenancy.field_classes`): dotted
-paths with spaces between them. An API that tenants are not served needs none."""
+"""By class, the fields of a message that neither schema nor name classifies (`broker.tenancy.field_classes`): dotted
+paths separated by spaces. An API that tenants do not have needs none."""
 
 
 class Row(Struct, frozen=True):
@@ -75,7 +75,8 @@ class Row(Struct, frozen=True):
     key: ApiKey
     handler: Callable[..., Any]
     gate: Callable[..., Any] | None
-    """None for Produce and Fetch: the dispatcher calls their handlers with the frame, and they ask for rights."""
+    """None for Produce and Fetch: the dispatcher calls their handlers with the frame, and they check rights
+    themselves."""
     cuts: Sequence[Listing] = ()
     """How its long requests are cut into portions."""
     paced: bool = False
@@ -225,7 +226,7 @@ FIELD_CLASSES: Mapping[str, Mapping[str, FieldClass]] = {
 
 
 def routes(families: Iterable[object]) -> dict[int, Route]:
-    """By key, how to serve the APIs whose handlers are methods of `families`; Produce and Fetch are not among them."""
+    """The routes of the APIs whose handlers are methods of `families`, by key; without Produce and Fetch."""
     bound: dict[Callable[..., Any], Callable[..., Any]] = {
         method: getattr(family, name) for family in families for name, method in getmembers(type(family), isfunction)
     }

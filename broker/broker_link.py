@@ -1,4 +1,4 @@
-"""One broker's link to another one's internal listener, by the other's id."""
+"""A link to another broker's internal listener, by broker id."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from wire.client import ConnectionLost
 
 
 class BrokerLink:
-    """To one broker at a time: made at the first request, and again when it has ended or another broker is meant."""
+    """A link to one broker at a time. Opened on first use, and again when it has closed or another broker is
+    requested."""
 
     def __init__(
         self, links: Links, image: Callable[[], MetadataImage], listener_name: str, connect_timeout_s: float

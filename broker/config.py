@@ -1,4 +1,4 @@
-"""What one broker runs with: groups of settings, and what the command makes of them."""
+"""Settings of one broker, and values that the command derives from them."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from wire.server import ServerLimits
 
 @dataclass(slots=True, frozen=True)
 class BrokerConfig:
-    """One broker. `node_settings` holds every node setting that was given, parsed, by Kafka's name: what topic settings
-    take their defaults from, and what DescribeConfigs shows as given."""
+    """One broker. `node_settings`: the node's static settings, parsed, by Kafka's name. Topic settings take their
+    defaults from them, and DescribeConfigs shows their source."""
 
     node_id: int
     listeners: tuple[Listen, ...]
@@ -46,13 +46,13 @@ class BrokerConfig:
     tier_reads: TierReads = field(default_factory=TierReads)
     audit: AuditConfig = field(default_factory=AuditConfig)
     security: SecurityConfig = field(default_factory=SecurityConfig)
-    proxy_domain: str = same(ProxySettings, "domain")  # ends tenants' host names; empty: own addresses
-    proxy_port: int = same(ProxySettings, "port")  # where proxies are reached under these names
+    proxy_domain: str = same(ProxySettings, "domain")  # domain of tenants' host names; empty: brokers' own addresses
+    proxy_port: int = same(ProxySettings, "port")  # the proxies' port under these names
     node_settings: dict[str, object] = field(default_factory=dict)
 
     @property
     def internal_listener(self) -> Listen:
-        """The listener that other nodes use; ValueError when there is none."""
+        """The internal listener; ValueError if there is none."""
         for listen in self.listeners:
             if listen.kind == "internal":
                 return listen

@@ -1,4 +1,4 @@
-"""The coordinators of one broker: the runtime, groups and tier shards on it, and the internal topics they live in."""
+"""The coordinators of one broker: the runtime, its group and tier shards, and their internal topics."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ LINK_TIMEOUT_S = 1.0
 
 
 class Coordinators:
-    """Leads shards as this broker's leaderships come and go."""
+    """Loads and drops shards as this broker's leaderships change."""
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class Coordinators:
         links: Links,
         lifecycle: Callable[[], BrokerLifecycle | None],
     ) -> None:
-        """`lifecycle`: this broker's standing with the controllers, once it has one."""
+        """`lifecycle` returns this broker's registration, or None."""
         ports = machinery.ports
         self._config = config
         self._lifecycle = lifecycle
@@ -101,7 +101,7 @@ class Coordinators:
         return self._config.node_id, lifecycle.broker_epoch if lifecycle is not None else -1
 
     def _holds_lease(self) -> bool:
-        """Whether the controllers have this broker for alive: what they elect without it begins later."""
+        """Whether the controllers consider this broker alive, so that they have not elected another leader."""
         sessions = self._config.sessions
         session_ms, interval_ms = sessions.broker_session_timeout_ms, sessions.broker_heartbeat_interval_ms
         lifecycle = self._lifecycle()
@@ -115,7 +115,7 @@ class Coordinators:
             self.runtime.elected(partition)
 
     def metadata_changed(self, delta: MetadataDelta, image: MetadataImage) -> None:
-        """Offsets of deleted topics go, and their tiers are dropped; so do the groups of deleted tenants."""
+        """Remove the offsets and tiers of deleted topics, and the groups of deleted tenants."""
         self._cleanup.metadata_changed(delta, image)
         self._key_moves.metadata_changed(delta, image)
         if delta.topics_deleted:
@@ -137,7 +137,7 @@ def host_limits(config: BrokerConfig) -> HostLimits:
 
 
 def _topics(config: BrokerConfig) -> list[InternalTopic]:
-    """The internal topics by this broker's settings. A replication factor that was given is kept to exactly."""
+    """The internal topics by this broker's settings. An explicitly set replication factor is exact."""
     groups, tier, audit = config.groups, config.tier_state, config.audit
 
     def is_given(group: type, field: str) -> bool:

@@ -1,7 +1,7 @@
-"""The half of a broker that stores, replicates and serves records, wired over ports.
+"""The part of a broker that stores, replicates and serves records.
 
-It follows whatever metadata image it is given and asks the controller through whatever channel it is given; where
-both come from is the business of `broker.node`.
+It follows the metadata images that it is given, and calls the controller through the channel that it is given;
+`broker.node` provides both.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ from wire.buffers import BufferPool
 from wire.tick import Tick
 from wire.watch import Watch
 
-DISK_PAUSE_MS = 200  # how long producers pause after each request while the disk fills up
+DISK_PAUSE_MS = 200  # throttle time of producers after each request while the disk fills up
 
 
 class Machinery(Struct, frozen=True):
-    """What all connections of a node share; made while its event loop runs."""
+    """Shared by all connections of a node; created while its event loop runs."""
 
     ports: Ports
     tick: Tick
@@ -52,7 +52,7 @@ class Machinery(Struct, frozen=True):
 
 
 class DataPlane:
-    """Made while the event loop runs. `start` once the first image was applied; `stop` leaves the logs open."""
+    """Created while the event loop runs. Call `start` when the first image is applied; `stop` leaves the logs open."""
 
     def __init__(
         self,
@@ -156,13 +156,13 @@ class DataPlane:
         )
 
     def start(self) -> None:
-        """Call it once all replicas have their roles."""
+        """Call it when all replicas have their roles."""
         self._has_started = True
         self.isr_changes.start()
         self.duties.start()
 
     async def stop(self) -> None:
-        """End all duties and fetches, and write the high watermarks down."""
+        """Stop all duties and fetches, and checkpoint the high watermarks."""
         self.partitions.stop()
         await self.duties.stop()
         await self.fetchers.stop()
@@ -171,7 +171,8 @@ class DataPlane:
         await self.inspection.close()
         self.sessions.close()
         self.deadlines.close()
-        if self._logs.offline is None and self._has_started:  # else it would forget those that are not hosted yet
+        # otherwise the checkpoint would lose replicas that are not hosted yet
+        if self._logs.offline is None and self._has_started:
             await self.duties.checkpoint_high_watermarks()
 
     def _start_from_tier(self, partition: Partition) -> None:

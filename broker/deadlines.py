@@ -1,4 +1,4 @@
-"""Deadlines: one heap that orders them, a queue by key over it, and the timer of waiting requests over it."""
+"""Deadlines: a heap, a queue by key, and the timer of waiting requests."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from heapq import heapify, heappop, heappush
 from typing import Generic, Protocol, TypeVar
 
 TIMER_STEP_S = 0.005  # deadlines closer together than this share a timer
-COMPACT_FROM = 128  # settled entries hold their request in memory
-DROPPED_AT_ONCE = 128  # settled entries at the front of the heap
+COMPACT_FROM = 128  # settled entries keep their requests in memory
+DROPPED_AT_ONCE = 128  # settled entries removed from the front of the heap at a time
 
 Item = TypeVar("Item")
 Key = TypeVar("Key", bound=Hashable)
 
 
 class DueHeap(Generic[Item]):
-    """Items by when they are due, those of the same moment in the order they were added.
+    """Items by due time; items with the same time in the order of their addition.
 
-    Nothing is taken out before it is due. A caller whose item has got another time, or is not wanted any more, adds it
-    again or not at all, and passes the old entry over when it comes. An entry is (when, serial, item).
+    Items are not removed before they are due. If an item's time changes or the item is no longer needed, the caller
+    adds it again or not, and ignores the old entry when it is due. An entry is (when, serial, item).
     """
 
     __slots__ = ("_heap", "_serial")
@@ -43,7 +43,7 @@ class DueHeap(Generic[Item]):
         return heappop(self._heap)
 
     def pop_due(self, now: float) -> tuple[float, int, Item] | None:
-        """The first entry, taken out, if its time has come."""
+        """Remove and return the first entry, if it is due."""
         heap = self._heap
         return heappop(heap) if heap and heap[0][0] <= now else None
 
@@ -52,8 +52,8 @@ class DueHeap(Generic[Item]):
 
 
 class DeadlineQueue(Generic[Key]):
-    """At most one deadline per key, cheap to push back: a heartbeat costs one dictionary write. A deadline that moves
-    later leaves its heap entry, which is put back when met."""
+    """At most one deadline per key, cheap to extend: a heartbeat costs one dictionary write. When a deadline moves
+    later, its heap entry stays and is updated when it is due."""
 
     __slots__ = ("_deadlines", "_heap", "_queued")
 
@@ -78,7 +78,7 @@ class DeadlineQueue(Generic[Key]):
         self._deadlines.pop(key, None)
 
     def first(self) -> float | None:
-        """A moment at which `pop_due` may find something; never later than the first deadline."""
+        """The time at which `pop_due` may return something; never later than the first deadline."""
         heap = self._heap
         while (entry := heap.first()) is not None:
             if entry[2] in self._deadlines:
@@ -88,7 +88,7 @@ class DeadlineQueue(Generic[Key]):
         return None
 
     def pop_due(self, now: float) -> Key | None:
-        """One key whose deadline has passed, taken out; None when there is none."""
+        """Remove and return one key whose deadline has passed; None if there is none."""
         while (entry := self._heap.pop_due(now)) is not None:
             when, _, key = entry
             self._taken(key, when)
@@ -112,18 +112,18 @@ class DeadlineQueue(Generic[Key]):
 
 
 class Expirable(Protocol):
-    """Something that waits. Once `settled` it is dropped without a call."""
+    """Something that waits. Once `settled`, it is dropped without a call."""
 
     settled: bool
 
     def expire(self, now: float) -> float | None:
-        """Its deadline has passed; a later deadline (loop seconds) to wait for, or None when it is done."""
+        """Its deadline has passed. Returns a later deadline (loop seconds), or None if it is done."""
         ...
 
 
 class Deadlines(DueHeap[Expirable]):
-    """Deadlines that are set for every waiting request and nearly never pass, with one loop timer. Owns no task. The
-    heap holds at most twice the unsettled entries plus `COMPACT_FROM`."""
+    """Deadlines of waiting requests, of which few ever pass, with one loop timer. Owns no task. The heap has at most
+    twice the unsettled entries plus `COMPACT_FROM`."""
 
     __slots__ = ("_compact_at", "_loop", "_timer", "_timer_at")
 
@@ -142,7 +142,7 @@ class Deadlines(DueHeap[Expirable]):
             heapify(heap)
             self._compact_at = max(COMPACT_FROM, 2 * len(heap))
         self._serial += 1
-        heappush(heap, (when, self._serial, item))  # as `DueHeap.add`, without a call: on the way of every fetch
+        heappush(heap, (when, self._serial, item))  # `DueHeap.add` inlined: this runs for every fetch
         if self._timer is None or when < self._timer_at - TIMER_STEP_S:
             self._arm()
 
@@ -174,8 +174,8 @@ class Deadlines(DueHeap[Expirable]):
         self._arm()
 
     def _drop_settled(self) -> None:
-        """Have the timer set for one that waits: nearly all requests were answered long before their deadlines, and the
-        timer would wake the loop for each."""
+        """Drop settled entries before setting the timer. Nearly all requests are answered long before their deadlines,
+        and the timer would wake the loop for each."""
         heap = self._heap
         for _ in range(min(len(heap), DROPPED_AT_ONCE)):
             if not heap[0][2].settled:

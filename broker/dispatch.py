@@ -1,12 +1,12 @@
-"""Frames to handlers: Produce and Fetch by hand where the frame lies, everything else through schemas and the chain.
+"""Passes frames to handlers: Produce and Fetch in the receive buffer, all other APIs through schemas and the chain.
 
-A Produce or Fetch of very many partitions, or a Produce of many megabytes, is served in slices
+A Produce or Fetch with very many partitions, or a Produce of many megabytes, is served in slices
 (`broker/requests/long_requests.py`).
 
-A request outside the hot path may be answered at once or later (`broker/requests/serving.py`). While one is answered
-later its connection is muted, so that requests of a connection take effect in the order in which they were sent, as
-with Apache Kafka. Requests in work are bounded by the connections' own limits. In each turn of the event loop only so
-many short requests are served at once; others wait in their client's lane.
+Other requests are answered at once or later (`broker/requests/serving.py`). While a request waits for its response, its
+connection is muted, so that the requests of a connection take effect in the order in which they were sent, as in Apache
+Kafka. The connections' own limits bound the requests in progress. Each turn of the event loop serves a limited number
+of short requests at once; further ones wait in their client's lane.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ logger = logging.getLogger(__name__)
 
 _KEY_AND_VERSION = Struct(">hh")
 _PRODUCE_FLEXIBLE_FROM, _FETCH_FLEXIBLE_FROM = 9, 12
-SHORT_BYTES = 2 << 10  # of a frame that is decoded in one go
-COPIED_BYTES_MAX = 64 << 10  # longer frames are decoded where they lie
-SHORT_COST, BYTES_PER_UNIT = 100, 4  # units of `common.pacing`: what a short request costs about
+SHORT_BYTES = 2 << 10  # frames up to this size are decoded in one go
+COPIED_BYTES_MAX = 64 << 10  # longer frames are decoded in the receive buffer
+SHORT_COST, BYTES_PER_UNIT = 100, 4  # units of `common.pacing`: cost of a short request
 _BEFORE_LOGIN = frozenset({ApiKey.SASL_HANDSHAKE, ApiKey.API_VERSIONS, ApiKey.SASL_AUTHENTICATE})
 
 
 class Dispatcher:
-    """Owns the tasks of handlers that answer later."""
+    """Owns the tasks of handlers that respond later."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class Dispatcher:
         security: Security | None = None,
         answer_bytes_max: int = ConnectionSettings().answer_bytes_max,
     ) -> None:
-        """`fatal` is called when an invariant broke: the node has to stop. Without `security` no listener has SASL."""
+        """`fatal` is called after a broken invariant: the node must stop. Without `security` no listener has SASL."""
         self._produce = produce
         self._fetch = fetch
         self._routes = routes
@@ -75,10 +75,10 @@ class Dispatcher:
         self._handlers = FrameHandlers(self.frame, self.frame_before_login)
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._serial = 0
-        self.requests = 0  # since the start, over all APIs
+        self.requests = 0  # since the start, of all APIs
 
     def began(self, connection: Connection) -> None:
-        """A new connection, before its first frame."""
+        """Set up a new connection, before its first frame."""
         session = _session_of(connection)
         connection.belong_to(session)
         if self._security is not None:
@@ -89,7 +89,7 @@ class Dispatcher:
     def frame_before_login(
         self, connection: Connection, buffer: bytearray, view: memoryview, at: int, end: int
     ) -> None:
-        """A whole request of somebody unknown, or a token of theirs. Raises MalformedFrame."""
+        """A complete request of an unauthenticated client, or a SASL token. Raises MalformedFrame."""
         session = connection.state
         login = session.login if isinstance(session, ClientSession) else None
         if not isinstance(session, ClientSession) or not isinstance(login, Login) or not login.count_frame():
@@ -117,13 +117,13 @@ class Dispatcher:
                 connection.send([INT32.pack(len(answer)) + answer])
                 connection.unmute()
         except Exception:
-            logger.exception("an authentication failed by a fault of ours")
+            logger.exception("an authentication failed because of an internal error")
             connection.close("its authentication failed")
         finally:
             del self._tasks[serial]
 
     def frame(self, connection: Connection, buffer: bytearray, view: memoryview, at: int, end: int) -> None:
-        """A whole request lies at `buffer[at:end]`. Raises MalformedFrame for one that closes its connection."""
+        """A complete request is at `buffer[at:end]`. Raises MalformedFrame to close the connection."""
         if end - at < _KEY_AND_VERSION.size:
             raise MalformedFrame("request header")
         key, version = _KEY_AND_VERSION.unpack_from(buffer, at)
@@ -151,12 +151,12 @@ class Dispatcher:
 
     @staticmethod
     def closed(connection: Connection) -> None:
-        """The connection is gone, and with it whatever waits on its behalf."""
+        """The connection has closed: cancel what waits on its behalf."""
         if isinstance(connection.state, ClientSession):
             connection.state.closed()
 
     async def stop(self) -> None:
-        """Cancel the handlers that have not answered."""
+        """Cancel the handlers that have not responded."""
         await end_tasks(self._tasks.values())
 
     def _take_long(self, session: ClientSession, connection: Connection, size: int, serving: LongServing) -> None:
@@ -218,7 +218,7 @@ class Dispatcher:
             else:
                 outcome = self.serving.frame(context, data, route, connection.keep_buffer())
         except ProtocolError as error:
-            raise MalformedFrame(f"api {header.api_key} refused: {error}") from error
+            raise MalformedFrame(f"api {header.api_key} rejected: {error}") from error
         if inspect.isawaitable(outcome):
             if not is_long:
                 connection.mute()
@@ -244,13 +244,13 @@ class Dispatcher:
         except InvariantViolation as error:
             self._fatal(f"an invariant broke: {error}")
         except (ProtocolError, MalformedFrame) as error:
-            connection.close(f"api {context.api_key} refused: {error}")
+            connection.close(f"api {context.api_key} rejected: {error}")
         except Exception:
             logger.exception("a handler failed", extra={"api": context.api_key, "version": context.api_version})
             connection.close("a handler failed")
         finally:
             if reply.parts is None:
-                reply.send([])  # what it held is held no longer
+                reply.send([])  # release what it holds
             del self._tasks[serial]
 
 

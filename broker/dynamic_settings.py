@@ -1,5 +1,5 @@
-"""A broker's settings that change while it runs, but for those that topics take their defaults from: what its listeners
-accept, how its cleaner works, and how long clients wait for the tier."""
+"""Settings that change while a broker runs, except defaults of topics: listeners' limits, the cleaner, waits for the
+tier."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from wire.server import Server
 
 
 class DynamicSettings:
-    """Hands groups of settings, as they hold under an image, to those that obey them."""
+    """Passes changed groups of settings to the parts of the broker that use them."""
 
     def __init__(self, config: BrokerConfig, data_plane: DataPlane, server: Server) -> None:
         self.tier_reads = config.tier_reads

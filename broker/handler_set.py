@@ -1,4 +1,4 @@
-"""Every handler of one broker, each made with what it needs by name. Whose methods answer which API: `broker.apis`."""
+"""Creates the handlers of one broker with their dependencies. `broker.apis` assigns their methods to APIs."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def handlers(
     remote_list_offsets_ms: Callable[[], int],
     tls_contexts: Callable[[], Sequence[TlsContexts]],
 ) -> list[object]:
-    """`tier` and `cold` are None until the broker has them, and for good without an object store."""
+    """`tier` and `cold` return None until the broker has them; without an object store always."""
     partitions = data_plane.partitions
     given = {name: NODE_SETTINGS[name].text(value) for name, value in config.node_settings.items()}
     return [

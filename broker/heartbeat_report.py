@@ -1,4 +1,4 @@
-"""What a broker's heartbeats tell the controllers beside that it lives: its load, and whether its disk has room."""
+"""A broker's load and the state of its disk, as reported in heartbeats."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ _logger = logging.getLogger(__name__)
 
 
 class RoomWatch:
-    """Whether the disk has been full for so long that others should lead.
+    """Whether the disk has been full for so long that other brokers should lead.
 
-    A moment without room is nothing: retention may make some. And a moment with room is nothing either, as long as it
-    is little: who took leaderships back at once would give them up again.
+    A moment without room does not count, because retention may free some. Neither does a moment with little room,
+    because a broker that took leaderships back at once would soon give them up again.
 
-    Appends count as refused from one look to the next when they are refused now, or room ran out in between.
-    Room is lacking once appends were refused for PATIENCE_S, never without a refusal for as long; and until there is
-    plenty of it, and no refusal for PATIENCE_S. `now` is in seconds.
+    Between two checks, appends count as rejected if they are rejected now or the disk ran full in between. The broker
+    lacks room when appends have been rejected for PATIENCE_S. It has room again when there is plenty and nothing was
+    rejected for PATIENCE_S. `now` is in seconds.
     """
 
     __slots__ = ("_health", "_now", "_refusals", "_refused_at", "_since", "is_lacking")
@@ -31,18 +31,18 @@ class RoomWatch:
         self._health = health
         self._now = now
         self._refusals = health.refusals
-        self._since: float | None = None  # the first of the refusals that go on
+        self._since: float | None = None  # time of the first in the current series of rejections
         self._refused_at = float("-inf")
 
     def look(self) -> bool:
-        """Whether others should lead now; to be called more often than every PATIENCE_S."""
+        """Whether other brokers should lead now; call it more often than every PATIENCE_S."""
         health, now = self._health, self._now()
         if health.free_space is FreeSpace.REFUSED or health.refusals != self._refusals:
             self._since = now if self._since is None else self._since
             self._refused_at, self._refusals = now, health.refusals
             if not self.is_lacking and now - self._since >= PATIENCE_S:
                 self.is_lacking = True
-                _logger.warning("the disk stays full: others are to lead")
+                _logger.warning("the disk stays full: other brokers should lead")
         elif now - self._refused_at >= PATIENCE_S:
             self._since = None
             if self.is_lacking and health.free_space is FreeSpace.PLENTY:
@@ -52,7 +52,7 @@ class RoomWatch:
 
 
 class LoadMeter:
-    """How much the broker does. `now` and `cpu_s` are in seconds, `moved` counts bytes; all three only rise."""
+    """Measures the broker's load. `now` and `cpu_s` are in seconds, `moved` counts bytes; all three only rise."""
 
     __slots__ = ("_before", "_counted")
 
@@ -61,7 +61,7 @@ class LoadMeter:
         self._before = (now(), cpu_s(), moved())
 
     def look(self) -> BrokerLoad:
-        """Since the last look."""
+        """The load since the last call."""
         now, cpu_s, moved = self._counted
         since_s, cpu_before_s, moved_before = self._before
         self._before = (now(), cpu_s(), moved())

@@ -1,4 +1,4 @@
-"""The listeners of a broker as its settings ask for, with the certificates that they show."""
+"""The listeners of a broker from its settings, with their certificates."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from wire.tls import SecuredNetwork, TlsConfig, TlsContexts
 
 @dataclass(slots=True, frozen=True)
 class Listen:
-    """One listener. `kind` is "operator", "tenant" or "internal"; `advertised` is the address for clients. `tls` is for
-    protocols with TLS; the fields after it are those of `wire.listeners.ListenerConfig`."""
+    """One listener. `kind`: "operator", "tenant" or "internal"; `advertised`: the address for clients; `tls`: for
+    protocols with TLS. The other fields are those of `wire.listeners.ListenerConfig`."""
 
     name: str
     address: Address
@@ -31,9 +31,9 @@ class Listen:
 
 
 def secured(asked: Iterable[Listen], ports: Ports) -> tuple[list[ListenerConfig], Ports]:
-    """The listeners, and the ports with a network whose links are as the internal one asks for.
+    """The listeners, and the ports with a network whose links use the internal listener's security.
 
-    Raises SettingError when certificates do not load.
+    Raises SettingError if certificates do not load.
     """
     listeners = [
         ListenerConfig(

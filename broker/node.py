@@ -1,8 +1,8 @@
-"""A broker process, wired over ports.
+"""A broker process.
 
-Start: the local copy of the metadata, then the log directory and its recovery, beside it the registration with the
-controller; once the image holds this broker's own registration the replicas take their roles, the listeners open, and
-the controller may unfence it. Stop: leadership moves away first, then everything is flushed and marked as clean.
+Start: read the local copy of the metadata, recover the log directory, and register with the controller meanwhile. When
+the image has this broker's registration, replicas take their roles and the listeners open; then the controller may
+unfence the broker. Stop: leadership moves away first, then everything is flushed and the clean-stop marker is written.
 """
 
 from __future__ import annotations
@@ -61,11 +61,12 @@ logger = logging.getLogger(__name__)
 METADATA_DIRECTORY = "__cluster_metadata-0"
 METADATA_WAIT_S = 1.0
 CLOSE_GRACE_S = 0.2
-SESSIONS_UNTIL_DUPLICATE = 3  # the last run's own session ends after one; a new controller starts it once more
+# after a restart, the old session ends within one session timeout; a new controller starts it once more
+SESSIONS_UNTIL_DUPLICATE = 3
 
 
 class BrokerNode:
-    """Make it while its event loop runs. `fatal` is called, with a sentence, when the node has to stop."""
+    """Create it while its event loop runs. `fatal` is called with a message when the node must stop."""
 
     def __init__(
         self,
@@ -83,7 +84,7 @@ class BrokerNode:
         self.cold: ColdPlane | None = None
         self._stopping = False
         self._recovered = (0, 0)
-        self._missed: list[tuple[MetadataDelta, MetadataImage]] | None = None  # until the first roles are known
+        self._missed: list[tuple[MetadataDelta, MetadataImage]] | None = None  # changes until the first roles are taken
         self.metrics = Metrics()
         limits = config.limits.connection
         self._watch = Watch()
@@ -161,7 +162,7 @@ class BrokerNode:
             threads = settings.under(image, self._config.duties).recovery_threads
             await self.logs.recover(lambda topic: settings.config_of(image, topic), self._recovering, threads)
             broker_epoch = await registering
-            if self.logs.previous_broker_epoch != claimed:  # the scan has found that records are gone
+            if self.logs.previous_broker_epoch != claimed:  # the scan found that records were lost
                 broker_epoch = await lifecycle.register_unclean(random_uuid(self._ports.random))
         finally:
             registering.cancel()
@@ -179,7 +180,7 @@ class BrokerNode:
         lifecycle.logs_recovered()
 
     async def wait_ready(self) -> None:
-        """Until the controller has unfenced this broker."""
+        """Wait until the controller has unfenced this broker."""
         if self.lifecycle is not None:
             await self.lifecycle.wait_unfenced()
 
@@ -332,7 +333,7 @@ class BrokerNode:
         )
 
     async def _take_roles(self) -> None:
-        """Everything changes at once for a broker that starts, so it is found in pieces; what comes meanwhile waits."""
+        """Take all roles in slices, because for a starting broker everything changes at once. Later changes wait."""
         image, self._missed = self.observer.image, []
         self.observer.subscribe(self._metadata_changed)
         delta = await self.pacer.run(differing(EMPTY_IMAGE, image), "start", own=True)
@@ -361,7 +362,8 @@ class BrokerNode:
     # stop --------------------------------------------------------------------------------------------------
 
     async def stop(self) -> None:
-        """Controlled shutdown: hand leadership over, flush, leave the clean-stop marker. Also stops half a start."""
+        """Controlled shutdown: hand over leadership, flush, write the clean-stop marker. Also stops a broker that is
+        starting."""
         if self._stopping:
             return
         self._stopping = True
@@ -399,7 +401,7 @@ class BrokerNode:
     # health ------------------------------------------------------------------------------------------------
 
     def ready_problem(self) -> str | None:
-        """Why this broker does not serve; None when it does."""
+        """Why this broker does not serve; None if it does."""
         problem = self.health_problem()
         if problem is not None:
             return problem
@@ -412,7 +414,7 @@ class BrokerNode:
         return "stopping" if self._stopping else None
 
     def health_problem(self) -> str | None:
-        """Why this process should be replaced; None while it works."""
+        """Why this process should be replaced; None if it works."""
         offline = self.logs.offline
         return None if offline is None else f"the log directory is offline: {offline}"
 
@@ -420,7 +422,8 @@ class BrokerNode:
         return self.logs.passes(what, error)  # which keep the journal, and so are made after it
 
     def _storage_failed(self, reason: str) -> None:
-        """One log directory: without it the broker has nothing to serve. It says so, that its leaderships move."""
+        """The only log directory failed, so the broker has nothing to serve. It tells the controller, so that
+        leaderships move."""
         self.partitions.go_offline()
         self._giving_up = asyncio.create_task(self._give_up(reason), name=duty("give-up"))
 
@@ -428,7 +431,7 @@ class BrokerNode:
         try:
             lifecycle = self.lifecycle
             if lifecycle is not None and not await lifecycle.storage_failed((self.logs.directory_id,)):
-                logger.warning("no controller has heard that the log directory failed")
+                logger.warning("the failure of the log directory was not reported to a controller")
         finally:
             self._fatal(f"the log directory failed: {reason}")
 

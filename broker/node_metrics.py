@@ -1,4 +1,4 @@
-"""What a broker shows on /metrics; read when somebody scrapes and at no other time."""
+"""Metrics of a broker, read only when they are scraped."""
 
 from __future__ import annotations
 
@@ -34,11 +34,12 @@ class Measured(Protocol):
 
 
 def register_metrics(metrics: Metrics, node: Measured) -> None:
-    """Names follow Kafka's where Kafka has the metric."""
+    """Register metrics, named after Kafka's where Kafka has the metric."""
     partitions, plane = node.partitions, node.data_plane
 
     def in_doubt() -> set[Partition]:
-        """Each led partition whose ISR is not whole is looked after or about to change, unless it is quiet."""
+        """Led partitions whose ISR is incomplete or may be: unsettled, or with a pending ISR change, except quiet
+        ones."""
         return {*partitions.unsettled_partitions, *plane.isr_changes.partitions} - partitions.quiet_partitions.keys()
 
     metrics.gauge("tidelog_partitions", "Replicas on this broker.", lambda: len(partitions))
@@ -152,7 +153,7 @@ def _register_logs(metrics: Metrics, node: Measured) -> None:
 
 
 def register_connections(metrics: Metrics, server: Server) -> None:
-    """Of any node with listeners."""
+    """Register metrics of any node with listeners."""
     metrics.gauge("tidelog_connections", "Open connections.", lambda: len(server.connections))
     metrics.gauge(
         "tidelog_connection_openings",

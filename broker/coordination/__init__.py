@@ -1,1 +1,1 @@
-"""The runtime that any shard on any internal topic runs in, and its shards."""
+"""The runtime of shards on internal topics, and the shards."""

@@ -1,9 +1,10 @@
-"""One shard in one leader epoch: decisions in, one batch per turn of the loop out, replies when it is committed.
+"""One shard in one leader epoch: it takes decisions, appends one batch per turn of the loop, and replies after the
+commit.
 
-Invariants: records are replayed in the order in which they are appended; a reply is given only when everything that
-its decision saw is committed; what the log will not take is refused before it is decided, and the shard stays. Where
-the device fills in between, the decisions of that turn are taken back. Only in another leader epoch, or when the disk
-fails otherwise, the shard is given up as a whole.
+Invariants: records are replayed in the order in which they are appended; a reply is sent only when everything that its
+decision saw is committed; a decision that the log would reject is rejected before it is made, and the shard stays. If
+the device fills up in between, the decisions of that turn are taken back. Only a new leader epoch, or another disk
+failure, drops the shard.
 """
 
 from __future__ import annotations
@@ -36,20 +37,19 @@ from common.settings import same, seconds
 from records.builder import build_batch
 from records.record import Record
 
-RECORD_OVERHEAD_BYTES = 32  # varints of one record, at most, for records below 1 GB
+RECORD_OVERHEAD_BYTES = 32  # maximal varint overhead of one record below 1 GB
 BATCH_OVERHEAD_BYTES = 61
-BATCH_BYTES_MAX = 1_048_588  # of the batches of internal topics, whatever `message.max.bytes` says
+BATCH_BYTES_MAX = 1_048_588  # for batches of internal topics, independent of `message.max.bytes`
 
 Waiter = tuple["asyncio.Future[Any]", object]
-"""A waiting caller's future and its outcome: a value, or the exception to raise."""
+"""A waiting caller's future and its result: a value, or an exception."""
 
 
 @dataclass(frozen=True, slots=True)
 class HostLimits:
-    """Times in seconds. `batch_bytes_max` bounds a batch, and each record of a decision, `batch_records_max`
-    the work of building one. `parked_max` bounds the
-    requests that wait for others, `uncommitted_bytes_max` the records that wait for their followers, `stale_reads_max`
-    the reads that wait for the followers' word."""
+    """Times in seconds. `batch_bytes_max` limits a batch and each record of a decision, `batch_records_max` the work of
+    building a batch, `parked_max` the requests that wait for other clients, `uncommitted_bytes_max` the records that
+    wait for followers, `stale_reads_max` the reads that wait for followers."""
 
     commit_timeout_s: float = same(GroupSettings, "offsets_commit_timeout_ms", seconds)
     freshness_s: float = 1.0
@@ -64,7 +64,7 @@ class HostLimits:
 
 
 class Uncommitted(Struct):
-    """One appended batch, and who waits for it or for what lies below it."""
+    """One appended batch, and the callers that wait for its commit or an earlier one."""
 
     end_offset: int
     deadline_s: float  # for the waiters; monotonic seconds
@@ -84,8 +84,8 @@ class Uncommitted(Struct):
 
 
 class HostedShard(Generic[ShardType]):
-    """`deadline_moved` is called when `next_deadline` may have become earlier outside a call of the runtime's, `broken`
-    once, when the shard has to be reloaded although this broker may still lead."""
+    """`deadline_moved` is called when `next_deadline` may have become earlier outside a call of the runtime; `broken`
+    once, when the shard must be reloaded although this broker may still lead."""
 
     def __init__(
         self,
@@ -98,12 +98,13 @@ class HostedShard(Generic[ShardType]):
         broken: Callable[[], None],
         holds_lease: Callable[[], bool],
     ) -> None:
-        """`holds_lease()`: whether the controllers have this broker for alive, so that they elected no other yet."""
+        """`holds_lease()`: whether the controllers consider this broker alive, so that they have not elected another
+        leader."""
         self.shard = shard
         self.partition = partition
         self.leader_epoch = partition.leader_epoch
         self.closed = False
-        self._armed_s: float | None = None  # the deadline at which the runtime's timer next looks at it
+        self._armed_s: float | None = None  # the deadline at which the runtime's timer next checks this shard
         self._clock = clock
         self._limits = limits
         self._deadline_moved = deadline_moved
@@ -116,13 +117,13 @@ class HostedShard(Generic[ShardType]):
         self._revocable: RevocableShard | None = shard if isinstance(shard, RevocableShard) else None
         self._undone = 0  # how often records were taken back
         self._open: list[CoordinatorRecord] = []
-        self._open_before: list[Any] = []  # what the open ones have changed, newest last
+        self._open_before: list[Any] = []  # what the open records have changed, newest last
         self._open_bytes = 0
         self._open_waiters: list[Waiter] = []
         self._flush_due = False
         self._uncommitted: deque[Uncommitted] = deque()
         self._uncommitted_bytes = 0
-        self._commit_deadline_s = float("inf")  # never later than that of any waiter for a commit
+        self._commit_deadline_s = float("inf")  # never later than the deadline of any waiter for a commit
         self._stale: deque[tuple[float, Query[ShardType, Any], asyncio.Future[Any]]] = deque()
         self._starved_until: float | None = None
         if loaded_end > partition.high_watermark:
@@ -132,16 +133,16 @@ class HostedShard(Generic[ShardType]):
         return Now(self._clock.monotonic(), self._clock.wall_ms(), self._end + len(self._open))
 
     def begin(self) -> None:
-        """The log was replayed: start the shard's timers."""
+        """Start the shard's timers after the log was replayed."""
         self._take(self.shard.loaded(self.now()), None)
 
     @property
     def end(self) -> int:
-        """What is below is in the shard and in the log."""
+        """Everything below is in the shard and in the log."""
         return self._end
 
     def progress(self) -> Progress:
-        """For a snapshot that is made while the shard goes on."""
+        """For a snapshot that is written while the shard works."""
         return Progress(
             lambda: self._end, lambda: self._end + len(self._open), lambda: -1 if self.closed else self._undone
         )
@@ -149,11 +150,11 @@ class HostedShard(Generic[ShardType]):
     # decisions ---------------------------------------------------------------------------------------------
 
     def submit(self, decide: Decide[ShardType, Any], *, soft: bool) -> asyncio.Future[Any]:
-        """Decide now; the future has the reply once it may be sent. `soft`: the decision never yields records.
+        """Decide now. The future gets the reply when it may be sent. `soft`: the decision never yields records.
 
-        Raises ProtocolError(COORDINATOR_NOT_AVAILABLE) when nothing can be appended or too much waits already: what the
-        log will not take is refused before it is decided. UNKNOWN_SERVER_ERROR: the decision has a record that is too
-        long for the log, and nothing of it is kept.
+        Raises ProtocolError(COORDINATOR_NOT_AVAILABLE) if the log would reject an append, or too much waits already;
+        then nothing is decided. UNKNOWN_SERVER_ERROR: the decision has a record that is too long for the log; nothing
+        of it is kept.
         """
         future: asyncio.Future[Any] = self._loop.create_future()
         if not soft:
@@ -179,14 +180,14 @@ class HostedShard(Generic[ShardType]):
         return future
 
     def notify(self, act: Callable[[ShardType, Now], list[CoordinatorRecord]]) -> None:
-        """Something outside has changed: `act` on the shard, whether or not anything could be appended now, so what it
-        yields must not be needed."""
+        """Something outside has changed: call `act` on the shard even if nothing can be appended now. Its records may
+        get lost, so they must not be essential."""
         self._take(act(self.shard, self.now()), None)
 
     def query(self, query: Query[ShardType, Reply]) -> asyncio.Future[Reply]:
-        """Read the shard; the future has the result once no newer coordinator can have made it wrong.
+        """Read the shard. The future gets the result when no newer coordinator can have made it stale.
 
-        COORDINATOR_NOT_AVAILABLE when the followers stay silent for longer than the limit.
+        COORDINATOR_NOT_AVAILABLE if the followers are silent for longer than the limit.
         """
         future: asyncio.Future[Reply] = self._loop.create_future()
         if not self._stale and self._is_fresh():
@@ -207,8 +208,8 @@ class HostedShard(Generic[ShardType]):
     def _is_fresh(self) -> bool:
         """Whether no other broker can have led for longer than the freshness limit.
 
-        A new leader comes from the ISR, whose members follow this one; or, while the ISR is too small to commit, from
-        outside it, but not before the controllers have given this broker up.
+        A new leader comes from the ISR, whose members follow this one. If the ISR is too small to commit, it may come
+        from outside, but only after the controllers have fenced this broker.
         """
         return self.partition.followers_fetched_within(self._limits.freshness_s) and (
             not self.partition.is_starved or self._holds_lease()
@@ -238,8 +239,7 @@ class HostedShard(Generic[ShardType]):
         return None if first == float("inf") else first
 
     def arm(self) -> float | None:
-        """The next deadline, at which `take_due` expects to be called; None where an earlier one serves, or none is
-        needed."""
+        """The next deadline, at which `take_due` must be called; None if an earlier one is set, or none is needed."""
         deadline = None if self.closed else self.next_deadline()
         if deadline is None or (self._armed_s is not None and self._armed_s <= deadline):
             return None
@@ -247,14 +247,14 @@ class HostedShard(Generic[ShardType]):
         return deadline
 
     def take_due(self, deadline: float) -> bool:
-        """Whether this deadline, which has come, is the newest that `arm` gave."""
+        """Whether the deadline that has passed is the newest that `arm` returned."""
         if self._armed_s != deadline:
             return False
         self._armed_s = None
         return True
 
     def expire(self, spared_until_s: float) -> None:
-        """Do what is due. While nothing can be appended, the shard's own deadlines wait."""
+        """Do what is due. While nothing can be appended, the shard's own deadlines are postponed."""
         now = self.now()._replace(spared_until_s=spared_until_s)
         self._expire_uncommitted(now.monotonic_s)
         self._retry_stale(now.monotonic_s)
@@ -291,7 +291,8 @@ class HostedShard(Generic[ShardType]):
     # appending ---------------------------------------------------------------------------------------------
 
     def _take(self, records: list[CoordinatorRecord], waiter: Waiter | None) -> None:
-        """Replay and buffer `records`; tell the waiter, and all whom the shard now answers, when it is committed."""
+        """Replay and buffer `records`. The waiter, and requests that the shard now answers, get their results after the
+        commit."""
         bytes_max = self._limits.batch_bytes_max - BATCH_OVERHEAD_BYTES
         for record in records:
             size = _size(record)
@@ -319,7 +320,7 @@ class HostedShard(Generic[ShardType]):
             self._release_or_wait(waiters)
 
     def _answered(self) -> list[Waiter]:
-        """Parked requests that the shard answers now."""
+        """Waiting requests that the shard answers now."""
         waiters: list[Waiter] = []
         for ticket, reply in self.shard.take_answers():
             parked = self._parked.pop(ticket, None)
@@ -328,14 +329,14 @@ class HostedShard(Generic[ShardType]):
         return waiters
 
     def _refuse_now(self, waiter: Waiter | None) -> None:
-        """A part of a decision was not appended: no request is answered for the rest."""
+        """Part of a decision was not appended: answer no request for the rest."""
         refused = [*self._answered(), *([] if waiter is None else [waiter])]
         code = ErrorCode.NOT_COORDINATOR if self.closed else ErrorCode.COORDINATOR_NOT_AVAILABLE
         for future, _ in refused:
             _answer(future, ProtocolError(code, "the log refuses appends"))
 
     def _release_or_wait(self, waiters: list[Waiter]) -> None:
-        """They wait for the newest append, if one is not committed yet."""
+        """The waiters wait for the newest append, if it is not committed yet."""
         if self._uncommitted:
             newest = self._uncommitted[-1]
             newest.add(waiters, self._clock.monotonic() + self._limits.commit_timeout_s)
@@ -351,7 +352,7 @@ class HostedShard(Generic[ShardType]):
             self._deadline_moved()
 
     def _flush(self) -> bool:
-        """Append what is open. False when the log refused: it was taken back, or the shard is closed."""
+        """Append the open records. False if the log rejected them: they were taken back, or the shard is closed."""
         if not self._open:
             return True
         now = self.now()
@@ -378,7 +379,7 @@ class HostedShard(Generic[ShardType]):
         return True
 
     def _take_back(self, shard: RevocableShard, before: list[Any]) -> None:
-        """The device filled between the decision and the append: those who have seen what was decided are refused."""
+        """The device filled up between decision and append: reject the requests that saw the decisions."""
         self._undone += 1
         refused, self._open_waiters = self._open_waiters, []
         for future, _ in refused:
@@ -410,8 +411,7 @@ class HostedShard(Generic[ShardType]):
     # the end -----------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Give up the shard: waiting requests get NOT_COORDINATOR. What was appended may yet be
-        committed. Idempotent."""
+        """Drop the shard: waiting requests get NOT_COORDINATOR. Appended records may still be committed. Idempotent."""
         if not self.closed:
             self.closed = True
             self._refuse_all()

@@ -1,4 +1,4 @@
-"""Internal topics come into being when they are first needed: asked of the controller, once at a time."""
+"""Creates internal topics on first use through the controller, one request per topic at a time."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from wire.messages import CreateTopicsRequest, CreateTopicsResponse
 
 RETRY_PAUSE_S = 0.5
 BROKERS_AWAITED_S = 30.0
-MAX_MESSAGE_BYTES = "1048588"  # Apache Kafka's default: what `message.max.bytes` is set to does not reach these topics
+MAX_MESSAGE_BYTES = "1048588"  # Apache Kafka's default; `message.max.bytes` does not apply to these topics
 """How long a topic of a rebuilt cluster waits for the brokers that others are placed on: they start one by one."""
 
 _log = logging.getLogger(__name__)
 
 CreateTopics = Callable[[CreateTopicsRequest], Awaitable[CreateTopicsResponse]]
-"""Asks the controller; raises ProtocolError."""
+"""Sends the request to the controller; raises ProtocolError."""
 
 
 class InternalTopic(Struct, frozen=True):
-    """`exact`: the factor was set, so the topic waits until there are as many brokers; else fewer make do."""
+    """`exact`: the factor was set explicitly, so creation waits for that many brokers; otherwise fewer are enough."""
 
     name: str
     partitions: int
@@ -81,15 +81,15 @@ def audit_topic(
 
 
 class Ensure(Protocol):
-    """`InternalTopics`, to those who need a topic."""
+    """`InternalTopics`, as its users see it."""
 
     async def ensure(self, name: str) -> None:
-        """See there."""
+        """See `InternalTopics.ensure`."""
         ...
 
 
 class InternalTopics:
-    """One creation of each topic at a time; a request that comes meanwhile gets a retriable error."""
+    """Creates each topic at most once at a time; other requests meanwhile get a retriable error."""
 
     def __init__(
         self,
@@ -110,11 +110,11 @@ class InternalTopics:
         return name in self._topics
 
     def names(self) -> Iterable[str]:
-        """Of all that a broker creates when they are first needed."""
+        """The names of all topics that a broker creates on first use."""
         return self._topics
 
     async def ensure(self, name: str) -> None:
-        """Return when `name` exists in the local image. Raises COORDINATOR_NOT_AVAILABLE while it does not."""
+        """Return if `name` exists in the local image. Raises COORDINATOR_NOT_AVAILABLE while it does not."""
         if self._image().topics.get(name) is not None:
             return
         topic = self._topics[name]
@@ -154,7 +154,8 @@ class InternalTopics:
                 raise ProtocolError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
 
     def _replicas_now(self, topic: InternalTopic) -> int:
-        """As many as there are brokers, up to the factor. Raises COORDINATOR_NOT_AVAILABLE while more are expected."""
+        """The number of brokers, at most the factor. Raises COORDINATOR_NOT_AVAILABLE while more brokers are
+        expected."""
         image = self._image()
         serving = {broker.broker_id for broker in image.unfenced_brokers()}
         if len(serving) < topic.replication_factor and image.incarnation > FIRST_INCARNATION:

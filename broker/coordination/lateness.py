@@ -1,4 +1,4 @@
-"""A node's own stalls, for code that judges peers by their silence: their messages wait in sockets meanwhile."""
+"""Stalls of this node, for code that judges peers by their silence: during a stall their messages wait in sockets."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ GIVEN_BACK_MAX_S = 60.0
 
 
 class Lateness:
-    """After a stall every peer that this node judges gets the stalled time back. Times are the loop's, in seconds."""
+    """After a stall, every peer that this node judges gets the stalled time back. Times are loop seconds."""
 
     __slots__ = ("late_s", "spared_until")
 
     def __init__(self) -> None:
-        self.late_s = 0.0  # of the last timer
-        self.spared_until = float("-inf")  # no peer counts as silent before
+        self.late_s = 0.0  # how late the last timer fired
+        self.spared_until = float("-inf")  # before this time no peer counts as silent
 
     def fired(self, due: float, now: float) -> bool:
-        """Note a timer due at `due` that fires `now`; returns whether this node was stalled."""
+        """Record a timer due at `due` that fires at `now`. Returns whether this node was stalled."""
         self.late_s = now - due
         if self.late_s < LATE_S:
             return False

@@ -1,4 +1,4 @@
-"""Replays a partition's log into a fresh shard: read by a thread, decoded and applied in slices of the loop."""
+"""Replays a partition's log into a new shard: a thread reads, slices of the loop decode and apply."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class LoadLimits:
-    """What bounds the memory and the steps of one load."""
+    """Limits of the memory and the steps of one load."""
 
     chunk_bytes: int = 1 << 20
     inflated_bytes_max: int = 64 << 20
@@ -34,8 +34,8 @@ class LoadLimits:
 
 
 class Stretch(NamedTuple):
-    """How far a replay has come: the log continues at `next_offset`. A compressed batch that has to be inflated first
-    begins at `compressed_at` of the chunk, else that is -1."""
+    """Progress of a replay: the log continues at `next_offset`. `compressed_at`: position in the chunk of a compressed
+    batch that must be inflated next, else -1."""
 
     next_offset: int
     compressed_at: int
@@ -43,10 +43,10 @@ class Stretch(NamedTuple):
 
 
 def replay_chunk(shard: Shard, data: bytes, at: int, offset: int, until: int, limits: LoadLimits) -> Work[Stretch]:
-    """Apply the batches in `data` from `at` on, up to the first that is compressed, that is cut off or reaches beyond
+    """Apply the batches in `data` from `at` on, up to the first that is compressed, incomplete or reaches beyond
     `until`.
 
-    Control batches are left out. Raises ProtocolError(CORRUPT_MESSAGE) for bytes that are no batch.
+    Control batches are skipped. Raises ProtocolError(CORRUPT_MESSAGE) if the bytes are not a batch.
     """
     pairs: list[Pair] = []
     unreadable, size, cost = 0, len(data), 0
@@ -78,7 +78,7 @@ def replay_chunk(shard: Shard, data: bytes, at: int, offset: int, until: int, li
 
 
 def _is_wanted(data: bytes, at: int, until: int) -> bool:
-    """Whether a whole batch begins there that ends below `until`."""
+    """Whether a complete batch begins there that ends below `until`."""
     if len(data) - at < HEADER_BYTES:
         return False
     header = read_header(data, at)
@@ -86,7 +86,7 @@ def _is_wanted(data: bytes, at: int, until: int) -> bool:
 
 
 def replay_inflated(shard: Shard, data: bytes, count: int, limits: LoadLimits) -> Work[int]:
-    """Apply the inflated records of one batch; how many could not be read."""
+    """Apply the inflated records of one batch. Returns how many could not be read."""
     position, unreadable = 0, 0
     while count > 0:
         pairs: list[Pair] = []
@@ -106,12 +106,12 @@ async def load_shard(
     begin: int | None = None,
     until: int | None = None,
 ) -> int:
-    """Replay what the log holds from `begin` (its start) until `until` (its end now); how far `shard` reflects it then.
+    """Replay the log from `begin` (default: its start) until `until` (default: its end now). Returns the offset up to
+    which `shard` reflects it.
 
-    All of it counts although some may not be committed yet: its leader keeps it. Below `begin`, `shard` has everything,
-    and perhaps some of what follows. A record that the shard cannot read
-    is left out, and counted in the log. Raises ProtocolError when the log cannot be read, or holds bytes that are no
-    batch.
+    Uncommitted records are included, because their leader keeps them. Below `begin`, `shard` must have everything; it
+    may also have some records above. Records that the shard cannot read are skipped, counted and logged. Raises
+    ProtocolError if the log cannot be read or contains bytes that are not a batch.
     """
     unreadable = 0
     end = partition.log.log_end_offset if until is None else until
@@ -139,7 +139,7 @@ async def load_shard(
 
 
 async def _region(partition: CoordinatedPartition, offset: int, bytes_max: int) -> ByteRegion | None:
-    """Batches from `offset` on; what leads to them, an index say, is read in threads."""
+    """Batches from `offset` on. Threads first bring what the look-up reads, such as an index, into memory."""
 
     def read() -> ByteRegion | None:
         return partition.read_as_replica(offset, bytes_max, at_least_one=True, only_in_memory=True)

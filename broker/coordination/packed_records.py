@@ -1,7 +1,7 @@
-"""Many records of a shard as few runs of bytes: keys that begin alike, rests and values that are equally long.
+"""Encodes many records of a shard as runs: keys with a common prefix, and rests and values of equal length.
 
-One `struct` format takes a whole run apart, so a million committed offsets cost some 0.2 µs each. A run is a head of
-four numbers, what its keys begin with, then the rest of each key with its value.
+One `struct` format decodes a whole run, so a million committed offsets cost some 0.2 µs each. A run is a head of four
+numbers, the common prefix of the keys, then the rest of each key with its value.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from struct import Struct
 from struct import error as struct_error
 from typing import NamedTuple
 
-_HEAD = Struct(">HHII")  # bytes of the common beginning, of the rest of each key, of each value; how many records
-RUN_RECORDS_MAX = 1_000  # what is read of one run at a time
+_HEAD = Struct(">HHII")  # sizes of common prefix, key rest and value; number of records
+RUN_RECORDS_MAX = 1_000  # records of one run that are read at a time
 
 
 class Run(NamedTuple):
-    """Records whose keys are `begin` and the first of a pair; the second is the value."""
+    """Records as pairs (rest of the key, value); each key is `begin` and its rest."""
 
     begin: bytes
     pairs: Iterable[tuple[bytes, bytes]]
@@ -24,7 +24,7 @@ class Run(NamedTuple):
 
 
 def pack_runs(begin: bytes, pairs: Iterable[tuple[bytes, bytes]]) -> bytes:
-    """Records whose keys begin alike, sorted by their lengths. A rest of a key is not empty."""
+    """Encode records with the key prefix `begin`, sorted by their lengths. The rest of a key must not be empty."""
     by_size: dict[tuple[int, int], list[bytes]] = {}
     for rest, value in pairs:
         size = (len(rest), len(value))
@@ -44,7 +44,7 @@ def pack_runs(begin: bytes, pairs: Iterable[tuple[bytes, bytes]]) -> bytes:
 
 
 def read_runs(piece: bytes) -> Iterator[Run]:
-    """The inverse. Raises ValueError for bytes that are no runs."""
+    """The inverse of `pack_runs`. Raises ValueError for invalid bytes."""
     at, view = 0, memoryview(piece)
     try:
         while at < len(piece):

@@ -1,4 +1,4 @@
-"""What the runtime needs of a partition of an internal topic, and of its log; `broker.partitions` provides it."""
+"""What the runtime needs of an internal topic's partition and its log; `broker.partitions` implements it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class KnownEpochs(Protocol):
 class CleanedLog(Protocol):
     @property
     def delete_retention_ms(self) -> int:
-        """For how long a tombstone stays at least."""
+        """The minimal time for which a tombstone stays."""
         ...
 
 
@@ -45,11 +45,11 @@ class CoordinatedLog(Protocol):
 
     @property
     def directory(self) -> str:
-        """Where its files are, below the disk's root."""
+        """The directory of its files, relative to the disk's root."""
         ...
 
     async def when_in_memory(self, ask: Callable[[], T]) -> T:
-        """What `ask` returns of this log; what it reads from the device, threads bring into memory first."""
+        """Call `ask` on this log. Threads first bring into memory what it reads from the device."""
         ...
 
     @property
@@ -86,20 +86,20 @@ class CoordinatedPartition(Protocol):
         ...
 
     def check_room(self, size: int) -> None:
-        """Raises ProtocolError when `size` bytes could not be appended and committed now."""
+        """Raises ProtocolError if `size` bytes could not be appended and committed now."""
         ...
 
     def append_records(self, batch: bytearray, leader_epoch: int, now_ms: int) -> int:
-        """Append one batch that was decided already; the log end after it.
+        """Append one batch that was already decided. Returns the log end after it.
 
         Raises ProtocolError unless this broker leads in that epoch and its disk works.
         """
         ...
 
     def on_commit(self, offset: int, done: Callable[[ErrorCode | None], None]) -> bool:
-        """`done(None)` once `offset` is committed, `done(error)` when this broker leads no longer.
+        """Call `done(None)` when `offset` is committed, `done(error)` when this broker stops leading.
 
-        False when it is committed already; then nothing is called.
+        Returns False, and calls nothing, if it is committed already.
         """
         ...
 
@@ -110,6 +110,6 @@ class CoordinatedPartition(Protocol):
     def read_as_replica(
         self, offset: int, bytes_max: int, *, at_least_one: bool, only_in_memory: bool
     ) -> ByteRegion | None:
-        """Batches from `offset` on, committed or not; None where the log has nothing written yet. `only_in_memory`: to
-        be asked in `log.when_in_memory`."""
+        """Batches from `offset` on, committed or not; None if nothing is written there yet. `only_in_memory`: call it
+        within `log.when_in_memory`."""
         ...

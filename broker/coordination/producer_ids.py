@@ -1,6 +1,6 @@
-"""Producer ids of this broker: taken from blocks that the controller gives away, the next one fetched ahead.
+"""Producer ids of this broker, from blocks that the controller allocates; the next block is fetched ahead.
 
-Source: KIP-730 (AllocateProducerIds); a block is never given twice, so ids are unique across brokers and restarts.
+Source: KIP-730 (AllocateProducerIds). A block is never allocated twice, so ids are unique across brokers and restarts.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from wire.messages import AllocateProducerIdsRequest
 
 logger = logging.getLogger(__name__)
 
-PREFETCH_FROM = 0.9  # the used share of a block at which the next one is asked for
+PREFETCH_FROM = 0.9  # the used share of a block at which the next one is requested
 CALL_TIMEOUT_S = 5.0
 
 
@@ -32,9 +32,9 @@ class ProducerIds:
         self._fetching: asyncio.Task[None] | None = None
 
     async def take(self) -> int:
-        """A producer id that was never given out before.
+        """A producer id that was never assigned before.
 
-        Raises ProtocolError(COORDINATOR_LOAD_IN_PROGRESS), which clients retry, while no block can be had.
+        Raises ProtocolError(COORDINATOR_LOAD_IN_PROGRESS), which clients retry, while there is no block.
         """
         if self._next >= self._end and self._following is None:
             await asyncio.wait([self._fetch()])

@@ -1,10 +1,10 @@
-"""One runtime for every shard on every internal topic that this broker leads.
+"""One runtime for all shards on internal topics that this broker leads.
 
-Leadership of a partition loads its shard by replaying the log; meanwhile requests get COORDINATOR_LOAD_IN_PROGRESS.
-`write` decides, appends, replays and replies when the high watermark has passed; all decisions of one turn of the
-loop share a batch. `read` answers only while every ISR follower has lately fetched in this epoch, so that a deposed
-coordinator shows nothing stale. What the log will not take is refused before it is decided, or taken back. A new epoch,
-or a disk that fails otherwise, drops the shard and loads it again. One timer serves all shards.
+When this broker becomes leader of a partition, the runtime replays its log into a shard; meanwhile requests get
+COORDINATOR_LOAD_IN_PROGRESS. `write` decides, appends, replays and replies when the high watermark has passed; all
+decisions of one turn of the loop share a batch. `read` answers only while every ISR follower has recently fetched in
+this epoch, so that a deposed coordinator returns nothing stale. A decision that the log would reject is rejected first,
+or taken back. A new epoch, or another disk failure, drops the shard and loads it again. One timer serves all shards.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ PartitionKey = tuple[str, int]
 MakeShard = Callable[[int], Shard]
 
 RELOAD = Backoff(0.1, 5.0)
-LOOK_S = 0.001  # the loop reads all sockets once in this time
+LOOK_S = 0.001  # the loop polls all sockets once in this time
 
 _log = logging.getLogger(__name__)
 
 
 class RuntimeConfig(Struct, frozen=True):
-    """`loads_at_once` bounds the logs that are replayed at the same time, `reload` the pace of retries."""
+    """`loads_at_once`: number of logs replayed at a time; `reload`: backoff of retries."""
 
     host: HostLimits = field(default_factory=HostLimits)
     load: LoadLimits = field(default_factory=LoadLimits)
@@ -59,7 +59,7 @@ class RuntimeConfig(Struct, frozen=True):
 
 
 class _Slot:
-    """A partition that this broker leads in one epoch: its shard once it is loaded, and the task that loads it."""
+    """A partition that this broker leads in one epoch, with its shard or the task that loads it."""
 
     __slots__ = ("_failures", "_load", "hosted", "leader_epoch", "partition")
 
@@ -68,7 +68,7 @@ class _Slot:
         self.leader_epoch = partition.leader_epoch
         self.hosted: HostedShard[Any] | None = None
         self._load: asyncio.Task[None] | None = None
-        self._failures = 0  # of loads and shards, which the pauses before a load grow with
+        self._failures = 0  # consecutive failed loads and broken shards, for the backoff
 
     @property
     def is_current(self) -> bool:
@@ -82,19 +82,19 @@ class _Slot:
         self._load, self.hosted = None, hosted
 
     def broke(self, hosted: HostedShard[Any]) -> bool:
-        """Whether the shard that broke is the one that served here; none does then."""
+        """Drop the broken shard. Returns whether it was the one that served here."""
         if self.hosted is not hosted:
             return False
         self.hosted = None
         return True
 
     def failed(self, backoff: Backoff) -> float:
-        """The pause before the next load."""
+        """Count a failure. Returns the pause before the next load."""
         self._failures += 1
         return backoff.pause_s(self._failures)
 
     def end(self) -> asyncio.Task[None] | None:
-        """Serve no longer; the load that was cancelled and has yet to end."""
+        """Stop serving. Returns the cancelled load, if it has not ended yet."""
         if self.hosted is not None:
             self.hosted.close()
         if self._load is not None:
@@ -103,12 +103,12 @@ class _Slot:
 
 
 class CoordinatorRuntime:
-    """Made before the broker leads anything; `host` names the topics, then `elected` and `resigned` drive it."""
+    """Created before the broker leads anything. `host` registers topics, then `elected` and `resigned` drive it."""
 
     def __init__(
         self, clock: Clock, config: RuntimeConfig, pacer: Pacer, holds_lease: Callable[[], bool] = lambda: True
     ) -> None:
-        """`holds_lease()`: whether the controllers have this broker for alive."""
+        """`holds_lease()`: whether the controllers consider this broker alive."""
         self._clock = clock
         self._config = config
         self._pacer = pacer
@@ -128,18 +128,18 @@ class CoordinatorRuntime:
         self._stopped = False
 
     def host(self, topic: str, make_shard: MakeShard) -> None:
-        """Partitions of `topic` hold shards that `make_shard(partition index)` builds, empty."""
+        """`make_shard(partition index)` creates the empty shards of `topic`."""
         self._makers[topic] = make_shard
 
     def keep_snapshots(self, disk: Disk, limits: SnapshotLimits | None = None) -> None:
-        """From now on shards that can be packed are on the disk too. Before `keep_standbys`."""
+        """From now on write snapshots of shards that support it. Call it before `keep_standbys`."""
         self._snapshots = ShardSnapshots(disk, self._clock, self._pacer, limits or SnapshotLimits())
         self._writing = asyncio.get_running_loop().create_task(
             self._write_snapshots(self._snapshots), name=duty("shard-snapshots")
         )
 
     async def _write_snapshots(self, snapshots: ShardSnapshots) -> None:
-        """Of the shards that serve here, one after another."""
+        """Write the shards that serve here, one after another."""
         while True:
             await asyncio.sleep(snapshots.interval_s)
             for slot in list(self._slots.values()):
@@ -148,7 +148,7 @@ class CoordinatorRuntime:
                     await snapshots.write(slot.partition, hosted.shard, hosted.progress())
 
     def keep_standbys(self, followed: Callable[[], list[CoordinatedPartition]], limits: StandbyLimits) -> None:
-        """From now on shards of these partitions, which others lead, are kept ready."""
+        """From now on keep standbys of these partitions, which other brokers lead."""
 
         def make(topic: str, index: int) -> Shard:
             return self._makers[topic](index)
@@ -170,7 +170,7 @@ class CoordinatorRuntime:
     # leadership --------------------------------------------------------------------------------------------
 
     def elected(self, partition: CoordinatedPartition) -> None:
-        """This broker leads `partition` in `partition.leader_epoch`. The same epoch again changes nothing."""
+        """This broker leads `partition` in `partition.leader_epoch`. A repeated epoch changes nothing."""
         key = (partition.topic, partition.index)
         if partition.topic not in self._makers or self._stopped:
             return
@@ -182,7 +182,7 @@ class CoordinatorRuntime:
         slot.load_by(self._load(slot, 0.0))
 
     def resigned(self, topic: str, index: int) -> None:
-        """This broker leads that partition no longer, or it is gone."""
+        """This broker no longer leads that partition, or it was deleted."""
         self._drop((topic, index))
 
     def _drop(self, key: PartitionKey) -> None:
@@ -192,7 +192,7 @@ class CoordinatorRuntime:
             self._keep_until_done(load)
 
     def _keep_until_done(self, task: asyncio.Task[None]) -> None:
-        """Hold a task that was cancelled until it has ended: the loop itself holds tasks only weakly."""
+        """Reference a cancelled task until it has ended, because the loop references tasks only weakly."""
         self._count += 1
         number = self._count
         self._ending[number] = task
@@ -219,7 +219,7 @@ class CoordinatorRuntime:
                 continue
             break
         if not slot.is_current:
-            return  # the election that follows loads it again
+            return  # the next election loads it again
         hosted: HostedShard[Any] = HostedShard(
             shard=shard,
             partition=partition,
@@ -237,7 +237,7 @@ class CoordinatorRuntime:
         self._arm(hosted)
 
     def _shard_broke(self, slot: _Slot, hosted: HostedShard[Any]) -> None:
-        """The disk failed, or leadership went: load again, unless the slot is gone or already does."""
+        """The disk failed, or leadership ended: load again, unless the slot is dropped or already loading."""
         current = self._slots.get((slot.partition.topic, slot.partition.index))
         if self._stopped or current is not slot or not slot.broke(hosted):
             return
@@ -257,16 +257,16 @@ class CoordinatorRuntime:
         return any(name == topic and slot.hosted is None for (name, _), slot in self._slots.items())
 
     def leader_epoch(self, topic: str, index: int) -> int | None:
-        """Of the shard that serves here; None where none does."""
+        """The epoch of the shard that serves here, or None."""
         slot = self._slots.get((topic, index))
         return None if slot is None or slot.hosted is None else slot.leader_epoch
 
     def leads(self, topic: str, index: int) -> bool:
-        """Whether the shard is here, be it loaded or not."""
+        """Whether the shard is here, loaded or not."""
         return (topic, index) in self._slots
 
     def notify(self, topic: str, act: Callable[[Any, Now], list[CoordinatorRecord]]) -> None:
-        """`act` on every shard of `topic` that serves here."""
+        """Call `act` on every shard of `topic` that serves here."""
         for index in self.active(topic):
             hosted = self._hosted(topic, index)
             hosted.notify(act)
@@ -275,10 +275,10 @@ class CoordinatorRuntime:
     async def write(
         self, topic: str, index: int, decide: Decide[ShardType, Reply], *, soft: bool = False
     ) -> Reply:  # fmt: skip
-        """`decide` on the shard and its reply, once committed. `soft`: the decision never yields records.
+        """Run `decide` on the shard. Returns its reply when it is committed. `soft`: the decision never yields records.
 
-        Raises ProtocolError: what `decide` raised; NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS,
-        COORDINATOR_NOT_AVAILABLE (also when the commit took too long, and then its outcome is unknown).
+        Raises ProtocolError: errors of `decide`; NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS,
+        COORDINATOR_NOT_AVAILABLE (also if the commit took too long; then its outcome is unknown).
         """
         hosted = self._hosted(topic, index)
         future: asyncio.Future[Reply] = hosted.submit(decide, soft=soft)
@@ -286,14 +286,14 @@ class CoordinatorRuntime:
         return await future
 
     async def write_or_park(self, topic: str, index: int, decide: DecideOrPark[ShardType, Reply]) -> Reply:
-        """As `write`, for a decision whose reply may come later, through its ticket."""
+        """As `write`, for a decision whose reply may come later through its ticket."""
         hosted = self._hosted(topic, index)
         future: asyncio.Future[Reply] = hosted.submit(decide, soft=False)
         self._arm(hosted)
         return await future
 
     def write_unattended(self, topic: str, index: int, decide: Decide[ShardType, Reply]) -> None:
-        """As `write`, without a reply: the caller retries a failure later."""
+        """As `write`, without waiting for a reply: the caller retries a failure later."""
         try:
             hosted = self._hosted(topic, index)
             future = hosted.submit(decide, soft=False)
@@ -303,7 +303,7 @@ class CoordinatorRuntime:
         self._arm(hosted)
 
     async def read(self, topic: str, index: int, query: Query[ShardType, Reply]) -> Reply:
-        """`query` on the shard, once everything it saw is committed. Raises as `write`."""
+        """Run `query` on the shard. Returns when everything that it saw is committed. Raises as `write`."""
         hosted = self._hosted(topic, index)
         future = hosted.query(query)
         self._arm(hosted)
@@ -318,8 +318,8 @@ class CoordinatorRuntime:
         *,
         own: bool = False,
     ) -> Reply:
-        """As `read`, for a query that takes long: it runs in slices, between which the shard may change. `lane` and
-        `own` as in `Pacer.start`."""
+        """As `read`, for a long query: it runs in slices, between which the shard may change. `lane` and `own`: see
+        `Pacer.start`."""
         hosted = self._hosted(topic, index)
         found = await self._pacer.run(work(hosted.shard, hosted.now()), lane, own=own)
         if hosted.closed:
@@ -329,7 +329,7 @@ class CoordinatorRuntime:
         return await future
 
     async def rest(self, lane: Hashable, *, own: bool = False) -> None:
-        """Return when it is the lane's turn: between the parts of a long write."""
+        """Wait for the lane's next turn, between the parts of a long write."""
         await self._pacer.rest(lane, own=own)
 
     def _hosted(self, topic: str, index: int) -> HostedShard[Any]:
@@ -358,10 +358,10 @@ class CoordinatorRuntime:
         self._timer = loop.call_later(max(0.0, deadline - self._clock.monotonic()), self._fire)
 
     def _fire(self) -> None:
-        """Look into the sockets first: what clients have sent in time is no reason to judge them."""
+        """Poll the sockets first, because requests that clients sent in time may wait there."""
         now = self._clock.monotonic()
         if self._lateness.fired(self._timer_at, now):
-            _log.warning("stalled: members get the time back", extra={"late_s": round(self._lateness.late_s, 3)})
+            _log.warning("stalled: members' sessions are extended", extra={"late_s": round(self._lateness.late_s, 3)})
         self._timer = asyncio.get_running_loop().call_later(LOOK_S, self._expire)
 
     def _expire(self) -> None:
@@ -381,8 +381,8 @@ class CoordinatorRuntime:
             self._set_timer(first[0])
 
     async def stop(self) -> None:
-        """Drop every shard; waiting requests get NOT_COORDINATOR. Nothing is flushed: the log has it all. What still
-        serves here is written first, so that the next start replays little."""
+        """Drop all shards; waiting requests get NOT_COORDINATOR. Nothing needs to be flushed, because the log has
+        everything. Snapshots are written first, so that the next start replays little."""
         await end_task(self._writing)
         if self._snapshots is not None:
             hosted = [slot.hosted for slot in self._slots.values() if slot.hosted is not None]

@@ -1,9 +1,9 @@
-"""What a shard is: the state machine that one partition of an internal topic holds, free of I/O.
+"""Interface of a shard: the state machine of one partition of an internal topic, without I/O.
 
 A shard *decides* (request and time in, records and a reply out) and *replays* (records in). Hard state, which the
-records can rebuild, changes in `replay` alone; soft state (parked requests, session timers) may change in a decision.
-A reply that has to wait for others is PARKED under its ticket and comes later through `take_answers`.
-The runtime shows nothing that a decision, an expiry or an answer has seen before it is committed.
+records can rebuild, changes only in `replay`; soft state (waiting requests, session timers) may change in a decision. A
+reply that must wait for other requests is PARKED under its ticket and comes later from `take_answers`. The runtime
+reveals nothing that a decision, expiry or answer has seen before it is committed.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ Ticket = int
 
 
 class CoordinatorRecord(NamedTuple):
-    """One record of an internal topic, as its bytes; a value of None is a tombstone."""
+    """One record of an internal topic; value None is a tombstone."""
 
     key: bytes
     value: bytes | None
 
 
 class Now(NamedTuple):
-    """`monotonic_s` for durations, `wall_ms` for what is written into records and for retention. `next_offset` is that
-    of the first record which a decision made now yields. Before `spared_until_s` no client counts as silent: this node
-    was stalled, and what clients sent meanwhile may not have been read yet."""
+    """`monotonic_s`: for durations; `wall_ms`: for records and retention; `next_offset`: offset of the first record of
+    a decision made now. Before `spared_until_s` no client counts as silent, because this node was stalled and may not
+    have read what clients sent."""
 
     monotonic_s: float
     wall_ms: int
@@ -37,7 +37,7 @@ class Now(NamedTuple):
 
 
 class Parked(Enum):
-    """The reply of a decision that is answered later, through the ticket."""
+    """Stands for the reply of a decision that is answered later, through its ticket."""
 
     PARKED = "parked"
 
@@ -53,25 +53,25 @@ class Answer(NamedTuple):
 
 
 class Shard(Protocol):
-    """One partition's coordinator state. All calls come from one event loop, one at a time."""
+    """The coordinator state of one partition. All calls come from one event loop, one at a time."""
 
     def replay(self, key: bytes, value: bytes | None) -> None:
-        """Apply a record: while loading, and at once when a decision's record is on its way to the log.
+        """Apply a record: while loading, and right after a decision.
 
-        Records of an unknown kind are left alone, so that an older node can run beside a newer one.
+        Records of an unknown kind are ignored, so that an older node can run beside a newer one.
         """
         ...
 
     def replay_all(self, records: list[tuple[bytes, bytes | None]]) -> int:
-        """`replay` of some records in order while loading; how many of them could not be read, and were left out."""
+        """`replay` some records in order while loading. Returns how many could not be read and were skipped."""
         ...
 
     def held_bytes(self) -> int:
-        """About how much memory the hard state takes."""
+        """Approximate memory of the hard state."""
         ...
 
     def loaded(self, now: Now) -> list[CoordinatorRecord]:
-        """The whole log was replayed: begin the timers. What it returns is appended first."""
+        """The whole log was replayed: start the timers. The returned records are appended first."""
         ...
 
     def next_deadline(self) -> float | None:
@@ -79,7 +79,7 @@ class Shard(Protocol):
         ...
 
     def expire(self, now: Now) -> list[CoordinatorRecord]:
-        """Do what is due; the records it yields need not become true together."""
+        """Do what is due. The returned records need not be atomic."""
         ...
 
     def take_answers(self) -> list[Answer]:
@@ -89,34 +89,34 @@ class Shard(Protocol):
 
 @runtime_checkable
 class RevocableShard(Shard, Protocol):
-    """A shard that outlives an append that its log refuses; any other is dropped then, and loaded again."""
+    """A shard that survives an append that its log rejects; any other shard is dropped and loaded again."""
 
     def before(self, record: CoordinatorRecord) -> Any:
-        """What `record`, which is about to be replayed, changes: as it is now, for `take_back`."""
+        """The current state that `record` is about to change, for `take_back`."""
         ...
 
     def take_back(self, before: list[Any], now: Now) -> None:
-        """The log refused the newest records that were replayed. Bring back what was `before` each of them, the newest
-        first, and have soft state follow. The requests that decided on them are refused elsewhere."""
+        """The log rejected the newest replayed records. Restore what was `before` each of them, newest first, and adapt
+        soft state. The caller rejects the requests that decided them."""
         ...
 
 
 @runtime_checkable
 class PackedShard(Shard, Protocol):
-    """A shard that can be written to the disk and read back, see `snapshots`."""
+    """A shard that supports snapshots, see `snapshots`."""
 
     def pack(self) -> Iterator[tuple[bytes, int]]:
-        """Its hard state in short parts, runs of records; and how many each has. It may change between two parts: what
-        comes meanwhile may be left out."""
+        """Its hard state in short parts: runs of records, each with its number of records. Changes between two parts
+        may be missing."""
         ...
 
     def unpack(self, run: Run) -> None:
-        """`replay` of a run's records, before anything else is replayed. Raises ValueError."""
+        """`replay` the records of a run, before anything else is replayed. Raises ValueError."""
         ...
 
 
 def replay_each(shard: Shard, records: list[tuple[bytes, bytes | None]]) -> int:
-    """`replay_all` of a shard that has no quicker way."""
+    """`replay_all` for a shard without a faster way."""
     unreadable = 0
     for key, value in records:
         try:

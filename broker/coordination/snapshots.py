@@ -1,11 +1,11 @@
-"""Shards on the disk, beside their logs, so that a broker that starts alone need not replay a log from its beginning.
+"""Snapshots of shards on disk, beside their logs, so that a broker that starts alone need not replay whole logs.
 
-A snapshot is written while its shard goes on. It holds all records below `begin`, and some of those from there to
-`end`. The log replayed from `begin` on makes it whole, because a key's newest record stands. It counts while the log
-still has the record before `end` under the same leader epoch: two logs that agree there agree below. A tombstone that
-followed may be gone from the log after `delete.retention.ms`, so an older snapshot counts for nothing.
+A snapshot is written while its shard works. It has all records below `begin`, and some of those from there to `end`.
+Replaying the log from `begin` on completes it, because only a key's newest record counts. It is valid while the log
+still has the record before `end` with the same leader epoch, because two logs that agree there agree below. A later
+tombstone may be gone from the log after `delete.retention.ms`, so an older snapshot is invalid.
 
-Nothing rests on it. One that is missing, damaged or of another log is as good as none, so nothing is flushed.
+A missing, damaged or foreign snapshot only makes the load slower, so nothing is flushed.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from common.whole_files import TEMPORARY_SUFFIX, join, write_fully
 
 FILE_NAME = "coordinator-snapshot"
 PIECE_BYTES = 1 << 20
-PIECE_BYTES_MAX = 64 << 20  # a part may be one long run
+PIECE_BYTES_MAX = 64 << 20  # a piece may be one long run
 RUN_COST = 3  # units of `common.pacing`
 PACKED_PER_UNIT, RECORDS_PER_UNIT = 2, 4
 
 _MAGIC = b"TLCS\0\2"
-_HEAD = Struct(">6sqqqqiqI")  # magic, bytes, begin, end, log start, epoch before `end`, made at (ms), CRC of these
-_PIECE = Struct(">II")  # bytes, their CRC-32; the last piece has none
+_HEAD = Struct(">6sqqqqiqI")  # magic, size, begin, end, log start, epoch before `end`, creation time (ms), CRC of these
+_PIECE = Struct(">II")  # size, CRC-32; the last piece is empty
 
 _log = logging.getLogger(__name__)
 
@@ -46,9 +46,9 @@ Key = tuple[str, int]
 
 @dataclass(frozen=True, slots=True)
 class SnapshotLimits:
-    """A shard is written when its log has grown by `records_min`, and by half as many records as it had last time.
+    """A shard is written when its log has grown by `records_min`, and by half of its number of records last time.
 
-    A clean stop writes those that lack `last_records_min` or more, as many as it can within `last_s`.
+    A clean stop writes shards that lack at least `last_records_min` records, as many as it can within `last_s`.
     """
 
     records_min: int = 20_000
@@ -58,7 +58,7 @@ class SnapshotLimits:
 
 
 class Extent(NamedTuple):
-    """What a snapshot says of itself; see the module. `made_ms` is wall-clock time."""
+    """The head of a snapshot; see the module's text. `made_ms` is wall-clock time."""
 
     begin: int
     end: int
@@ -68,7 +68,7 @@ class Extent(NamedTuple):
 
 
 class _Known(NamedTuple):
-    """The newest snapshot of a shard that leads or follows here."""
+    """The newest snapshot of a shard that this broker leads or follows."""
 
     begin: int
     records: int
@@ -76,23 +76,23 @@ class _Known(NamedTuple):
 
 
 class Progress(NamedTuple):
-    """How far a shard is while it goes on."""
+    """Functions that return a working shard's progress."""
 
     log_end: Callable[[], int]
-    """All records below are in the shard and in the log."""
+    """All lower records are in the shard and in the log."""
     decided_end: Callable[[], int]
     """No record at or above is in the shard."""
     undone: Callable[[], int]
-    """How often records that were in the shard were taken back. -1: the shard is closed."""
+    """How often records were taken back. -1: the shard is closed."""
 
 
 def still(offset: int) -> Progress:
-    """Of a shard that has what is below `offset` and does not change."""
+    """Progress of an unchanging shard that has everything below `offset`."""
     return Progress(lambda: offset, lambda: offset, lambda: 0)
 
 
 class ShardSnapshots:
-    """One per broker; calls on the loop, files in threads."""
+    """One per broker. Calls on the loop, file access in threads."""
 
     def __init__(self, disk: Disk, clock: Clock, pacer: Pacer, limits: SnapshotLimits) -> None:
         self._disk = disk
@@ -103,12 +103,12 @@ class ShardSnapshots:
 
     @property
     def interval_s(self) -> float:
-        """The pause between two looks at the shards."""
+        """The pause between two checks of the shards."""
         return self._limits.interval_s
 
     def lacking(self, partition: CoordinatedPartition, shard: Shard, offset: int) -> int:
-        """How many records a start would replay that finds the newest snapshot of the shard, which has everything below
-        `offset`. 0 for one that cannot be written."""
+        """The number of records that a start with the newest snapshot would replay, for a shard that has everything
+        below `offset`. 0 for a shard that does not support snapshots."""
         if not isinstance(shard, PackedShard):
             return 0
         known = self._known.get((partition.topic, partition.index))
@@ -116,7 +116,7 @@ class ShardSnapshots:
         return offset - begin
 
     async def write_last(self, served: list[tuple[CoordinatedPartition, Shard, Progress]]) -> None:
-        """Before a clean stop: those that a start would replay longest come first."""
+        """Before a clean stop, write the shards whose replay would take longest."""
         lacking = [(self.lacking(partition, shard, progress.log_end()), at)
                    for at, (partition, shard, progress) in enumerate(served)]  # fmt: skip
         with contextlib.suppress(TimeoutError):
@@ -127,7 +127,7 @@ class ShardSnapshots:
                     await self.write(*served[at])
 
     def is_due(self, partition: CoordinatedPartition, shard: Shard, offset: int) -> bool:
-        """Whether the shard, which has everything below `offset`, is to be written."""
+        """Whether a snapshot of the shard, which has everything below `offset`, is due."""
         if not isinstance(shard, PackedShard):
             return False
         known = self._known.get((partition.topic, partition.index))
@@ -142,7 +142,7 @@ class ShardSnapshots:
     # writing -----------------------------------------------------------------------------------------------
 
     async def write(self, partition: CoordinatedPartition, shard: Shard, progress: Progress) -> bool:
-        """Write `shard` as it is now and a little later; whether the file is there."""
+        """Write `shard` while it works. Returns whether the file was written."""
         if not isinstance(shard, PackedShard):
             return False
         log = partition.log
@@ -179,7 +179,7 @@ class ShardSnapshots:
         return file
 
     async def _write_pieces(self, shard: PackedShard, file: File, lane: Key) -> tuple[int, int]:
-        """All that the shard has, behind a head that is still to come; the file's bytes, and how many records."""
+        """Write the shard's state after the place of the head. Returns the file size and the number of records."""
         at, records = _HEAD.size, 0
         parts = shard.pack()
         while True:
@@ -193,9 +193,9 @@ class ShardSnapshots:
     # reading -----------------------------------------------------------------------------------------------
 
     async def restore(self, partition: CoordinatedPartition, shard: Shard) -> int | None:
-        """Put the snapshot into the new `shard`; the offset from which the log has to be replayed.
+        """Load the snapshot into the new `shard`. Returns the offset from which the log must be replayed.
 
-        None where there is none that counts; then `shard` may have a part of it and has to be thrown away.
+        None if there is no valid snapshot; then `shard` may have a part of it and must be discarded.
         """
         if not isinstance(shard, PackedShard):
             return None
@@ -218,7 +218,7 @@ class ShardSnapshots:
         return extent.begin
 
     def _counts(self, extent: Extent, log: CoordinatedLog) -> bool:
-        """Whether what follows it in the log makes it whole."""
+        """Whether replaying the log completes the snapshot."""
         age_ms = self._clock.wall_ms() - extent.made_ms
         return (
             extent.log_start == log.log_start_offset
@@ -229,12 +229,12 @@ class ShardSnapshots:
 
 
 async def _in_thread(act: Callable[..., T], *arguments: object) -> T:
-    """A cancelled caller waits for its end too: the file is closed next."""
+    """A cancelled caller waits for the thread too, because the file is closed next."""
     return await outlast(asyncio.ensure_future(asyncio.to_thread(act, *arguments)))
 
 
 def gather(parts: Iterator[tuple[bytes, int]]) -> Work[tuple[bytes, int]]:
-    """The next parts as one piece, and how many records they are; no bytes behind the last."""
+    """Join the next parts. Returns the piece and its number of records; an empty piece at the end."""
     gathered, size, records = [], 0, 0
     for data, count in parts:
         gathered.append(data)
@@ -249,7 +249,7 @@ def gather(parts: Iterator[tuple[bytes, int]]) -> Work[tuple[bytes, int]]:
 async def begin_shard(
     partition: CoordinatedPartition, make: Callable[[], Shard], snapshots: ShardSnapshots | None
 ) -> tuple[Shard, int]:
-    """A new shard with what its snapshot has, if there is one, and the offset from which the log has to be replayed."""
+    """A new shard with its snapshot, if there is a valid one, and the offset from which the log must be replayed."""
     if snapshots is not None:
         shard = make()
         begin = await snapshots.restore(partition, shard)
@@ -277,7 +277,7 @@ def _write_piece(file: File, data: bytes, at: int) -> None:
 
 
 class _Pieces:
-    """A snapshot that is read piece by piece; in threads. Raises ValueError for damaged bytes."""
+    """A snapshot that is read piece by piece, in threads. Raises ValueError for damaged bytes."""
 
     def __init__(self, disk: Disk, path: str) -> None:
         self._disk = disk
@@ -287,7 +287,7 @@ class _Pieces:
         self._size = 0
 
     def open(self) -> Extent | None:
-        """None when there is none."""
+        """None if there is none."""
         try:
             file = self._file = self._disk.open(self._path)
         except FileNotFoundError:
@@ -302,7 +302,7 @@ class _Pieces:
         return Extent(*numbers)
 
     def next(self) -> bytes:
-        """The next piece; empty behind the last one."""
+        """The next piece; empty at the end."""
         if self._file is None:
             return b""
         try:
@@ -315,7 +315,7 @@ class _Pieces:
         if len(data) != size or crc32(data) != checksum:
             raise ValueError("a damaged piece")
         self._at += _PIECE.size + size
-        if not size and self._at != self._size:  # zeros, where the device never got what was written
+        if not size and self._at != self._size:  # zeros: the device never got what was written
             raise ValueError("an end in the middle")
         return data
 

@@ -1,8 +1,8 @@
-"""Shards of the partitions that this broker follows, kept up with the committed log: a new leader serves at once.
+"""Shards of followed partitions that are kept up to date, so that a new leader serves at once.
 
-A standby holds what is below the follower's high watermark and nothing else, so an ordinary change of leader takes
-nothing back. A log that was truncated, or that is another one, starts over. All standbys of a broker share a bound of
-memory; what does not fit is loaded from the log when its partition is led.
+A standby has exactly what is below the follower's high watermark, so an ordinary change of leader takes nothing back.
+If the log was truncated or replaced, it starts over. All standbys of a broker share a memory limit; shards that do not
+fit are loaded from the log when their partition is led.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from common.errors import ProtocolError, StorageFailure
 from common.lifecycle import duty, end_task
 from common.pacing import Pacer
 
-SIZE_AFTER_RECORDS = 20_000  # how often a standby that grows is measured
+SIZE_AFTER_RECORDS = 20_000  # a growing standby is measured again after this many records
 
 _log = logging.getLogger(__name__)
 
@@ -29,46 +29,47 @@ Key = tuple[str, int]
 
 
 class StandbyLimits(Struct, frozen=True):
-    """`bytes_max` of all standbys, 0: none are kept. `interval_s` is the pause between two looks at the logs."""
+    """`bytes_max`: limit for all standbys, 0 for no standbys. `interval_s`: pause between two checks of the logs."""
 
     bytes_max: int = 0
     interval_s: float = 0.5
 
 
 class _Standby(Struct):
-    """`shard` reflects `log`, in the state that `generation` counts, below `applied`."""
+    """`shard` reflects `log` below `applied`; `generation` is the log's number of truncations then."""
 
-    shard: Shard | None  # None where it would take more memory than there is
+    shard: Shard | None  # None if it does not fit into the memory limit
     log: CoordinatedLog
     generation: int
     applied: int
-    size: int = 0  # bytes, when it was measured; 0 before
-    measured_at: int = 0  # `applied` then
+    size: int = 0  # as measured; 0 before
+    measured_at: int = 0  # `applied` at the measurement
 
     def is_of(self, partition: CoordinatedPartition) -> bool:
-        """Whether all that the standby has seen is still in the partition's log."""
+        """Whether everything that the standby has applied is still in the partition's log."""
         log = partition.log
         return self.log is log and self.generation == log.generation and self.applied <= log.log_end_offset
 
     async def follow(self, partition: CoordinatedPartition, shard: Shard, limits: LoadLimits, pacer: Pacer) -> None:
-        """Up to the high watermark. Raises as `load_shard`."""
+        """Replay up to the high watermark. Raises as `load_shard`."""
         until = partition.high_watermark
         self.applied = await load_shard(partition, shard, limits, pacer, self.applied, until)
 
     def measure(self, shard: Shard) -> bool:
-        """Measure it if it has grown by many records; whether that was so."""
+        """Measure the shard if it has grown by many records. Returns whether it did."""
         if self.size and self.applied - self.measured_at < SIZE_AFTER_RECORDS:
             return False
         self.size, self.measured_at = shard.held_bytes(), self.applied
         return True
 
     def release(self) -> None:
-        """It takes more memory than there is: keep the place alone, so that it is not begun again."""
+        """It does not fit into the memory limit: free the shard, but keep the entry, so that it is not started
+        again."""
         self.shard, self.size = None, 0
 
 
 class Standbys:
-    """Owns one task, which follows one partition after another. `followed` gives the partitions as they are now."""
+    """Owns one task, which follows one partition after another. `followed` returns the current partitions."""
 
     def __init__(
         self,
@@ -102,14 +103,14 @@ class Standbys:
 
     @property
     def size(self) -> int:
-        """Bytes of all standbys, as far as they were measured."""
+        """Bytes of all standbys as measured."""
         return sum(standby.size for standby in self._kept.values())
 
     def take(self, partition: CoordinatedPartition) -> tuple[Shard, int] | None:
-        """The partition's standby, not followed any more, and the offset from which the log has to be replayed on."""
+        """Remove and return the partition's standby, and the offset from which the log must be replayed."""
         key = (partition.topic, partition.index)
         if self._advancing is not None and self._advancing[0] == key:
-            self._advancing[1].cancel()  # no further slice runs; records that were applied already may be again
+            self._advancing[1].cancel()  # no further slice runs; records that were already applied may be applied again
         standby = self._kept.pop(key, None)
         if standby is None or standby.shard is None or not standby.is_of(partition):
             return None
@@ -145,15 +146,15 @@ class Standbys:
             await standby.follow(partition, shard, self._load, self._pacer)
         except (ProtocolError, StorageFailure, OSError, ValueError) as error:
             fields = {"topic": partition.topic, "partition": partition.index, "error": str(error)}
-            _log.warning("standby given up for now", extra=fields)
+            _log.warning("a standby is dropped for now", extra=fields)
             self._kept.pop(key, None)
             return
         if standby.measure(shard) and self.size > self._limits.bytes_max:
             standby.release()
             fields = {"topic": partition.topic, "partition": partition.index}
-            _log.info("standby takes more memory than there is for it", extra=fields)
+            _log.info("a standby does not fit into the memory limit", extra=fields)
             return
         if not standby.is_of(partition):
-            return  # the log was cut meanwhile: the shard may have records of both lineages
+            return  # the log was truncated meanwhile: the shard may have records of both lineages
         if self._snapshots is not None and self._snapshots.is_due(partition, shard, standby.applied):
             await self._snapshots.write(partition, shard, still(standby.applied))

@@ -1,1 +1,1 @@
-"""What a broker does for the tier: claims on leadership, copying, retention, and how replicas begin from it."""
+"""A broker's work for the tier: claims, copying, retention, and replicas that start from the tier."""

@@ -1,4 +1,4 @@
-"""The first leader of a restored or rebuilt partition takes over what its newest manifest in the bucket says."""
+"""The first leader of a restored or rebuilt partition adopts its newest manifest in the bucket."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from tiering.shard.shard_protocol import SEGMENTS_PER_REQUEST_MAX, Adopt
 
 
 async def _check_store(store: ObjectStore, root: TierRoot, incarnation: int) -> None:
-    """An empty directory where the tier was to be mounted holds nothing either. Raises NotNow.
+    """Check that the store belongs to the old cluster, because an unmounted directory looks empty too. Raises NotNow.
 
-    A cluster that was rebuilt has taken over a `cluster.json` that was there before; one that brokers created in an
-    empty store has never changed.
+    A rebuilt cluster has changed an existing `cluster.json`; one that brokers created in an empty store was never
+    changed.
     """
     try:
         found = await read_cluster_file(store, root)
     except (StoreError, ValueError) as error:
         raise NotNow(f"whose the object store is cannot be read: {error}") from error
     if found is None or (incarnation > FIRST_INCARNATION and found[0].created_ms == found[0].changed_ms):
-        raise NotNow("the object store holds nothing of what this partition is to begin with")
+        raise NotNow("the object store has no data of the old cluster")
 
 
 async def adopt(led: LedPartition, store: ObjectStore, root: TierRoot, calls: TierCalls, incarnation: int) -> None:
-    """Hand the manifest's segments over to the tier's shard, unless that was done before. Raises Fenced, NotNow.
+    """Pass the manifest's segments to the tier's shard, unless that was done before. Raises Fenced, NotNow.
 
     `incarnation` is the cluster's.
     """
@@ -38,7 +38,7 @@ async def adopt(led: LedPartition, store: ObjectStore, root: TierRoot, calls: Ti
         manifest = await read_manifest(store, root, led.known.path)
     except (StoreError, DamagedManifest) as error:
         raise NotNow(f"the manifest cannot be read: {error}") from error
-    if manifest is None:  # nothing was in the tier, or the tier is not here
+    if manifest is None:  # the tier held nothing, or this is another store
         await _check_store(store, root, incarnation)
         return
     head, segments = manifest

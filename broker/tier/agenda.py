@@ -1,8 +1,8 @@
-"""Which led partitions a broker's tier has to look at now: those with something to do, not all of them.
+"""The led partitions that a broker's tier must look at now: those with something to do, not all of them.
 
-A partition is on the list, or has a time at which it comes back, or waits for a place among those that claim, copy or
-delete. One that does none of that is at work, and comes back at the work's end. An idle one comes back for its
-retention and to close an old segment, and costs nothing in between.
+A partition is in the list, or has a time at which it returns to it, or waits for a free place for a claim, copy or
+deletion. One that is being worked on returns when the work ends. An idle partition returns only for retention and to
+roll an old segment, and costs nothing in between.
 """
 
 from __future__ import annotations
@@ -16,30 +16,32 @@ POP_COST = 4
 
 
 class Agenda:
-    """Pure; times are loop seconds."""
+    """No I/O; times are loop seconds."""
 
     def __init__(self, places: dict[WorkKind, int]) -> None:
-        """`places`: how many partitions may be at each kind of work at one time."""
+        """`places`: how many partitions may be at each kind of work at a time."""
         self._places = places
         self._soon: dict[LedPartition, None] = {}
         self._later: DueHeap[LedPartition] = DueHeap()
-        self._times: dict[LedPartition, float] = {}  # of those that come back; other entries of `_later` are void
+        # when each partition returns; entries of `_later` with another time are obsolete
+        self._times: dict[LedPartition, float] = {}
         self._blocked: dict[WorkKind, dict[LedPartition, None]] = {kind: {} for kind in places}
         self._running = dict.fromkeys(places, 0)
 
     def soon(self, led: LedPartition) -> None:
-        """Look at it in the next round."""
+        """Look at the partition in the next round."""
         self._soon[led] = None
 
     def at(self, led: LedPartition, when: float, now: float) -> None:
-        """Look at it then, at the latest: a time before that was named stands, and looks once too often."""
+        """Look at the partition at `when` or before. An earlier time that was set stays, at the cost of one extra
+        look."""
         named = self._times.get(led)
         if named is None or not now < named <= when:
             self._times[led] = when
             self._later.add(when, led)
 
     def may_begin(self, led: LedPartition, kind: WorkKind) -> bool:
-        """Whether there is a place for it; else it comes back when one is free, in turn."""
+        """Whether there is a free place for it; if not, it returns when one is free, in turn."""
         if self._running[kind] < self._places[kind]:
             return True
         self._blocked[kind][led] = None
@@ -53,10 +55,10 @@ class Agenda:
         self._running[kind] -= 1
 
     def take(self, now: float) -> Work[list[LedPartition]]:
-        """Those whose turn it is; they are not on the list any more."""
+        """Remove and return those whose turn it is."""
         while (entry := self._later.pop_due(now)) is not None:
             when, _, led = entry
-            if self._times.get(led) == when:  # else another time was named since
+            if self._times.get(led) == when:  # otherwise another time was set since
                 del self._times[led]
                 self._soon[led] = None
             yield POP_COST

@@ -1,4 +1,4 @@
-"""What one broker does for the tier: its settings, and constants beside them."""
+"""Settings of a broker's work for the tier, and constants."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from common.settings import same
 
 
 class WorkKind(Enum):
-    """What a broker's tier may be doing with a partition: each kind is bounded by itself."""
+    """Kinds of work on a partition; each kind has its own limit."""
 
     CLAIM = "claim"
     COPY = "copy"
@@ -24,10 +24,10 @@ class TierConfig(TierSettings):
     """Times in milliseconds. Without a `uri` a broker has no tier."""
 
     retention_interval_ms: int = same(BrokerLogSettings, "log_retention_check_interval_ms")
-    proposals_max: int = 4  # decided at one time
-    claims_max: int = 64  # on their way at one time
+    proposals_max: int = 4  # decided at a time
+    claims_max: int = 64  # claims in flight
     deletions_max: int = 4
-    starts_max: int = 4  # followers that begin from the tier at one time
+    starts_max: int = 4  # followers that start from the tier at a time
     backoff_min_ms: int = 200
     backoff_max_ms: int = 30_000
 
@@ -37,7 +37,7 @@ class TierConfig(TierSettings):
 
     @property
     def places(self) -> dict[WorkKind, int]:
-        """How many partitions may be at each kind of work at one time."""
+        """How many partitions may be at each kind of work at a time."""
         return {
             WorkKind.CLAIM: self.claims_max,
             WorkKind.COPY: self.copies_max,

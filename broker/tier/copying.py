@@ -1,9 +1,9 @@
-"""Copying closed segments to the object store, one after the other from the tier's end on.
+"""Copying of closed segments to the object store, one after the other from the tier's end on.
 
-The steps, each of which may be the last one before a crash: the segment is on the device; COPY_STARTED is committed;
-the object is written, under a key that no other leader uses; COPY_FINISHED is committed. Only then does local retention
-know of it. An upload that fails is tried again as long as this broker leads: the object store may be away for hours
-without a new entry in the tier's state or a second read of the segment.
+The steps, after each of which the broker may crash: the segment is fsynced; COPY_STARTED is committed; the object is
+written, under a key that no other leader uses; COPY_FINISHED is committed. Only then may local retention delete the
+segment. A failed upload is retried as long as this broker leads: the object store may be down for hours without a new
+entry in the tier's state or a second read of the segment.
 """
 
 from __future__ import annotations
@@ -44,16 +44,16 @@ from tiering.shard.shard_protocol import FinishCopy, StartCopy, StartDelete
 logger = logging.getLogger(__name__)
 
 FINISHES_MAX = 10
-BURST_S = 0.5  # of `copy_bytes_per_second` that an idle broker saves
+BURST_S = 0.5  # of `copy_bytes_per_second` that an idle broker may save up
 
 
 class CopyCounts(Struct):
-    """Since the broker started. `failures` counts each attempt at a step of a copy once, whatever it failed at."""
+    """Counts since the broker started. `failures`: failed attempts at a step of a copy."""
 
     segments: int = 0
     bytes: int = 0
     failures: int = 0
-    refused_since_ms: int = 0  # wall clock; since when the object store has taken nothing, 0 while it does
+    refused_since_ms: int = 0  # wall clock; since when the store has rejected writes, 0 while it accepts them
 
     def copied(self, size: int) -> None:
         self.segments += 1
@@ -70,7 +70,7 @@ class CopyCounts(Struct):
 
 
 class Overtaken(NotNow):
-    """The segment is not to be copied any more: part of normal life, and no failure."""
+    """The segment need not be copied any more: normal, not a failure."""
 
 
 class _Object(NamedTuple):
@@ -80,14 +80,14 @@ class _Object(NamedTuple):
 
 
 def next_segment(led: LedPartition, tier: PartitionTier) -> ClosedSegment | None:
-    """What is to be copied next: closed, committed, with every transaction in it decided. Raises ProtocolError, and
-    NotNow when bytes are missing between the tier's end and what this disk holds."""
+    """The next segment to copy: closed, committed, with all its transactions ended. Raises ProtocolError, and NotNow if
+    the disk lacks bytes after the tier's end."""
     partition, log = led.partition, led.partition.log
     tier_end = tier.tier_end_offset
     if log.active.base_offset <= tier_end:
         return None
     closed = log.closed_segment_at(tier_end)
-    while closed is not None and closed.end_offset <= tier.log_start_offset:  # local retention has yet to take it
+    while closed is not None and closed.end_offset <= tier.log_start_offset:  # local retention has not deleted it yet
         closed = log.closed_segment_at(closed.end_offset)
     if closed is None or closed.end_offset > min(partition.high_watermark, partition.last_stable_offset):
         return None
@@ -97,7 +97,7 @@ def next_segment(led: LedPartition, tier: PartitionTier) -> ClosedSegment | None
 
 
 class Copier:
-    """Shared by all partitions that a broker leads; calls are tasks of their own, at most `copies_max` at a time."""
+    """Shared by all partitions that a broker leads. Each call is its own task, at most `copies_max` at a time."""
 
     def __init__(
         self,
@@ -122,7 +122,7 @@ class Copier:
         self.counts = CopyCounts()
 
     async def copy_next(self, led: LedPartition) -> bool:
-        """Copy one segment; False when there is none to copy now. Raises Fenced, NotNow, ProtocolError (this disk)."""
+        """Copy one segment; False if there is none to copy now. Raises Fenced, NotNow, ProtocolError (this disk)."""
         try:
             return await self._copy_next(led)
         except (Fenced, Overtaken):
@@ -132,7 +132,7 @@ class Copier:
             raise
 
     def count_failure(self, led: LedPartition) -> None:
-        """A copy that was due has failed, unless somebody else leads or is to be asked first for the claim."""
+        """Count a failed copy, unless this broker has lost the leadership or its claim."""
         if led.is_current and led.view is not None:
             self.counts.failed()
 
@@ -161,13 +161,13 @@ class Copier:
         return True
 
     async def _read(self, steps: Iterator[int]) -> None:
-        """In a thread, step by step: each holds the interpreter for a short while only."""
+        """Read in a thread, step by step, because each step holds the interpreter only briefly."""
         while True:
             step = asyncio.ensure_future(asyncio.to_thread(next, steps, None))
             try:
                 done = await asyncio.shield(step)
             except asyncio.CancelledError:
-                await asyncio.wait((step,))  # its file must not be closed under it
+                await asyncio.wait((step,))  # its file must not be closed meanwhile
                 raise
             if done is None:
                 return
@@ -188,7 +188,7 @@ class Copier:
         )  # fmt: skip
 
     async def _finish(self, led: LedPartition, request: FinishCopy) -> None:
-        """Rather ask again for a while than copy again what is in the store already: the shard takes it once."""
+        """Retry this request for a while rather than copy again what is in the store: the shard applies it once."""
         for failures in range(1, FINISHES_MAX):
             try:
                 await led.change(self._calls, lambda _: request)
@@ -200,7 +200,7 @@ class Copier:
         await led.change(self._calls, lambda _: request)
 
     async def _upload(self, led: LedPartition, key: str, object_: _Object, segment: TieredSegment) -> None:
-        """Until the store has it. The same key again and again: a half-written object is never seen."""
+        """Upload until the store has it. The key stays the same, because a partly written object is never visible."""
         failures = 0
         while True:
             await asyncio.sleep(self._reserve(object_.size))
@@ -217,14 +217,14 @@ class Copier:
                 await self._pause(led, failures, str(error))
 
     def _reserve(self, size: int) -> float:
-        """Seconds to wait before these bytes may move: until those that were reserved before are paid for."""
+        """Seconds to wait before these bytes may be copied, after all bytes reserved earlier."""
         if self._bandwidth is None:
             return 0.0
         self._bandwidth.spend(size, self._loop.time())
         return self._bandwidth.wait_s()
 
     async def _pause(self, led: LedPartition, failures: int, why: str) -> None:
-        """Between two attempts, of which the first has failed. Raises Fenced when this broker leads no longer."""
+        """Wait between two attempts. Raises Fenced if this broker no longer leads."""
         self.counts.failed()
         led.waits(why)
         if failures & (failures - 1) == 0:  # the first, second, fourth, …
@@ -234,7 +234,7 @@ class Copier:
             raise Fenced
 
     async def _drop_abandoned(self, led: LedPartition) -> None:
-        """Copies of this very claim that no task works on any more."""
+        """Delete copies of this claim that no task works on any more."""
         while left := [segment.id for segment in led.known.copying()]:
             await led.change(self._calls, lambda _: StartDelete(*_epochs(led), left))
 
@@ -261,7 +261,7 @@ class Copier:
 
 
 def _needless(led: LedPartition, segment: TieredSegment) -> str:
-    """Why the upload that is next is not to be made any more; empty when it is."""
+    """Why the upload is no longer needed; empty if it is."""
     if led.known.log_start_offset >= segment.end_offset:
         return "the segment lies below the log's start by now"
     if led.is_outdated:
@@ -274,7 +274,7 @@ def _epochs(led: LedPartition) -> tuple[int, int]:
 
 
 def _object(closed: ClosedSegment, reader: SegmentReader) -> _Object:
-    """The log's bytes, then the sections; the aborted transactions only where there are any."""
+    """The log's bytes, then the sections; the transaction index only if it has entries."""
     contents = reader.contents
     body: list[bytes | FileRange] = [FileRange(reader.file, closed.position, closed.size)]
     sections: dict[str, Section] = {}

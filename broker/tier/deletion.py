@@ -1,8 +1,8 @@
-"""What leaves the tier: by retention over tier and disk together, by DeleteRecords, and what an unfinished copy left.
+"""Deletion from the tier: by retention over tier and disk together, by DeleteRecords, and of unfinished copies.
 
-The log start moves first, as a record of the tier's state; then segments below it are DELETE_STARTED, as those are that
-a job's segments have replaced; their objects go when a manifest without them is published and the delay has passed;
-only then is their entry forgotten. Objects with records that were erased by their keys do not wait for the delay.
+The log start moves first, as a record of the tier's state. Then segments below it become DELETE_STARTED, like those
+that a job's segments have replaced. Their objects are deleted when a manifest without them is published and the delay
+has passed; then their entries are removed. Objects with records that were erased by key do not wait for the full delay.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ OBJECTS_PER_ROUND_MAX = 1_000
 
 
 class DeleteDelays(Struct, frozen=True):
-    """How long objects stay after their deletion began, in milliseconds; `erased_ms` where records in them were erased:
-    for reads that are under way."""
+    """How long objects stay after their deletion began, in milliseconds, for the sake of reads in progress. `erased_ms`
+    applies to objects with erased records."""
 
     usual_ms: int
     erased_ms: int
@@ -41,7 +41,7 @@ class DeleteDelays(Struct, frozen=True):
 
 
 def holds_erased(tier: PartitionTier, segment: TieredSegment) -> bool:
-    """Whether a DELETE_STARTED segment may hold records that were erased: one of before that, below its end."""
+    """Whether a DELETE_STARTED segment may hold erased records: it is older than the erasure and below its end."""
     record = tier.record
     return segment.base_offset < record.erased_end_offset and segment.changed_ms <= record.erased_ms
 
@@ -62,8 +62,8 @@ class DeleteCounts(Struct):
 
 
 def retained_from(led: LedPartition, tier: PartitionTier, now_ms: int) -> retention.RetentionPlan:
-    """Where the log is to begin by retention.ms and retention.bytes: at most at the tier's end, or, while copying is
-    disabled, at the high watermark. Raises PagesMissing, ProtocolError."""
+    """The log start that retention.ms and retention.bytes ask for: at most the tier's end, or while copying is
+    disabled, at most the high watermark. Raises PagesMissing, ProtocolError."""
     log, tier_end = led.partition.log, tier.tier_end_offset
     limits = log.config.retention_limits
     views = [
@@ -105,7 +105,7 @@ class Deleter:
         self.counts = DeleteCounts()
 
     async def move_log_start(self, led: LedPartition, offset: int, cause: str, actor: str = "") -> None:
-        """Serve nothing below `offset` any more: committed first, then here. Raises Fenced, NotNow, ProtocolError."""
+        """Move the log start to `offset`, first in the shard, then here. Raises Fenced, NotNow, ProtocolError."""
 
         def request(view: PartitionTier) -> MoveLogStart | None:
             if view.log_start_offset >= offset:
@@ -123,23 +123,24 @@ class Deleter:
             self._manifests.changed(led.known.topic_id, led.known.partition)
 
     def next_s(self, led: LedPartition) -> float:
-        """In how many seconds the next object may go, at the earliest; infinite when none is to."""
+        """Seconds until the next object may be deleted; infinite if none is to be."""
         tier, now_ms = led.known, self._clock.wall_ms()
         due = (one.changed_ms + self._delays.of(tier, one) - now_ms for one in tier.deleting())
         return max(min(due, default=float("inf")), 0.0) / 1000
 
     async def retain(self, led: LedPartition) -> None:
-        """Move the log start to where retention has it. Raises as `move_log_start`."""
+        """Move the log start to where retention wants it. Raises as `move_log_start`."""
         log, now_ms = led.partition.log, self._clock.wall_ms()
         plan = await log.when_in_memory(partial(retained_from, led, led.known, now_ms))
         if not plan.doomed or plan.log_start_offset <= led.known.log_start_offset:
             return
         if plan.log_start_offset > log.active.base_offset and not log.roll_now(now_ms):
-            return  # bytes of it wait for the disk: the next time
+            return  # bytes of it must be read from the device: next time
         await self.move_log_start(led, plan.log_start_offset, str(plan.cause))
 
     async def delete(self, led: LedPartition) -> None:
-        """Bring what lies below the log start, and what copies left behind, one step further. Raises Fenced, NotNow."""
+        """Advance the deletion of segments below the log start and of abandoned copies by one step. Raises Fenced,
+        NotNow."""
         await self._give_up_copies(led)
         await self._start(led)
         due = self._due(led)
@@ -162,11 +163,12 @@ class Deleter:
             raise NotNow(str(error)) from error
         request = FinishDelete(led.leader_epoch, led.broker_epoch, [segment.id for segment in due])
         await led.change(self._calls, lambda _: request)
-        self._manifests.changed(led.known.topic_id, led.known.partition)  # it is behind until the next copy, else
+        # otherwise the manifest would be behind until the next copy
+        self._manifests.changed(led.known.topic_id, led.known.partition)
         self.counts.deleted(due)
 
     async def _give_up_copies(self, led: LedPartition) -> None:
-        """What a copy has left behind that was under way when copying was disabled: no other copy clears it away."""
+        """Delete what a copy left that was under way when copying was disabled: no later copy would."""
 
         def request(view: PartitionTier) -> StartDelete | None:
             left = [segment.id for segment in view.copying()]
@@ -187,7 +189,8 @@ class Deleter:
             self._manifests.changed(led.known.topic_id, led.known.partition)
 
     def _due(self, led: LedPartition) -> list[TieredSegment]:
-        """Whose objects may go now. The delay counts from when the deletion began, under any leader."""
+        """The segments whose objects may be deleted now. The delay counts from the start of the deletion, under any
+        leader."""
         tier, now_ms = led.known, self._clock.wall_ms()
         due = [one for one in tier.deleting() if one.changed_ms + self._delays.of(tier, one) <= now_ms]
         if not due:

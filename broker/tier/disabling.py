@@ -1,10 +1,10 @@
-"""Tiering was disabled for a topic: its partitions' leaders have the tier emptied, and the logs begin on the disks.
+"""Emptying the tier of a topic after tiering was disabled; its logs then start on the brokers' disks.
 
-Replicas forget what they know of the tier as soon as their settings say that it was disabled, which is a new
-*generation*: from then on local retention takes nothing to the tier's care. Each reports that to its leader, with the
-offset below which its disk lacks records. When all have that are in sync or may lead from the ELR, the leader has the
-shard empty the tier in one record, and the log begins where all of them hold it. Objects go as any others do: after a
-manifest without them, and the delay. It is the same under any leader, and also when tiering was enabled again
+When a replica's settings say that tiering was disabled, a new *generation* begins: the replica forgets what it knows of
+the tier, so that local retention deletes nothing in reliance on it. It reports the generation to its leader, with the
+offset below which its disk lacks records. When all replicas in the ISR and ELR have reported, the leader lets the shard
+empty the tier in one record, and the log start becomes the lowest offset that all of them hold. Objects are deleted as
+usual: after a manifest without them, and the delay. This works under any leader, and also if tiering is enabled again
 meanwhile: copying begins once the tier is empty.
 """
 
@@ -22,13 +22,13 @@ from tiering.shard.partition_tier import PartitionTier
 from tiering.shard.shard_protocol import Empty
 from tiering.shard.tier_shard import DISABLED
 
-PAUSE_S = 1.0  # between two looks at what is still to be published or deleted
+PAUSE_S = 1.0  # between two checks of what is still to be published or deleted
 
 Ended = tuple[int, int]  # leader epoch and generation
 
 
 class Disabling:
-    """Of all partitions that one broker leads."""
+    """The disabled tiers of all partitions that one broker leads."""
 
     def __init__(self, services: TierServices, deleter: Deleter) -> None:
         self._calls = services.calls
@@ -37,12 +37,12 @@ class Disabling:
         self._ended: dict[Partition, Ended] = {}
 
     def concerns(self, partition: Partition) -> bool:
-        """Whether its leader has to look after the tier though the topic is not tiered any more: once per leadership,
-        if only to see that nothing is left."""
+        """Whether the leader must still clean up the tier although the topic is not tiered any more. True once per
+        leadership, if only to check that nothing is left."""
         return partition.tier_generation > 0 and not self.has_ended(partition)
 
     def has_ended(self, partition: Partition) -> bool:
-        """Whether this leader has left nothing of a disabled tier."""
+        """Whether this leader has finished cleaning up the disabled tier."""
         return self._ended.get(partition) == (partition.leader_epoch, partition.tier_generation)
 
     def removed(self, partition: Partition) -> None:
@@ -52,7 +52,7 @@ class Disabling:
         return led.is_outdated or led.delete_at <= now or led.delete_at == float("inf")
 
     async def go_on(self, led: LedPartition) -> None:
-        """One step. Raises Fenced, NotNow, ProtocolError."""
+        """Do one step. Raises Fenced, NotNow, ProtocolError."""
         loop = asyncio.get_running_loop()
         led.delete_by(loop.time() + PAUSE_S)
         if led.is_outdated:
@@ -64,7 +64,8 @@ class Disabling:
             return
         head = self._manifests.published(tier.topic_id, tier.partition)
         is_left = bool(tier.deleting() or tier.copying())
-        is_shown = (head is not None and shows(head, tier)) or not tier.tier_end_offset  # then it never held anything
+        # an empty tier never had a manifest
+        is_shown = (head is not None and shows(head, tier)) or not tier.tier_end_offset
         if not is_shown:
             self._manifests.changed(tier.topic_id, tier.partition)
         elif is_left:
@@ -73,7 +74,8 @@ class Disabling:
             self._ended[partition] = (led.leader_epoch, partition.tier_generation)
 
     async def _empty(self, led: LedPartition) -> None:
-        """The shard first, then the log here; followers hear of its start and of the new tier's end."""
+        """Empty the shard first, then move the log start here. Followers learn of the new log start and the tier's
+        end."""
         partition, log = led.partition, led.partition.log
 
         def request(view: PartitionTier) -> Empty | None:
@@ -90,16 +92,16 @@ class Disabling:
 
 
 def held_from(partition: Partition) -> int:
-    """The offset from which on every replica that is or may be in sync, or may lead from the ELR, has the log on its
-    disk; it keeps it there, for it has said that it has forgotten the tier of before. Raises NotNow until all have.
+    """The lowest offset from which all replicas in the maximal ISR and the ELR have the log on disk. Raises NotNow
+    until all have reported.
 
-    One that is down is waited for: it may lead again, and what it lacks would then be nowhere once the tier is empty,
-    though it was acknowledged and lies behind the log's start.
-    No other replica joins the ISR that lacks more than this leader does: see `Replica.admits`.
+    They keep it, because they have reported the new generation and so no longer rely on the tier. A replica that is
+    down is waited for: it may lead again, and acknowledged records that it lacks would be nowhere once the tier is
+    empty. No replica that lacks more than this leader joins the ISR meanwhile: see `Replica.admits`.
     """
     replicas, image = partition.replica_set, partition.image
     if replicas is None or image is None or image.partition_epoch != replicas.partition_epoch:
-        raise NotNow("tiering was disabled: the metadata has yet to say which replicas are in sync")
+        raise NotNow("tiering was disabled: the ISR is not known from the metadata yet")
     lowest = partition.log.local_log_start_offset
     silent = []
     for node in sorted((replicas.maximal_isr | frozenset(image.elr)) - {partition.node_id}):
@@ -109,5 +111,5 @@ def held_from(partition: Partition) -> int:
         else:
             lowest = max(lowest, follower.held.lacks_below)
     if silent:
-        raise NotNow(f"tiering was disabled: brokers {silent}, of ISR or ELR, have yet to report what they hold")
+        raise NotNow(f"tiering was disabled: brokers {silent} of ISR or ELR have not reported what they hold yet")
     return lowest

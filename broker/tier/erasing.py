@@ -1,4 +1,4 @@
-"""This disk after an erasure: segments go that hold records which were erased from the tier by their keys."""
+"""Erasure on the local disk: deletes segments with records that were erased from the tier by key."""
 
 from __future__ import annotations
 
@@ -16,21 +16,22 @@ logger = logging.getLogger(__name__)
 
 
 class LocalErasure:
-    """One per broker that has a tier. Calls on the loop. Each replica has at most one task, which ends by itself."""
+    """One per broker with a tier. Called on the loop. Each replica has at most one task, which ends by itself."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._tasks: dict[Partition, asyncio.Task[None]] = {}
-        self._forgotten: dict[Partition, int] = {}  # below where what was read is forgotten
+        self._forgotten: dict[Partition, int] = {}  # offset below which cached reads were dropped
         self._stopped = False
         self.forget_read: Callable[[], Awaitable[None]] = _nothing_read
 
     def forget_through(self, forget_read: Callable[[], Awaitable[None]]) -> None:
-        """`forget_read` drops what was read from the tier before, and may hold records that are erased by now."""
+        """`forget_read` drops cached reads from the tier, which may contain records erased since."""
         self.forget_read = forget_read
 
     def begin(self, partition: Partition) -> None:
-        """What is not in the tier yet stays: call again when the tier reaches further."""
+        """Delete what the tier allows. Records that are not in the tier stay: call it again when the tier's end
+        advances."""
         running = self._tasks.get(partition)
         if self._stopped or (running is not None and not running.done()):
             return
@@ -41,13 +42,14 @@ class LocalErasure:
             if self._tasks.get(partition) is task:
                 del self._tasks[partition]
             error = None if task.cancelled() else task.exception()
-            if error is not None and not isinstance(error, ProtocolError):  # that is the disk, which tells itself
+            # a disk failure, which the log directory reports
+            if error is not None and not isinstance(error, ProtocolError):
                 logger.error("erased records stay on the disk", exc_info=error, extra={"partition": repr(partition)})
 
         task.add_done_callback(ended)
 
     def removed(self, partition: Partition) -> None:
-        """It is hosted here no longer."""
+        """The replica is no longer hosted here."""
         self._forgotten.pop(partition, None)
         task = self._tasks.get(partition)
         if task is not None:
@@ -69,9 +71,9 @@ class LocalErasure:
         while True:
             flushed = log.recovery_point
             if not await audited(drop) and await log.flush_closed() <= flushed and not await audited(drop):
-                return  # in the turn of that last look: what is asked from now on starts over
+                return  # no await since the last check, so a later request starts a new task
             await asyncio.sleep(0)
 
 
 async def _nothing_read() -> None:
-    """Of a broker that does not read the tier."""
+    """For a broker that does not read the tier."""

@@ -1,6 +1,6 @@
-"""What one broker exports beside the tier itself: how far its partitions reach, and the groups' committed offsets.
+"""A broker's exports beside the tier itself: the positions of its partitions, and the groups' committed offsets.
 
-The first is for the report of a rebuild alone: it tells which records were acknowledged and are not in the tier.
+The positions are only for the report of a rebuild: they show which acknowledged records were not in the tier.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ LED_AT_ONCE = 200
 
 
 class BrokerExports:
-    """`exports` is asked once per interval."""
+    """`exports` is called once per interval."""
 
     def __init__(
         self, hosted: HostedPartitions, groups: GroupCoordinator, tier: TierService, clock: Clock, pacer: Pacer
@@ -38,7 +38,7 @@ class BrokerExports:
     async def exports(self) -> list[Export]:
         found = await group_exports(self._groups)
         changes = self._hosted.position_changes
-        if changes != self._changes:  # idle, it costs the same however many partitions are led
+        if changes != self._changes:  # so an idle broker's cost does not depend on the number of partitions
             self._mark = await self._pacer.run(self._marked(), "exports", own=True)
             self._changes = changes
         if self._mark:
@@ -47,7 +47,7 @@ class BrokerExports:
         return found
 
     def _marked(self) -> Work[int]:
-        """Differs when a position of a user's topic does; 0 when none is led. Internal topics cause no export."""
+        """Changes when a position of a user's topic does; 0 if none is led. Internal topics cause no export."""
         mark = 0
         for led in batched(self._led(), LED_AT_ONCE):
             mark += sum(partition.high_watermark + partition.leader_epoch + 1 for partition in led)

@@ -1,4 +1,4 @@
-"""One tiered partition that this broker leads, or is about to lead: what it knows of the tier and asks of it."""
+"""One tiered partition that this broker leads, or is about to lead: its view of the tier, and its requests to it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tiering.shard.shard_protocol import Done, Mutation, RefusalCode, Refused
 
 
 async def check_owned(guard: Guard) -> None:
-    """Before anything is written to the bucket or deleted there. Raises NotNow."""
+    """Check that the bucket still belongs to this cluster, before any write or deletion there. Raises NotNow."""
     try:
         await guard.check()
     except (StaleCluster, StoreError, ValueError, OutcomeUnknown, ProtocolError) as error:
@@ -25,15 +25,15 @@ async def check_owned(guard: Guard) -> None:
 
 
 class Fenced(Exception):
-    """Somebody else leads this partition in the tier, or its topic was deleted: leave everything as it is."""
+    """Another broker leads this partition in the tier, or its topic was deleted: change nothing."""
 
 
 class NotNow(Exception):
-    """The store or the shard does not answer, or refuses for now: try again later. The text is for the log."""
+    """The store or the shard does not answer, or rejects for now: retry later. The text is for the log."""
 
 
 class Refusal(NotNow):
-    """The shard has decided: to ask the same again does not help. `reply` is what it said."""
+    """The shard has rejected the request; repeating it does not help. `reply` is its answer."""
 
     def __init__(self, reply: Refused) -> None:
         super().__init__(f"the tier shard refuses: {reply.error}: {reply.text}")
@@ -41,7 +41,7 @@ class Refusal(NotNow):
 
 
 class LedPartition:
-    """Changes of its view are asked of the shard one at a time, by `change`. Times are loop seconds."""
+    """Requests changes of its view from the shard one at a time, by `change`. Times are loop seconds."""
 
     __slots__ = (
         "_in_doubt",
@@ -70,21 +70,21 @@ class LedPartition:
         held_back: bool,
         on_unclaimed: Callable[[LedPartition], None],
     ) -> None:
-        """`on_unclaimed` is called when the shard says that it has to be claimed again."""
+        """`on_unclaimed` is called when the shard requires a new claim."""
         self.partition = partition
         self.leader_epoch = leader_epoch
         self.broker_epoch = broker_epoch
-        self.held_back = held_back  # it does not lead yet, but waits for what the tier says
+        self.held_back = held_back  # it does not lead yet, but waits for the tier
         self.view: PartitionTier | None = None  # None until the claim is answered
-        self.reconciled = False  # whether log, log start and epochs fit what the tier said
-        self.tasks: dict[asyncio.Task[None], WorkKind] = {}  # what is under way
+        self.reconciled = False  # whether log, log start and epochs match the tier
+        self.tasks: dict[asyncio.Task[None], WorkKind] = {}  # work under way
         self.failures = 0
         self.retry_at = float("-inf")
-        self.trouble = ""  # why nothing goes on, for the operator; empty while all is well
-        self.retained_at = float("-inf")  # when retention last had its turn
-        self.delete_at = float("inf")  # when something can be deleted before retention's next turn
+        self.trouble = ""  # why there is no progress, for the operator; empty if there is
+        self.retained_at = float("-inf")  # when retention last ran
+        self.delete_at = float("inf")  # when something can be deleted before retention's next run
         self._on_unclaimed = on_unclaimed
-        self._in_doubt = False  # whether the view may be behind what this broker itself has changed
+        self._in_doubt = False  # whether the view may lack a change that this broker itself made
         self._lock = asyncio.Lock()
 
     def __repr__(self) -> str:
@@ -92,7 +92,7 @@ class LedPartition:
 
     @property
     def known(self) -> PartitionTier:
-        """What the tier holds. Raises NotNow before the claim is answered."""
+        """The tier's state. Raises NotNow before the claim is answered."""
         if self.view is None:
             raise NotNow("the tier has not answered the claim")
         return self.view
@@ -105,50 +105,50 @@ class LedPartition:
 
     @property
     def is_outdated(self) -> bool:
-        """Whether tiering was disabled since, and the tier is still to be emptied."""
+        """Whether tiering was disabled, and the tier is still to be emptied."""
         return self.known.generation < self.partition.tier_generation
 
     @property
     def is_disabled(self) -> bool:
-        """Whether the tier is to be emptied, or is left as it is until the topic is tiered again."""
+        """Whether the tier is to be emptied, or stays empty until the topic is tiered again."""
         partition = self.partition
         return self.is_outdated or (partition.tier_generation > 0 and not partition.log.config.remote_storage_enable)
 
     @property
     def copies(self) -> bool:
-        """Whether the topic's closed segments are copied."""
+        """Whether the topic's closed segments are to be copied."""
         config = self.partition.log.config
         return config.remote_storage_enable and not config.remote_log_copy_disable
 
     @property
     def may_copy(self) -> bool:
-        """Whether the log has closed segments behind the tier's end, and they are to be copied."""
+        """Whether the log has closed segments after the tier's end that are to be copied."""
         return self.copies and self.partition.log.active.base_offset > self.known.tier_end_offset
 
     # leadership --------------------------------------------------------------------------------------------
 
     def claimed(self, tier: PartitionTier) -> None:
-        """The shard has answered the claim with what the tier holds."""
+        """The shard has answered the claim with the tier's state."""
         self.view = tier
 
     def hold_back(self) -> None:
-        """Its log lacks what is committed: it may not lead before that has changed."""
+        """The log lacks committed records: do not lead until that has changed."""
         self.held_back = True
 
     def let_lead(self) -> None:
         self.held_back = False
 
     def has_reconciled(self) -> None:
-        """The log fits the tier: what follows is copying, retention and deletion."""
+        """The log matches the tier: copying, retention and deletion may begin."""
         self.reconciled = True
 
     def lost(self) -> None:
-        """Another leader has the tier: only a new claim could say what it holds."""
+        """Another leader has claimed the tier: the view is obsolete."""
         self.view = None
         self.reconciled = False
 
     def announce_end(self) -> None:
-        """Have readers and followers learn where the tier ends, unless that end is to go."""
+        """Notify readers and followers of the tier's end, unless the tier is to be emptied."""
         if self.known.generation == self.partition.tier_generation:
             self.partition.tier_reaches(self.known.tier_end_offset)
 
@@ -160,7 +160,7 @@ class LedPartition:
 
     @property
     def is_maintained(self) -> bool:
-        """Whether a claim, or retention and deletion, is under way: at most one of them is."""
+        """Whether a claim, retention or deletion is under way; at most one of them is."""
         return any(kind is not WorkKind.COPY for kind in self.tasks.values())
 
     def began(self, task: asyncio.Task[None], kind: WorkKind) -> None:
@@ -174,22 +174,22 @@ class LedPartition:
             task.cancel()
 
     def begin_retention(self, now: float) -> bool:
-        """It is retention's and deletion's turn. Whether a deletion was due by `delete_by`."""
+        """Retention and deletion run now. Returns whether a deletion was due by `delete_by`."""
         was_due = self.delete_at <= now
         self.retained_at, self.delete_at = now, float("inf")
         return was_due
 
     def retain_now(self) -> None:
-        """The log start moved: see at once what can be deleted."""
+        """The log start moved: check at once what can be deleted."""
         self.retained_at = float("-inf")
 
     def delete_by(self, when: float) -> None:
-        """Something can be deleted then, though it is not retention's turn."""
+        """Something can be deleted at `when`, before retention's next run."""
         self.delete_at = when
 
     @property
     def uncopied_bytes(self) -> int:
-        """Of closed segments that wait to be copied: none do while copying is disabled."""
+        """Bytes of closed segments that wait to be copied; 0 while copying is disabled."""
         if not self.copies:
             return 0
         tier_end = self.view.tier_end_offset if self.view is not None else self.partition.tier_end_offset
@@ -201,11 +201,11 @@ class LedPartition:
         return lag
 
     def is_due(self, config: TierConfig, now: float) -> bool:
-        """Whether it is time for retention and deletion."""
+        """Whether retention and deletion are due."""
         return now >= self.delete_at or now - self.retained_at >= config.retention_interval_ms / 1000
 
     def due_at(self, config: TierConfig, now: float, wall_ms: int) -> float:
-        """When that will be, or when its active segment will be too old."""
+        """When they will be due, or when the active segment will be too old."""
         log = self.partition.log
         age_ms = wall_ms - log.active.created_ms if log.active.size else 0
         rolls_at = now + max(log.config.tier_roll_ms - age_ms + 1, 0) / 1000
@@ -214,9 +214,9 @@ class LedPartition:
         return min(self.delete_at, max(self.retained_at + config.retention_interval_ms / 1000, now), rolls_at)
 
     async def change(self, calls: TierCalls, make: Callable[[PartitionTier], Mutation | None]) -> Done | None:
-        """Ask for the change that `make` names once it is this one's turn; None when it names none.
+        """When this call's turn comes, request the change that `make` returns; None if it returns none.
 
-        Raises Fenced, NotNow. After NotNow the change may have been made: what `make` sees the next time tells.
+        Raises Fenced, NotNow. After NotNow the change may have been made: the next call of `make` sees it.
         """
         async with self._lock:
             view = self.known
@@ -244,11 +244,11 @@ class LedPartition:
             raise Refusal(reply)
 
     def waits(self, cause: str) -> None:
-        """A step is tried again; this is why, for the operator."""
+        """A step will be retried; `cause` is shown to the operator."""
         self.trouble = cause
 
     def failed(self, config: TierConfig, now: float, chance: Random, cause: str) -> None:
-        """Leave it alone for a while, up to twice as long each time."""
+        """Leave the partition alone for a while, up to twice as long after each failure."""
         self.failures += 1
         self.waits(cause)
         self.retry_at = now + config.backoff.jittered_s(self.failures, chance)
@@ -260,14 +260,14 @@ class LedPartition:
 
 
 class CopyLag:
-    """How many bytes of what a broker leads the tier does not hold yet, known without a walk over all of it."""
+    """Bytes of led partitions that the tier does not hold yet, known without a walk over all partitions."""
 
     def __init__(self) -> None:
-        self.bytes = 0  # of closed segments that wait, of each partition when the tier looked at it last
-        self._noted: dict[LedPartition, int] = {}  # those that have some
+        self.bytes = 0  # of closed segments, per partition as of the tier's last look at it
+        self._noted: dict[LedPartition, int] = {}  # partitions with a lag
 
     def note(self, led: LedPartition) -> None:
-        """Each roll, copy and new setting has the tier look at a partition."""
+        """Update the lag; each roll, copy and settings change makes the tier look at the partition."""
         self.forget(led)
         lag = led.uncopied_bytes
         if lag:

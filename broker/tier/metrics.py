@@ -1,4 +1,4 @@
-"""What /metrics shows of the tier."""
+"""Metrics of the tier."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from common.metrics import Metrics
 
 
 def register_tier_metrics(metrics: Metrics, service: TierService) -> None:
-    """Names after Kafka's RemoteCopy… and RemoteDelete… metrics."""
+    """Register metrics, named after Kafka's RemoteCopy… and RemoteDelete… metrics."""
     copied, deleted = service.copier.counts, service.deleter.counts
     metrics.gauge("tidelog_tier_partitions", "Led partitions that are tiered.", lambda: len(service.led))
     metrics.gauge(

@@ -1,4 +1,4 @@
-"""An object store that is opened when it is first asked: a broker starts whether or not its store can be reached."""
+"""An object store that is opened on first use, so that a broker starts even if its store cannot be reached."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ _TROUBLE = (StoreUnavailable, StoreDenied, StoreFull)
 
 
 class StoreHealth(Struct):
-    """What the last calls met. `since_ms` is wall time, 0 while the store does what it is asked; a store that only
-    takes nothing more is in trouble until it takes something."""
+    """Result of the last calls. `since_ms`: wall time since when calls fail, 0 if they succeed. If only writes fail, it
+    is reset by a successful write."""
 
     since_ms: int = 0
     reason: str = ""
@@ -26,7 +26,7 @@ class StoreHealth(Struct):
 
 
 class LateStore:
-    """An `ObjectStore`. While it cannot be opened each call fails as the opening does, and tries again."""
+    """An `ObjectStore`. While it cannot be opened, each call retries the opening and fails with its error."""
 
     def __init__(self, uri: str, name: str, open_store: OpenStore, clock: Clock) -> None:
         self.health = StoreHealth()
@@ -55,7 +55,8 @@ class LateStore:
 
     @contextmanager
     def _watched(self, *, writes: bool) -> Iterator[None]:
-        """Any other error is an answer too. Trouble begins with the call that meets it, which may try for minutes."""
+        """Track store errors; any other exception shows that the store answers. The trouble begins with the start of
+        the failing call, which may retry for minutes."""
         began_ms = self._clock.wall_ms()
         try:
             yield

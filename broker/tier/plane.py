@@ -1,4 +1,4 @@
-"""All of a broker that has to do with the tier, wired: the store, the bucket's guard, manifests and the service."""
+"""A broker's tier: the store, the bucket's guard, manifests and the service."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ UPKEEP_ROUND_MIN_S = 0.5
 
 
 class TierPlane:
-    """One per broker whose `tidelog.tier.uri` is set. Made once the cluster's id is known, before roles are taken."""
+    """One per broker with `tidelog.tier.uri`. Created when the cluster's id is known, before roles are taken."""
 
     def __init__(
         self,
@@ -139,7 +139,7 @@ class TierPlane:
         self.exporter.start()
 
     async def stop(self) -> None:
-        """Before the log directory closes."""
+        """Call it before the log directory closes."""
         await self.exporter.stop()
         await self.upkeep.stop()
         await self.proposals.stop()

@@ -1,12 +1,12 @@
-"""What jobs beside the cluster ask of the partitions that this broker leads: swaps, and to be ready for an erasure.
+"""Decides proposals of jobs for the partitions that this broker leads: swaps, and readiness for an erasure.
 
-The store's one prefix for proposals is listed at intervals. Of a proposal that has no verdict the partition's leader
-looks whether its objects are there, has the shard exchange the segments, and writes the verdict. A leader that dies in
-between leaves a proposal without a verdict: the next one asks the shard again, which knows what was done.
+At intervals the broker lists the store's prefix for proposals. For a proposal without a verdict, the partition's leader
+checks the objects, lets the shard swap the segments, and writes the verdict. If a leader dies in between, the next one
+asks the shard again, which knows what was done.
 
-An output is taken over only while its object is young: the sweeper removes no object before it is twice as old. What is
-asked of the shard then holds for half of the time that is left, however long it waits on its way. So the sweeper, which
-knows the shard's decisions, never removes an object that is about to become a partition's.
+An output is accepted only while its object is young: the sweeper deletes no object before it is twice as old. A request
+to the shard expires after half of the remaining time, however long it waits. So the sweeper, which knows the shard's
+decisions, never deletes an object that is about to become part of a partition.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from tiering.shard.tier_shard import PartitionId
 
 logger = logging.getLogger(__name__)
 
-NAMES_MAX = 50_000  # under the prefix; those behind wait until the sweeper has made room
+NAMES_MAX = 50_000  # listed names; further ones wait until the sweeper has made room
 PROPOSAL_BYTES_MAX = 8 << 20
 HEADS_AT_ONCE = 8
 
@@ -55,14 +55,14 @@ Names = dict[str, ObjectInfo]
 
 
 class _Addressee(msgspec.Struct, frozen=True):
-    """As much of a proposal as says whom it concerns."""
+    """The fields of a proposal that identify its partition."""
 
     topic_id: str
     partition: int
 
 
 class _Received(NamedTuple):
-    """A proposal, or why what was proposed to a partition is none. `partition` None: it names no partition."""
+    """A proposal, or why it is invalid. `partition` None: it names no partition."""
 
     partition: PartitionId | None
     proposal: Proposal | None
@@ -70,7 +70,7 @@ class _Received(NamedTuple):
 
 
 class Proposals:
-    """One per broker that has a tier; `start` and `stop` once."""
+    """One per broker with a tier; call `start` and `stop` once."""
 
     def __init__(self, services: TierServices, service: TierService, config: TierConfig) -> None:
         self._services = services
@@ -81,7 +81,7 @@ class Proposals:
         self._config = config
         self._addressees: dict[str, PartitionId | None] = {}  # of proposals without a verdict
         self._requests: dict[str, EraseRequest | None] = {}
-        self._targets: dict[tuple[str, int, int], int] = {}  # (request, partition, leader epoch) to the end to tier
+        self._targets: dict[tuple[str, int, int], int] = {}  # tier end to reach, by (request, partition, leader epoch)
         self._places = asyncio.Semaphore(config.proposals_max)
         self._heads = asyncio.Semaphore(HEADS_AT_ONCE)
         self._failures = 0
@@ -104,19 +104,19 @@ class Proposals:
                 await self.run_round()
                 self._failures = 0
             except StaleCluster as error:
-                logger.error("proposals are not looked at any more", extra={"reason": str(error)})
+                logger.error("proposals are no longer handled", extra={"reason": str(error)})
                 return
             except _LATER as error:
                 self._failures += 1
                 if self._failures & (self._failures - 1) == 0:
-                    logger.warning("proposals cannot be looked at", extra={"cause": str(error)})
-            except Exception:  # without it no job would ever get an answer
+                    logger.warning("proposals cannot be read", extra={"cause": str(error)})
+            except Exception:  # otherwise no job would ever get a verdict
                 logger.exception("a round over the proposals failed")
 
     # one round ---------------------------------------------------------------------------------------------
 
     async def run_round(self) -> None:
-        """Do what is asked of partitions led here. Raises StoreError and what the guard raises."""
+        """Handle the proposals for partitions led here. Raises StoreError and what the guard raises."""
         if not self._service.led:
             return
         names = await self._names()
@@ -196,12 +196,12 @@ class Proposals:
                 await self._write_verdict(verdict)
                 self.accepted += verdict.accepted
                 self.refused += not verdict.accepted
-            except _LATER as error:  # the next round, or the next leader
+            except _LATER as error:  # the next round, or the next leader, decides
                 fields = {"partition": repr(led), "proposal": uuid, "cause": str(error)}
                 logger.warning("a proposal is not decided yet", extra=fields)
 
     async def _verdict(self, led: LedPartition, uuid: str, info: ObjectInfo, received: _Received) -> Verdict:
-        """Of the shard, once the proposal has come that far. Raises as `LedPartition.change`."""
+        """The verdict, once the shard has decided. Raises as `LedPartition.change`."""
         await check_owned(self._guard)
         proposal, problem = received.proposal, received.problem
         offset = -1
@@ -214,7 +214,7 @@ class Proposals:
                     if error.reply.error == RefusalCode.NOT_CLAIMED:
                         raise
                     problem = error.reply.text
-        if not led.is_current:  # whatever it was, another leader says it
+        if not led.is_current:  # another leader decides
             raise Fenced
         fields = {"partition": repr(led), "proposal": uuid, "reason": problem}
         logger.info("a proposal is refused" if problem else "a proposal is accepted", extra=fields)
@@ -229,15 +229,15 @@ class Proposals:
         )
 
     async def _problem(self, tier: PartitionTier, proposal: Proposal, info: ObjectInfo) -> tuple[str, int]:
-        """What the shard cannot see, empty when it may be asked; and until when it may, in wall-clock milliseconds, 0
-        for ever. Raises StoreError."""
+        """What the shard cannot check: (problem, or "" if it may decide; until when it may, in wall-clock milliseconds,
+        0 for ever). Raises StoreError."""
         if proposal.path != tier.path:
-            return f"the partition is {tier.path.tenant!r} {tier.path.topic} by name", 0
+            return f"the partition's name is {tier.path.tenant!r} {tier.path.topic}", 0
         incarnation = await self._guard.check()
         if proposal.incarnation != incarnation:
-            return f"it is of incarnation {proposal.incarnation} of the cluster, which is in {incarnation}", 0
+            return f"it was made for incarnation {proposal.incarnation} of the cluster, which is now {incarnation}", 0
         if any(tier.value_of(output.id) is not None for output in proposal.outputs):
-            return "", 0  # made by an earlier leader; the shard knows
+            return "", 0  # outputs were accepted by an earlier leader; the shard knows
         if self._age_ms(info) > self._config.sweep_age_ms // 2:
             return "it is too old", 0
         found = await asyncio.gather(*(self._output_problem(tier, output) for output in proposal.outputs))
@@ -245,7 +245,7 @@ class Proposals:
         return next((problem for problem, _ in found if problem), ""), oldest_ms + self._config.sweep_age_ms * 3 // 4
 
     async def _output_problem(self, tier: PartitionTier, output: TieredSegment) -> tuple[str, int]:
-        """And when the output's object was written."""
+        """The problem, or "", and when the output's object was written."""
         key = self._root.segment_key(tier.path, output.id)
         async with self._heads:
             try:
@@ -260,7 +260,7 @@ class Proposals:
         return problem, info.modified_ms
 
     async def _swap(self, led: LedPartition, proposal: Proposal, expires_ms: int) -> int:
-        """The offset in `__tier_state` from which on the swap holds."""
+        """Swap. Returns the offset in `__tier_state` from which the swap is visible."""
         request = Swap(
             led.leader_epoch,
             led.broker_epoch,
@@ -281,14 +281,14 @@ class Proposals:
             await self._store.put(key, encode(verdict), create_only=True)
         except ObjectExists:
             other = decode_verdict(await self._store.get(key))
-            if other.accepted != verdict.accepted:  # jobs delete nothing, so only the report is wrong
+            if other.accepted != verdict.accepted:  # harmless, because jobs delete nothing: only the report is wrong
                 fields = {"proposal": verdict.proposal, "accepted": verdict.accepted, "reason": other.reason}
-                logger.error("two leaders have decided otherwise", extra=fields)
+                logger.error("two leaders have decided differently", extra=fields)
 
     # erasures ----------------------------------------------------------------------------------------------
 
     async def _make_ready(self, led: LedPartition, request: EraseRequest) -> None:
-        """Close the segment that was written to when the request was seen, and answer once all of it is in the tier."""
+        """Roll the segment that was active when the request was seen, and answer when all of it is in the tier."""
         partition, log = led.partition, led.partition.log
         key = (request.uuid, partition.index, led.leader_epoch)
         end = self._targets.setdefault(key, log.log_end_offset)
@@ -323,7 +323,7 @@ class Proposals:
 
 
 def _asked(request: EraseRequest, names: Names, led: dict[PartitionId, LedPartition]) -> Sequence[LedPartition]:
-    """Those led here that have not answered."""
+    """The requested partitions led here that have not answered."""
     topic_id = bytes.fromhex(request.topic_id)
     return [
         led[topic_id, index]
@@ -343,5 +343,5 @@ def _read(uuid: str, body: bytes) -> _Received:
     except ValueError as error:
         return _Received(partition, None, str(error))
     if proposal.uuid != uuid:
-        return _Received(partition, None, f"it calls itself {proposal.uuid}")
+        return _Received(partition, None, f"its uuid field is {proposal.uuid}")
     return _Received(partition, proposal)

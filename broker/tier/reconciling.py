@@ -1,8 +1,8 @@
-"""Making a leader's log fit what the tier says once its claim is answered, and where a log begins that the tier holds.
+"""Makes a leader's log match the tier after its claim, and starts logs at the tier's end.
 
-The tier's log start is the truth for all. A leader that was elected from the ISR has everything that is in the tier.
-One that was not may end below the tier's end, or hold there what was never committed: it has lost what was committed,
-and begins where the tier ends.
+The tier's log start is authoritative. A leader elected from the ISR has everything that is in the tier. Any other
+leader may end below the tier's end, or hold uncommitted records there: it has lost committed records, and starts over
+at the tier's end.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ logger = logging.getLogger(__name__)
 
 
 class TierEnd(NamedTuple):
-    """What a log that begins at `offset` must know of all that lies before."""
+    """What a log that starts at `offset` needs to know of everything before."""
 
     offset: int
     log_start_offset: int
@@ -41,15 +41,15 @@ class TierEnd(NamedTuple):
 
 
 async def read_end(store: ObjectStore, root: TierRoot, tier: PartitionTier) -> TierEnd:
-    """Where the tier ends. Raises NotNow when the store does not answer or what it answers is damaged."""
+    """The tier's end. Raises NotNow if the store does not answer or its data is damaged."""
     segment = tier.last()
-    if segment is None:  # all of it was deleted: the log starts where the tier ended
+    if segment is None:  # everything was deleted: the log starts at the tier's end
         return TierEnd(tier.tier_end_offset, tier.tier_end_offset, [], encode_snapshot(Snapshot([], [])))
     if segment.end_offset != tier.tier_end_offset:
         raise NotNow(f"the tier's last segment does not end at {tier.tier_end_offset}")
     key = root.segment_key(tier.path, segment.id)
     snapshot = encode_snapshot(Snapshot([], []))
-    if PRODUCER_SNAPSHOT in segment.sections:  # a restored topic's has none: under a new name producers start over
+    if PRODUCER_SNAPSHOT in segment.sections:  # absent in a restored topic, where producers start over
         snapshot = await _section(store, key, segment, PRODUCER_SNAPSHOT)
     epochs = await _section(store, key, segment, LEADER_EPOCHS)
     try:
@@ -76,15 +76,16 @@ async def _section(store: ObjectStore, key: str, segment: TieredSegment, name: s
 async def begin_at_end(
     partition: Partition, end: TierEnd, still: Callable[[], bool], following: Following | None
 ) -> None:
-    """Start over where the tier ends, unless `still` says that this is not wanted any more. Raises ProtocolError.
+    """Start the log over at the tier's end, unless `still()` is False by then. Raises ProtocolError.
 
-    No fetch tells a leader of the new place, or appends there, before it is durable, under any later leader; and an
-    answer to the old place, which may be on its way, counts no more. So cancelling takes until no thread writes.
+    Replication is paused meanwhile: no fetch may acknowledge the new offset, and none may append there, before it is
+    durable; and responses to fetches at the old offset are ignored. So a cancelled call ends only when no thread
+    writes.
     """
 
     def begin() -> None:
         if not still():
-            raise NotNow("the replica's role has changed")
+            raise NotNow("the replica's state has changed")
         partition.start_from_tier(*end)
 
     if following is not None:
@@ -97,15 +98,15 @@ async def begin_at_end(
 
 
 async def reconcile(led: LedPartition, calls: TierCalls) -> None:
-    """Log start, leader epochs and high watermark of a leader whose log reaches the tier's end. Raises Fenced, NotNow,
-    ProtocolError."""
+    """Set log start, leader epochs and high watermark of a leader whose log reaches the tier's end. Raises Fenced,
+    NotNow, ProtocolError."""
     partition, log, tier = led.partition, led.partition.log, led.known
     _restore_epochs(partition, tier)
     first = next(tier.segments(), None)
     available = log.local_log_start_offset
     if first is not None:
         available = min(available, max(first.base_offset, tier.log_start_offset))
-    # What neither the tier nor this disk holds is not served: history from before the topic was tiered.
+    # Offsets that neither the tier nor this disk holds are not served: they are from before the topic was tiered.
     start = max(tier.log_start_offset, log.log_start_offset, available)
     if start > tier.log_start_offset:
         await led.change(
@@ -117,7 +118,7 @@ async def reconcile(led: LedPartition, calls: TierCalls) -> None:
 
 
 def _restore_epochs(partition: Partition, tier: PartitionTier) -> None:
-    """A log that lost the checkpoint of its epochs knows those of its own batches alone."""
+    """Restore epochs from the tier: a log without its epoch checkpoint knows only the epochs of its own batches."""
     log = partition.log
     first = log.leader_epochs.entries()
     if first and first[0][1] <= max(tier.log_start_offset, log.log_start_offset):
@@ -131,8 +132,8 @@ def _restore_epochs(partition: Partition, tier: PartitionTier) -> None:
 
 
 def lost_committed(led: LedPartition) -> bool:
-    """Whether this leader has lost records that were acknowledged: its log ends before the tier, or, where it was
-    elected though it was not in sync, it went another way than the tier did."""
+    """Whether this leader has lost acknowledged records: its log ends before the tier, or it was elected out of sync
+    and its history differs from the tier's."""
     log, tier = led.partition.log, led.known
     if log.log_end_offset < tier.tier_end_offset:
         return True

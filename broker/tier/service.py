@@ -1,7 +1,8 @@
-"""The tier as one broker lives with it: claims on leadership, copies, retention, and replicas that begin from it.
+"""A broker's tier service: claims, copies, retention, and replicas that start from the tier.
 
-One task looks once per interval at the led tiered partitions on its agenda and starts what is due, each kind bounded;
-nothing runs per partition but that. Whatever the store or a shard does, produce, replication and local reads go on.
+Once per interval one task looks at the led tiered partitions on its agenda and starts what is due, with a limit for
+each kind of work. There is no other task per partition. Produce, replication and local reads do not depend on the store
+or the shards.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ _IDLE = (Fenced, NotNow, ProtocolError, OutcomeUnknown)
 
 
 class TierService:
-    """One per broker that has a tier; `start` and `stop` once; calls on the loop. Implements `hosted.Tier`."""
+    """One per broker with a tier; call `start` and `stop` once; calls run on the loop. Implements `ports.Tier`."""
 
     def __init__(self, services: TierServices, config: TierConfig) -> None:
         self._services = services
@@ -87,18 +88,18 @@ class TierService:
         self._task = self._loop.create_task(self._run(), name=duty("tier"))
 
     async def stop(self) -> None:
-        """Leave everything as it is: the next leader's claim says what becomes of copies under way."""
+        """Change nothing: the next leader's claim decides about copies under way."""
         self._stopped = True
         await end_tasks([*self._tasks, *self._starting.values(), *([self._task] if self._task is not None else [])])
         await self.erasure.stop()
         self._task = None
 
-    # what others see ---------------------------------------------------------------------------------------
+    # for other parts of the broker ------------------------------------------------------------------------------
 
     def view(self, partition: Partition) -> PartitionTier | None:
-        """What the tier holds of a partition that this broker leads; None until its claim is answered.
+        """The tier's state of a partition that this broker leads; None until its claim is answered.
 
-        Meanwhile nothing below the local log may be served: the answer is a retriable error.
+        Until then nothing below the local log may be served: the response is a retriable error.
         """
         led = self._led.get(partition)
         return led.view if led is not None and led.reconciled and led.is_current else None
@@ -108,7 +109,7 @@ class TierService:
         return list(self._led.values())
 
     async def delete_records(self, partition: Partition, offset: int, timeout_s: float, actor: str = "") -> None:
-        """See `hosted.Tier`. After REQUEST_TIMED_OUT the log's start may have moved or not."""
+        """See `ports.Tier`. After REQUEST_TIMED_OUT the log start may or may not have moved."""
         try:
             async with asyncio.timeout(timeout_s):
                 while True:
@@ -132,7 +133,7 @@ class TierService:
     # roles -------------------------------------------------------------------------------------------------
 
     def role_changed(self, partition: Partition) -> None:
-        """See `hosted.Tier`."""
+        """See `ports.Tier`."""
         led = self._led.get(partition)
         wanted = partition.is_leader and (_is_tiered(partition) or self._disabling.concerns(partition))
         if led is not None and (not wanted or not led.is_current):
@@ -148,7 +149,7 @@ class TierService:
             self._lead(partition, partition.leader_epoch, held_back=False)
 
     def removed(self, partition: Partition) -> None:
-        """See `hosted.Tier`."""
+        """See `ports.Tier`."""
         led = self._led.get(partition)
         if led is not None:
             self._forget(led)
@@ -160,7 +161,7 @@ class TierService:
             starting.cancel()
 
     def may_lead(self, partition: Partition, image: PartitionImage) -> bool:
-        """Whether this replica was chosen from the ISR, or is the first of its partition. See `hosted.Tier`."""
+        """Whether this replica was elected from the ISR, or is the first of its partition. See `ports.Tier`."""
         led = self._led.get(partition)
         if led is not None and led.held_back and led.leader_epoch == image.leader_epoch:
             return False
@@ -176,8 +177,8 @@ class TierService:
         return False
 
     def _was_in_sync(self, before: PartitionImage, image: PartitionImage) -> bool:
-        """Whether this broker was elected from the ISR. What it last knew may be long past: then the ISR tells, which
-        consists of the leader alone after any other election."""
+        """Whether this broker was elected from the ISR. If its last image is older than the election, the size of the
+        ISR shows it: after any other election the ISR is the leader alone."""
         is_next = image.partition_epoch == before.partition_epoch + 1
         return self.node_id in before.isr and (is_next or len(image.isr) > 1)
 
@@ -186,7 +187,7 @@ class TierService:
         return topic is not None and topic.adopts_tier
 
     def _must_adopt(self, partition: Partition) -> bool:
-        """A restored partition has no log before its tier is known."""
+        """A restored partition has no log before the tier's state is known."""
         return self._adopts(partition) and partition.log.log_end_offset == 0
 
     def _lead(self, partition: Partition, leader_epoch: int, *, held_back: bool) -> None:
@@ -218,7 +219,7 @@ class TierService:
             self._wake.clear()
             try:
                 await self._consider_due()
-            except Exception:  # without it nothing would be copied any more, and disks would fill up
+            except Exception:  # must not end the task: nothing would be copied any more, and disks would fill up
                 logger.exception("a round of the tier failed")
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._config.interval_ms / 1000):
@@ -234,7 +235,7 @@ class TierService:
                 self._consider(led)
 
     def _note_rolls(self) -> Work[None]:
-        """Logs that have begun a segment, or have other settings, since the last round."""
+        """Put logs on the agenda that have rolled a segment or have new settings since the last round."""
         rolled = self._hosted.rolled_logs
         while rolled:
             partition = self._hosted.get(*rolled.popitem()[0])
@@ -244,7 +245,8 @@ class TierService:
             yield ROLL_COST
 
     def _consider(self, led: LedPartition) -> None:
-        """Start what is due. It comes back when that has ended, when it asks for it again, or at its next time."""
+        """Start what is due. The partition returns to the agenda when that ends, when requested, or at its next
+        time."""
         now = self._loop.time()
         self.copy_lag.note(led)
         if not led.is_current:
@@ -264,7 +266,7 @@ class TierService:
                 self._put_off(led, error)
                 self._agenda.at(led, led.retry_at, now)
                 return
-            except ProtocolError:  # the disk: its directory tells
+            except ProtocolError:  # a disk failure, which the log directory reports
                 self._agenda.soon(led)
                 return
             if not led.is_maintained and led.is_due(self._config, now) and self._agenda.may_begin(led, WorkKind.DELETE):
@@ -290,13 +292,13 @@ class TierService:
             self.copier.count_failure(led)
             raise
         if closed is None:
-            self._agenda.soon(led)  # it waits to be committed, of which there is no notification
+            self._agenda.soon(led)  # it waits to be committed, and there is no notification of that
         else:
             self._begin(led, WorkKind.COPY, self._copy(led))
 
     def _begin(self, led: LedPartition, kind: WorkKind, work: Coroutine[Any, Any, None]) -> None:
-        """At most one claim, retention or deletion, and at most one copy, of a partition at a time."""
-        task = self._loop.create_task(work, name=f"tier-{kind.value}")  # it may fail: `_ended` tells when to try again
+        """Per partition, at most one claim, retention or deletion runs at a time, and at most one copy."""
+        task = self._loop.create_task(work, name=f"tier-{kind.value}")  # `_ended` handles failures
         self._tasks[task] = None
         self._agenda.began(kind)
         led.began(task, kind)
@@ -315,7 +317,7 @@ class TierService:
             logger.info("another leader has the tier", extra={"partition": repr(led), "cause": str(error)})
             led.lost()
             self._services.manifests.resign(led.partition.topic_id, led.partition.index)
-            self._fail(led, f"another leader has the tier: {error}")  # the image will tell; until then ask seldom
+            self._fail(led, f"another leader has the tier: {error}")  # the image will follow; until then retry rarely
         elif isinstance(error, _IDLE):
             self._put_off(led, error)
         elif error is not None:
@@ -327,7 +329,7 @@ class TierService:
             self._consider_soon(led)
 
     def _put_off(self, led: LedPartition, error: BaseException) -> None:
-        if led.failures & (led.failures + 1) == 0:  # not each time
+        if led.failures & (led.failures + 1) == 0:  # at growing intervals
             logger.warning(
                 "the tier waits", extra={"partition": repr(led), "failures": led.failures, "cause": str(error)}
             )
@@ -353,7 +355,7 @@ class TierService:
                 await self._after_erasure(led)
 
     async def _after_erasure(self, led: LedPartition) -> None:
-        """Objects with erased records go as soon as they may, and what was read of them until then goes too."""
+        """Delete objects with erased records as soon as allowed, and drop cached reads of them."""
         if led.view is not None and erased_objects(led.view):
             led.delete_by(self._loop.time() + ERASE_POLL_S)
         else:
@@ -362,7 +364,7 @@ class TierService:
     # swaps -------------------------------------------------------------------------------------------------
 
     async def swapped(self, led: LedPartition) -> None:
-        """The shard has put a job's segments in the place of others."""
+        """The shard has swapped in a job's segments."""
         tier = led.known
         self._services.manifests.changed(tier.topic_id, tier.partition)
         if tier.record.erased_end_offset:
@@ -370,7 +372,7 @@ class TierService:
             self._consider_erasure(led)
 
     def consider_soon(self) -> None:
-        """There is something to copy."""
+        """Look at the agenda soon: there is something to copy."""
         self._wake.set()
 
     def _consider_erasure(self, led: LedPartition) -> None:
@@ -385,7 +387,7 @@ class TierService:
             self.drop_erased(partition)
 
     def drop_erased(self, partition: Partition) -> None:
-        """See `hosted.Tier`."""
+        """See `ports.Tier`."""
         self.erasure.begin(partition)
 
     # claims ------------------------------------------------------------------------------------------------
@@ -399,25 +401,25 @@ class TierService:
                 raise Fenced(reply.text)
             raise NotNow(f"the claim is refused: {reply.error}: {reply.text}")
         if not led.is_current:
-            raise Fenced("this broker leads no longer")
+            raise Fenced("this broker no longer leads")
         led.claimed(reply)
         if led.held_back and self._must_adopt(partition):
             incarnation = self._hosted.image.incarnation
             await adopt(led, self._services.store, self._services.root, self._calls, incarnation)
-        await tier_start.settled(partition.log)  # it may have begun there as a follower
+        await tier_start.settled(partition.log)  # it may have started there as a follower
         if (led.held_back or _is_tiered(partition)) and lost_committed(led):
             await self._begin_again(led)
         if led.held_back:
             led.let_lead()
             self._hosted.lead_after_all(partition)
             if not led.is_current:
-                raise Fenced("this broker was not to lead any longer")
+                raise Fenced("this broker no longer waits to lead")
         await reconcile(led, self._calls)
         self._services.manifests.lead(led.known)
         self._consider_erasure(led)
 
     async def _begin_again(self, led: LedPartition) -> None:
-        """This leader ends before the tier does."""
+        """This leader's log ends before the tier's end: start over there."""
         partition = led.partition
         self._services.audit.note(
             "log_behind_tier" if partition.log.log_end_offset else "log_begins_from_tier",
@@ -437,7 +439,7 @@ class TierService:
     # followers ---------------------------------------------------------------------------------------------
 
     def start_from_tier(self, partition: Partition) -> None:
-        """See `hosted.Tier`."""
+        """See `ports.Tier`."""
         if partition in self._starting or self._stopped or not self.starts.may_begin(partition, self._loop.time()):
             return
         task = self._loop.create_task(self._start_follower(partition), name="tier-start")
@@ -450,14 +452,16 @@ class TierService:
                 return
             times = self.starts.failed(partition, self._loop.time())
             if isinstance(error, _IDLE):
-                report_start("a replica does not begin yet", partition, times, cause=str(error))
+                report_start("a replica cannot start from the tier yet", partition, times, cause=str(error))
             else:
-                logger.error("a replica cannot begin", exc_info=error, extra={"partition": repr(partition)})
+                logger.error(
+                    "a replica cannot start from the tier", exc_info=error, extra={"partition": repr(partition)}
+                )
 
         task.add_done_callback(ended)
 
     async def _start_follower(self, partition: Partition) -> None:
-        """The fetch that follows begins at the tier's end."""
+        """Start the log at the tier's end; the next fetch continues from there."""
         async with self._start_places:
             log_end, generation = partition.log.log_end_offset, partition.tier_generation
             known = (partition.leader_epoch, log_end, generation)
@@ -468,7 +472,7 @@ class TierService:
 
             tier = await self._calls.describe(partition.topic_id, partition.index)
             if tier.generation != generation:
-                raise NotNow("tiering was disabled, and the tier is still to be emptied")
+                raise NotNow("tiering was disabled, and the tier is not empty yet")
             if tier.tier_end_offset <= log_end:
                 raise NotNow(f"the tier ends at {tier.tier_end_offset}, this log at {log_end}")
             end = await read_end(self._services.store, self._services.root, tier)
@@ -476,7 +480,7 @@ class TierService:
             again = self.starts.began(partition, end.offset, self._loop.time())
             if again:
                 report_start(
-                    "a leader's log contradicts the tier: the replica begins once more where the tier ends",
+                    "the leader's log contradicts the tier: the replica starts at the tier's end again",
                     partition,
                     again,
                     leader=partition.leader_id,
@@ -484,7 +488,7 @@ class TierService:
                 )
             self.started_from_tier += 1
             extra = {"partition": repr(partition), "offset": end.offset, "log_start_offset": end.log_start_offset}
-            logger.info("a replica begins where the tier ends", extra=extra)
+            logger.info("a replica starts at the tier's end", extra=extra)
 
 
 def _is_tiered(partition: Partition) -> bool:

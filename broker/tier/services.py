@@ -1,4 +1,4 @@
-"""What the parts of a broker's tier are made from: the shards, the store and its guard, and the manifests."""
+"""Dependencies of a broker's tier: the shards, the store and its guard, the manifests."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from tiering.shard.shard_protocol import Claim, Done, Mutation, Refused
 
 
 class TierCalls(Protocol):
-    """The tier's shards, wherever they are hosted; `broker.coordination.tier.client.TierClient`.
+    """Calls to the tier's shards, wherever they are hosted; `broker.coordination.tier.client.TierClient`.
 
-    Each raises OutcomeUnknown or ProtocolError when the shard cannot be reached in time.
+    Each raises OutcomeUnknown or ProtocolError if the shard cannot be reached in time.
     """
 
     async def claim(
@@ -29,7 +29,7 @@ class TierCalls(Protocol):
     ) -> PartitionTier | Refused: ...
 
     async def change(self, view: PartitionTier, request: Mutation, timeout_s: float | None = None) -> Done | Refused:
-        """Brings `view` up to date with what was changed. One at a time per view; may be repeated."""
+        """Request a change and update `view` with it. One at a time per view; may be repeated."""
         ...
 
     async def refresh(self, view: PartitionTier, timeout_s: float | None = None) -> None:
@@ -40,7 +40,7 @@ class TierCalls(Protocol):
 
 
 class Guard(Protocol):
-    """Whether the bucket is still this cluster's; `tiering.bucket.cluster_file.ClusterGuard`."""
+    """Checks that the bucket still belongs to this cluster; `tiering.bucket.cluster_file.ClusterGuard`."""
 
     async def check(self) -> int:
         """Raises StaleCluster, StoreError, ValueError, OutcomeUnknown, ProtocolError."""
@@ -48,25 +48,25 @@ class Guard(Protocol):
 
 
 class Manifests(Protocol):
-    """The published image of what the tier holds; `tiering.manifests.manifest_publisher.ManifestPublisher`."""
+    """Publishes manifests; `tiering.manifests.manifest_publisher.ManifestPublisher`."""
 
     def lead(self, tier: PartitionTier) -> None:
-        """The claim was answered; `tier` is the live view. Publishes what the bucket does not show yet."""
+        """The claim was answered; `tier` is the live view. Publishes it if the bucket's manifest is older."""
         ...
 
     def resign(self, topic_id: bytes, partition: int) -> None: ...
 
     def changed(self, topic_id: bytes, partition: int) -> None:
-        """Publish it, soon; calls for one partition are put together."""
+        """Publish a new manifest soon; calls for one partition are combined."""
         ...
 
     def published(self, topic_id: bytes, partition: int) -> ManifestHead | None:
-        """The newest version that this leader knows as its own."""
+        """The newest version that this leader knows to be its own."""
         ...
 
 
 class TierServices(Struct, frozen=True):
-    """What the service is built from. `broker_epoch` tells this broker's present registration."""
+    """Dependencies of the service. `broker_epoch` returns the epoch of this broker's current registration."""
 
     ports: Ports
     hosted: HostedPartitions

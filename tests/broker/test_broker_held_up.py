@@ -134,7 +134,7 @@ async def test_a_leader_that_contradicts_the_tier_has_its_follower_begin_there_e
         before = service.started_from_tier
         assert await asked_in_a_second(lab) < REQUESTS_MAX
         assert service.started_from_tier - before <= 3
-        lines = told(caplog, "a leader's log contradicts the tier")
+        lines = told(caplog, "the leader's log contradicts the tier")
         assert [line["times"] for line in lines[:2]] == [1, 2]
         assert len(lines) <= 3
         assert lines[0]["leader"] == 0
@@ -153,8 +153,8 @@ async def test_a_replica_that_cannot_begin_from_the_tier_asks_ever_more_seldom(
         assert await lab.drop_local() > 0
         lab.tiers[1].store.faults.down = True
         lab.controller.change(PartitionChangeRecord(TOPIC_ID, 0, replicas=(0, 1)))
-        await eventually(lambda: len(told(caplog, "a replica does not begin yet")) >= 3)
-        lines = told(caplog, "a replica does not begin yet")
+        await eventually(lambda: len(told(caplog, "a replica cannot start from the tier yet")) >= 3)
+        lines = told(caplog, "a replica cannot start from the tier yet")
         assert [line["times"] for line in lines[:3]] == [1, 2, 4]
         lab.tiers[1].store.faults.down = False
         await eventually(lambda: lab.controller.isr == (0, 1))

@@ -1,11 +1,11 @@
-"""A classic group in memory: members, their votes for a protocol, and who waits. Rules only, no timers, no replies.
+"""A classic group in memory: members, votes for a protocol, waiting requests. Only rules, no timers, no replies.
 
-States (Apache Kafka's): EMPTY has no member. PREPARING_REBALANCE gathers JoinGroups of all members.
-COMPLETING_REBALANCE waits for the leader's SyncGroup. STABLE has an assignment, and is the state that is durable.
-Allowed ways: EMPTY | COMPLETING | STABLE -> PREPARING -> COMPLETING | EMPTY; COMPLETING -> STABLE.
+States (Apache Kafka's): EMPTY has no members. PREPARING_REBALANCE waits for JoinGroups of all members.
+COMPLETING_REBALANCE waits for the leader's SyncGroup. STABLE has an assignment; only this state is durable.
+Transitions: EMPTY | COMPLETING | STABLE -> PREPARING -> COMPLETING | EMPTY; COMPLETING -> STABLE.
 
-All of it is soft but for what `GroupMetadata` holds: a coordinator that takes over goes on from the last generation
-that was written, and members of a later one join again.
+Only the content of `GroupMetadata` is durable: a new coordinator continues from the last generation that was written,
+and members of a later one join again.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ from common.pacing import Work, at_once
 from kraft.image.tenants import local_name, tenant_of
 
 CONSUMER_PROTOCOL_TYPE = "consumer"
-RESTORED_AT_ONCE, RESTORED_COST = 100, 5  # members of a record, and what one costs
-READ_AT_ONCE = 1_000  # of the members' subscriptions, about microseconds
+RESTORED_AT_ONCE, RESTORED_COST = 100, 5  # members of a record per step; cost of one
+READ_AT_ONCE = 1_000  # cost of subscriptions read per step, about microseconds
 
 _WAYS: dict[GroupState, tuple[GroupState, ...]] = {
     GroupState.PREPARING_REBALANCE: (GroupState.STABLE, GroupState.COMPLETING_REBALANCE, GroupState.EMPTY),
@@ -46,7 +46,7 @@ _WAYS: dict[GroupState, tuple[GroupState, ...]] = {
 
 @dataclass(slots=True)
 class ClassicGroup:
-    """Its members, and the generation that they are in or gather for. Dictionaries serve as ordered sets."""
+    """The members, and their current or next generation. Dictionaries serve as ordered sets."""
 
     group_id: str
     state: GroupState = GroupState.EMPTY
@@ -58,17 +58,19 @@ class ClassicGroup:
     leader_id: str | None = None
     members: dict[str, Member] = field(default_factory=dict)
     static_members: dict[str, str] = field(default_factory=dict)  # member id by instance id
-    pending: dict[str, None] = field(default_factory=dict)  # ids that were given away and have not joined; no members
-    unsynced: dict[str, None] = field(default_factory=dict)  # members of this generation whose SyncGroup is awaited
-    unanswered: dict[str, None] = field(default_factory=dict)  # members of a large group whose answer is due
-    unguarded: dict[str, None] = field(default_factory=dict, compare=False)  # restored members without a session yet
-    reading: Work[None] | None = field(default=None, repr=False, compare=False)  # of subscriptions, until all are read
-    new_member_added: bool = False  # since the initial delay began, or was extended
-    initial_delay_left_ms: int = 0  # how much longer new members may extend the gathering; 0 but in the initial delay
-    subscribed: frozenset[str] | None = None  # topics of the stable generation; None where it cannot be known
-    joined_count: int = 0  # members whose JoinGroup is parked
+    pending: dict[str, None] = field(default_factory=dict)  # assigned member ids that have not joined yet; not members
+    unsynced: dict[str, None] = field(default_factory=dict)  # members of this generation whose SyncGroup is missing
+    unanswered: dict[str, None] = field(default_factory=dict)  # members of a large group that are still to be answered
+    # restored members whose session has not begun
+    unguarded: dict[str, None] = field(default_factory=dict, compare=False)
+    # reads the members' subscriptions until all are read
+    reading: Work[None] | None = field(default=None, repr=False, compare=False)
+    new_member_added: bool = False  # since the initial delay began or was extended
+    initial_delay_left_ms: int = 0  # remaining time by which new members may extend the initial delay; else 0
+    subscribed: frozenset[str] | None = None  # topics of the stable generation; None if unknown
+    joined_count: int = 0  # members whose JoinGroup waits
     protocol_counts: dict[str, int] = field(default_factory=dict)  # how many members support each protocol
-    record_bytes: int = 0  # that the members take in the group's record, with short assignments
+    record_bytes: int = 0  # size of the members in the group's record, with short assignments
 
     @property
     def type(self) -> GroupType:
@@ -78,7 +80,7 @@ class ClassicGroup:
 
     @classmethod
     def restored(cls, group_id: str, metadata: GroupMetadata) -> ClassicGroup:
-        """The group as its newest record has it."""
+        """The group from its newest record."""
         group = cls._of(group_id, metadata)
         group._add_restored(metadata, metadata.members)
         at_once(group._read_subscribed())
@@ -86,7 +88,7 @@ class ClassicGroup:
 
     @classmethod
     def restoring(cls, group_id: str, head: GroupMetadata, members: Iterator[MemberMetadata]) -> Work[ClassicGroup]:
-        """As `restored`, piece by piece, from a record whose members are decoded meanwhile."""
+        """As `restored`, in slices, from a record whose members are decoded meanwhile."""
         group = cls._of(group_id, head)
         while some := tuple(islice(members, RESTORED_AT_ONCE)):
             group._add_restored(head, some)
@@ -138,11 +140,11 @@ class ClassicGroup:
             self.leader_id = next(iter(self.members), None)
 
     def replace_static(self, old: Member, member_id: str) -> Member:
-        """The same member under a new id, as its holder came back; leadership and assignment go with it."""
+        """Replace a static member's id, because its client restarted; leadership and assignment stay."""
         check(old.instance_id is not None, "only a static member is replaced")
         was_leader = self.leader_id == old.member_id
         replaced = {}
-        for known_id, member in self.members.items():  # in place: its turn among the members stays
+        for known_id, member in self.members.items():  # in place, to keep the order of members
             replaced[member_id if known_id == old.member_id else known_id] = member
         self.members = replaced
         if old.member_id in self.unsynced:
@@ -157,7 +159,7 @@ class ClassicGroup:
         return old
 
     def rejoin(self, member: Member, request: JoinRequest) -> None:
-        """A member that joins again may bring other protocols and timeouts."""
+        """A member that joins again may change its protocols and timeouts."""
         self._count_protocols(member, -1)
         self.record_bytes -= member.record_bytes
         member.rejoin(request)
@@ -165,11 +167,11 @@ class ClassicGroup:
         self._count_protocols(member, 1)
 
     def await_pending(self, member_id: str) -> None:
-        """The id was given away: its holder is to join with it."""
+        """The id was assigned: its client must join with it."""
         self.pending[member_id] = None
 
     def drop_pending(self, member_id: str) -> bool:
-        """Whether a member was awaited under this id; it is no longer."""
+        """Forget a pending id. Returns whether it was pending."""
         if member_id not in self.pending:
             return False
         del self.pending[member_id]
@@ -182,21 +184,21 @@ class ClassicGroup:
                 del self.protocol_counts[name]
 
     def park_join(self, member: Member, ticket: Ticket) -> Ticket | None:
-        """Its JoinGroup waits; the ticket of an older one that it takes the place of."""
+        """Let the member's JoinGroup wait. Returns the ticket of an older one that it replaces."""
         replaced = member.park_join(ticket)
         if replaced is None:
             self.joined_count += 1
         return replaced
 
     def unpark_join(self, member: Member) -> Ticket | None:
-        """Its JoinGroup is to be answered now; None when it has none."""
+        """The ticket of the member's JoinGroup, to be answered now; None if it has none."""
         ticket = member.unpark_join()
         if ticket is not None:
             self.joined_count -= 1
         return ticket
 
     def validate_member(self, member_id: str, instance_id: str | None) -> Member:
-        """Raises UNKNOWN_MEMBER_ID, or FENCED_INSTANCE_ID where another member took over the instance id."""
+        """Raises UNKNOWN_MEMBER_ID, or FENCED_INSTANCE_ID if another member took over the instance id."""
         if instance_id is not None:
             holder = self.static_members.get(instance_id)
             if holder is None:
@@ -209,8 +211,8 @@ class ClassicGroup:
         return member
 
     def accepts(self, member_id: str, size_max: int) -> bool:
-        """Whether a JoinGroup fits the size limit. While members gather, those that wait count: so the limit throws
-        out the latest joiners, also after it was lowered."""
+        """Whether a JoinGroup fits the size limit. During a rebalance only waiting members count, so the limit drops
+        the latest to join, also after it was lowered."""
         if self.state is GroupState.EMPTY:
             return True
         member = self.members.get(member_id)
@@ -227,8 +229,8 @@ class ClassicGroup:
         self.state_timestamp = now_ms
 
     def begin_gathering(self, initial_delay_ms: int, now_ms: int) -> int:
-        """All members are to join again: how many ms to wait for them. An empty group waits a little longer for members
-        to come (KIP-134)."""
+        """Start a rebalance. Returns how many ms to wait for members; an empty group waits a little longer
+        (KIP-134)."""
         self.become(GroupState.PREPARING_REBALANCE, now_ms)
         if self.previous_state is not GroupState.EMPTY:
             return self.gather_on()
@@ -236,7 +238,7 @@ class ClassicGroup:
         return initial_delay_ms
 
     def extend_initial_delay(self, step_ms: int) -> int | None:
-        """How many ms more to wait, since new members still come; None when the gathering is over."""
+        """How many ms longer to wait because new members still join; None if the wait is over."""
         left_ms = self.initial_delay_left_ms
         if self.previous_state is not GroupState.EMPTY or not self.new_member_added or not left_ms:
             return None
@@ -245,7 +247,7 @@ class ClassicGroup:
         return min(step_ms, left_ms)
 
     def gather_on(self) -> int:
-        """Wait for the members, beyond any initial delay: how many ms."""
+        """Wait for the members after any initial delay. Returns for how many ms."""
         self.initial_delay_left_ms = 0
         return self.rebalance_timeout_ms
 
@@ -265,7 +267,7 @@ class ClassicGroup:
         return not self.pending and self.joined_count == len(self.members)
 
     def elect_joined_leader(self) -> bool:
-        """The leader stays if it joined again, else the first member that did; whether there is one."""
+        """Keep the leader if it joined again, else elect the first member that joined. Returns whether there is one."""
         leader = self.leader
         if leader is not None and leader.join_ticket is not None:
             return True
@@ -275,7 +277,7 @@ class ClassicGroup:
         return False
 
     def next_generation(self, now_ms: int) -> None:
-        """End the gathering: COMPLETING_REBALANCE with a protocol, or EMPTY."""
+        """End the wait for members: COMPLETING_REBALANCE with a protocol, or EMPTY."""
         self.generation += 1
         self.unsynced = dict.fromkeys(self.members)
         if self.members:
@@ -290,12 +292,12 @@ class ClassicGroup:
         self.initial_delay_left_ms = 0
 
     def has_synced(self, member_id: str) -> bool:
-        """That member's SyncGroup came; whether it was the last one."""
+        """The member's SyncGroup arrived. Returns whether it was the last one."""
         self.unsynced.pop(member_id, None)
         return not self.unsynced
 
     def assign(self, assignments: dict[str, bytes]) -> None:
-        """By member id; a member that is left out has nothing."""
+        """`assignments` by member id; a missing member gets an empty one."""
         for member in self.members.values():
             member.assign(assignments.get(member.member_id, b""))
 
@@ -306,11 +308,12 @@ class ClassicGroup:
         return self.members.get(self.leader_id or "")
 
     def begin_guarding(self) -> None:
-        """The group has come into memory: every member is to have a session."""
+        """The group was brought into memory: every member is to get a session."""
         self.unguarded = dict.fromkeys(self.members)
 
     def next_to_guard(self, limit: int) -> list[Member]:
-        """Some of those whose session is to begin; it counts as begun. A member that waits for an answer needs none."""
+        """Up to `limit` members whose session is to begin, and marks it as begun. Members with waiting requests need
+        none."""
         some = list(islice(self.unguarded, limit))
         for member_id in some:
             del self.unguarded[member_id]
@@ -318,18 +321,18 @@ class ClassicGroup:
         return [member for member in members if member.join_ticket is None and member.sync_ticket is None]
 
     def begin_answering(self) -> None:
-        """The group has a new state, with which every member that waits is to be answered."""
+        """The group has a new state: every waiting member is to be answered."""
         self.unanswered = dict.fromkeys(self.members)
 
     def next_to_answer(self, limit: int) -> list[Member]:
-        """Some of those whose answer is due; it counts as given."""
+        """Up to `limit` members to be answered, marked as answered."""
         some = list(islice(self.unanswered, limit))
         for member_id in some:
             del self.unanswered[member_id]
         return [self.members[member_id] for member_id in some if member_id in self.members]
 
     def answers_first(self, member: Member) -> None:
-        """Its answer is given out of turn."""
+        """The member is answered out of turn."""
         self.unanswered.pop(member.member_id, None)
 
     # protocols ---------------------------------------------------------------------------------------------
@@ -340,7 +343,7 @@ class ClassicGroup:
         return {name: None for name, _ in first.protocols if self.protocol_counts[name] == len(self.members)}
 
     def select_protocol(self) -> str:
-        """The candidate with most first votes; among equals the one that the first member likes best."""
+        """The candidate with most votes; among equals the one that the first member prefers."""
         candidates = self._candidates()
         votes = dict.fromkeys(candidates, 0)
         for member in self.members.values():
@@ -359,7 +362,7 @@ class ClassicGroup:
         )
 
     def _read_subscribed(self) -> Work[None]:
-        """Find what the present members subscribe to. Until all subscriptions are read, nothing is known."""
+        """Find the topics that the current members subscribe to. Until all are read, nothing is known."""
         self.subscribed = None
         if self.protocol_type is None:
             return
@@ -370,7 +373,7 @@ class ClassicGroup:
             self.subscribed = yield from reading_topics(member.metadata_for(self.protocol) for member in members)
 
     def read_on(self) -> bool:
-        """Read some more of the subscriptions; whether all of them are read."""
+        """Read more of the subscriptions. Returns whether all are read."""
         cost = 0
         try:
             while self.reading is not None and cost < READ_AT_ONCE:
@@ -380,9 +383,10 @@ class ClassicGroup:
         return self.reading is None
 
     def is_subscribed_to(self, topic: str) -> bool:
-        """Where nothing is known of a consumer group's topics, it counts as subscribed to all of them.
+        """Whether a member subscribes to `topic`. If the topics of a consumer group are unknown, it counts as
+        subscribed to all.
 
-        Members name topics as they know them: those of a tenant's group without the tenant's prefix.
+        Members use their own names: those of a tenant's group have no prefix.
         """
         if self.subscribed is not None:
             return (topic if tenant_of(self.group_id) is None else local_name(topic)) in self.subscribed
@@ -391,14 +395,14 @@ class ClassicGroup:
     # values ------------------------------------------------------------------------------------------------
 
     def joined_members(self) -> tuple[JoinedMember, ...]:
-        """For the leader, which assigns."""
+        """For the leader, which computes the assignment."""
         return tuple(
             JoinedMember(member.member_id, member.instance_id, member.metadata_for(self.protocol))
             for member in self.members.values()
         )
 
     def metadata(self) -> GroupMetadata:
-        """What the next record says: the generation with its assignment."""
+        """The content of the next record: the generation with its assignment."""
         return GroupMetadata(
             self.protocol_type or "",
             self.generation,
@@ -421,7 +425,7 @@ class ClassicGroup:
         )
 
     def describe(self) -> GroupDescription:
-        """Metadata and assignments are shown of a stable group only."""
+        """Only a stable group shows metadata and assignments."""
         stable = self.state is GroupState.STABLE
         members = tuple(
             MemberDescription(

@@ -1,4 +1,4 @@
-"""What governs groups: their settings, and constants beside them."""
+"""Settings of groups, and constants."""
 
 from dataclasses import dataclass
 

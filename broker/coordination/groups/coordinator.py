@@ -1,4 +1,4 @@
-"""The group coordinator of one broker: finds the shard of a group and asks it. All replies are typed values."""
+"""The group coordinator of one broker: routes requests to the shard of their group. Replies are typed values."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ Reply = TypeVar("Reply")
 
 OFFSETS_AT_ONCE = 200
 OFFSET_COST, TOPIC_COST = 4, 2
-LANE = "groups"  # what clients ask for takes as long as it takes, each group in turn
+LANE = "groups"  # requests of clients, each group in turn
 EXPORT_LANE = "export of groups"
 Wanted = Sequence[tuple[str, Sequence[int]]]
 """(topic, partitions)."""
@@ -71,9 +71,9 @@ class GroupCoordinator:
         runtime.host(GROUP_TOPIC, make_shard)
 
     def partition_of(self, group_id: str) -> int:
-        """The partition that keeps the group; COORDINATOR_NOT_AVAILABLE while there is none.
+        """The partition that holds the group; COORDINATOR_NOT_AVAILABLE if there is none.
 
-        While the group is handed over, no broker serves it: COORDINATOR_LOAD_IN_PROGRESS where it goes, else
+        During a handover no broker serves the group: its new broker answers COORDINATOR_LOAD_IN_PROGRESS, others
         NOT_COORDINATOR.
         """
         image = self._image()
@@ -88,7 +88,7 @@ class GroupCoordinator:
     # members -----------------------------------------------------------------------------------------------
 
     async def join(self, request: JoinRequest) -> JoinReply:
-        """Answered when the rebalance ends. Raises what concerns the request; a reply's `error` the member."""
+        """Returns when the rebalance ends. Raises errors of the request; the reply's `error` concerns the member."""
 
         def decide(shard: GroupShard, now: Now, ticket: Ticket) -> Decision[CoordinatorRecord, JoinReply | Parked]:
             return shard.join(request, now, ticket)
@@ -108,12 +108,13 @@ class GroupCoordinator:
         return await self._runtime.write(GROUP_TOPIC, self.partition_of(request.group_id), decide, soft=True)
 
     async def leave(self, group_id: str, leaving: tuple[MemberIdentity, ...]) -> tuple[ErrorCode, ...]:
-        """One code per member, in order. Many leave some at a time."""
+        """One code per member, in order. Large numbers leave in portions."""
         codes: list[ErrorCode] = []
         for some in list(batched(leaving, MEMBERS_AT_ONCE)) or [[]]:
             try:
                 if codes:
-                    await self._runtime.rest(Lane(LANE, group_id))  # a decision without records waits for nothing
+                    # a decision without records does not wait for anything
+                    await self._runtime.rest(Lane(LANE, group_id))
                 codes += await self._leave_some(group_id, tuple(some))
             except ProtocolError as error:
                 if not codes:
@@ -183,10 +184,10 @@ class GroupCoordinator:
         return await self._runtime.write(GROUP_TOPIC, self.partition_of(group_id), decide)
 
     def topics_deleted(self) -> None:
-        """Offsets in topics that the image no longer shows go soon, without anybody waiting.
+        """Offsets of topics that the image no longer has are removed soon; the caller does not wait.
 
-        A shard that is elsewhere when this broker hears of it does it at its next retention. What is still there then
-        was committed for another topic id, so it is not shown.
+        A shard that is hosted elsewhere now removes them at its next retention. Until then they are not returned,
+        because they have another topic id.
         """
 
         def act(shard: GroupShard, now: Now) -> list[CoordinatorRecord]:
@@ -195,12 +196,13 @@ class GroupCoordinator:
         self._runtime.notify(GROUP_TOPIC, act)
 
     async def remove_groups(self, index: int, prefixes: tuple[str, ...], most: int) -> int:
-        """In one partition here, at most so many of those whose ids begin so; how many there were before that."""
+        """Remove at most `most` groups whose ids begin with `prefixes` from one partition. Returns how many there were
+        before."""
 
         def decide(shard: GroupShard, now: Now, _: Ticket) -> Decision[CoordinatorRecord, int]:
             return shard.remove_groups(prefixes, most, now)
 
-        await self.rest()  # members may go without a record, which waits for nothing
+        await self.rest()  # members may be removed without a record, which does not wait for anything
         return await self._runtime.write(GROUP_TOPIC, index, decide)
 
     # exporting ---------------------------------------------------------------------------------------------
@@ -210,15 +212,15 @@ class GroupCoordinator:
         return self._runtime.active(GROUP_TOPIC)
 
     async def read_shard(self, index: int, query: Callable[[GroupShard, Now], Reply]) -> Reply:
-        """`query` on one shard here, once what it saw is committed."""
+        """`query` on one shard here, returned when what it saw is committed."""
         return await self._runtime.read(GROUP_TOPIC, index, query)
 
     async def read_shard_slowly(self, index: int, query: Callable[[GroupShard, Now], Work[Reply]]) -> Reply:
-        """As `read_shard`, for the node's own sake and in slices."""
+        """As `read_shard`, as the node's own work and in slices."""
         return await self._runtime.read_slowly(GROUP_TOPIC, index, query, EXPORT_LANE, own=True)
 
     async def rest(self) -> None:
-        """Return when it is the turn of what the node does for its own sake."""
+        """Wait for the next turn of the node's own work."""
         await self._runtime.rest(EXPORT_LANE, own=True)
 
     # administration ----------------------------------------------------------------------------------------
@@ -230,9 +232,9 @@ class GroupCoordinator:
         return await self._runtime.read(GROUP_TOPIC, self.partition_of(group_id), query)
 
     async def list_groups(self, prefix: str = "") -> list[ListedGroup]:
-        """Groups of every shard here whose ids begin with `prefix`.
+        """Groups of all shards here whose ids begin with `prefix`.
 
-        Raises COORDINATOR_LOAD_IN_PROGRESS while some are not known yet, or a tenant's are being handed over.
+        Raises COORDINATOR_LOAD_IN_PROGRESS while a shard is loading or a tenant's groups are being handed over.
         """
 
         def query(shard: GroupShard, _: Now) -> Work[list[ListedGroup]]:
@@ -247,12 +249,13 @@ class GroupCoordinator:
             try:
                 found.extend(await self._runtime.read_slowly(GROUP_TOPIC, index, query, Lane(LANE, prefix)))
             except ProtocolError as error:
-                if error.code is not ErrorCode.NOT_COORDINATOR:  # else its new coordinator lists them
+                if error.code is not ErrorCode.NOT_COORDINATOR:  # otherwise its new coordinator lists them
                     raise
         return found
 
     async def delete_group(self, group_id: str) -> ErrorCode:
-        """Many offsets go some at a time, the group with the last; one that is joined meanwhile stays, without them."""
+        """Offsets are removed in portions, the group with the last of them. A group that gets members meanwhile stays,
+        without its offsets."""
 
         def decide(shard: GroupShard, _: Now, __: Ticket) -> Decision[CoordinatorRecord, ErrorCode | None]:
             return shard.delete_group(group_id)

@@ -1,7 +1,7 @@
 """Committed offsets as events for the object store: one export per partition of `__consumer_offsets`.
 
-A shard may keep hundreds of thousands of offsets, so they are read some groups at a time. Each group's are from one
-moment, of different groups from different ones; a group that commits meanwhile is exported again the next time.
+A shard may hold hundreds of thousands of offsets, so they are read a few groups at a time. The offsets of one group are
+consistent; different groups are read at different times. A group that commits meanwhile is exported again next time.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ OFFSET_COST, GROUP_COST = 6, 2
 
 
 async def group_exports(groups: GroupCoordinator) -> list[Export]:
-    """What there is to export of the shards here; those that do not serve now are left out."""
+    """The exports of the shards that serve here now."""
     found: list[Export] = []
     for index in groups.hosted():
         try:
@@ -39,7 +39,7 @@ class _GroupsExport:
 
     def __init__(self, groups: GroupCoordinator, index: int, position: int) -> None:
         self.scope = index
-        self.position = self.mark = position  # the shard's place in its partition: it rises with each change
+        self.position = self.mark = position  # the shard's position in its partition; it rises with each change
         self._groups = groups
 
     async def fill(self, writer: EventsWriter) -> None:
@@ -59,7 +59,7 @@ class _GroupsExport:
 
 
 def _offsets_of(shard: GroupShard, groups: list[str]) -> Work[list[Event]]:
-    """Each group's as they are at one moment."""
+    """As work; each group's offsets are read at one moment."""
     events: list[Event] = []
     for group in groups:
         items = shard.offsets.items(group) if shard.is_exported(group) else []

@@ -1,8 +1,8 @@
-"""One partition of `__consumer_offsets`: the groups whose ids fall on it, and the offsets they committed.
+"""One partition of `__consumer_offsets`: its groups, and the offsets that they committed.
 
-Hard state is `committed` (each group's newest record, as bytes) and `offsets`; `replay` alone changes it. Soft state is
-the groups in memory with their parked requests and timers. After a load a group comes into memory when it is first
-asked for, or when its turn comes. All groups are classic; records of other types are left alone.
+Hard state is `committed` (each group's newest record, as bytes) and `offsets`; only `replay` changes it. Soft state is
+the groups in memory with their waiting requests and timers. After a load a group is brought into memory on its first
+request, or in turn. All groups are classic; records of other types are ignored.
 """
 
 from __future__ import annotations
@@ -63,17 +63,16 @@ KeepingOf = Callable[[str], Keeping]
 RETENTION_TURN_S = 0.02
 TAKE_UP_TURN_S = 0.002
 NAMES_AT_ONCE = 200
-GROUP_BYTES = 200  # of a group's entries beside its record
+GROUP_BYTES = 200  # memory of a group's entries beside its record
 OFFSETS_AT_ONCE = 200
 REMOVED_AT_ONCE = 1_000
 OFFSET_COST = 4
 
 
 class GroupShard:
-    """Implements `coordination.shard.Shard`. `topic_id_of` asks the metadata image, at retention time alone.
+    """Implements `coordination.shard.Shard`. `topic_id_of` reads the metadata image, for retention only.
 
-    `keeping_of` tells what this partition is to a group. One that is not served here has hard state at most: it was
-    handed over to another range, or is being handed over, and none of its timers run.
+    `keeping_of` returns whether this partition serves a group. A group that moves or has moved has no timers here.
     """
 
     def __init__(
@@ -98,7 +97,7 @@ class GroupShard:
         )
         self._taking_up = TakingUp(self.committed, self._is_served, self._taken_up)
         self._maybe_moved: dict[str, None] = {}  # groups in memory that may be served elsewhere
-        self._since: Now | None = None  # None while loading; when sessions of groups that come into memory begin
+        self._since: Now | None = None  # None while loading; when sessions of groups that are brought into memory begin
 
     # shard -------------------------------------------------------------------------------------------------
 
@@ -120,13 +119,13 @@ class GroupShard:
             self._forget(decoded.group_id)
 
     def before(self, record: CoordinatorRecord) -> CoordinatorRecord:
-        """The record that would say what the newest one with its key has said."""
+        """A record that restores the current value of `record`'s key."""
         if (key := record.key)[:2] in OFFSET_KEY_PREFIXES:
             return record._replace(value=self.offsets.value_of(key))
         return record._replace(value=self.committed.get(decoded.group_id) if (decoded := decode_key(key)) else None)
 
     def take_back(self, before: list[CoordinatorRecord], now: Now) -> None:
-        """A generation without a record is none: its members join again."""
+        """Members of a generation without a record join again."""
         for key, value in before:
             self.replay(key, value)
             decoded = decode_key(key)
@@ -165,8 +164,8 @@ class GroupShard:
         return self._effects.take_records()
 
     def _group(self, group_id: str) -> ClassicGroup | None:
-        """The group, in memory from now on; None when it has neither members nor a record. Raises
-        COORDINATOR_LOAD_IN_PROGRESS for one that takes several turns."""
+        """The group, brought into memory; None if it has neither members nor a record. Raises
+        COORDINATOR_LOAD_IN_PROGRESS for a large group that takes several turns."""
         if self._taking_up and self._since is not None:
             try:
                 self._taking_up.take(group_id, self._since)
@@ -191,8 +190,8 @@ class GroupShard:
             self._timers.set(TimerKey(TimerKind.TAKE_UP), now.monotonic_s + TAKE_UP_TURN_S)
 
     def keeping_changed(self, prefix: str, now: Now) -> list[CoordinatorRecord]:
-        """What this partition is to the groups whose ids begin so may have changed: they are taken up, or given up, and
-        what is left over goes soon."""
+        """`keeping_of` may have changed for groups with this prefix: take them up or give them up. Leftovers are
+        removed soon."""
         self._maybe_moved.update(dict.fromkeys(self.groups.with_prefix(prefix)))
         self._give_up_some()
         for group_id in self.committed.with_prefix(prefix):
@@ -205,13 +204,13 @@ class GroupShard:
         return self._effects.take_records()
 
     def _give_up_some(self) -> None:
-        """Of the groups that may be served elsewhere now; meanwhile no request reaches them, and no timer."""
+        """Give up some of the groups that may have moved. Until then no request and no timer reaches them."""
         left = GIVEN_UP_AT_ONCE
         while self._maybe_moved and left > 0:
             left -= self._give_up_if_moved(next(iter(self._maybe_moved)))
 
     def _give_up_if_moved(self, group_id: str) -> int:
-        """How many groups and members were looked at."""
+        """Give up the group if it moved. Returns how many groups and members were looked at."""
         self._maybe_moved.pop(group_id, None)
         if group_id not in self.groups or self._is_served(group_id):
             return 1
@@ -296,7 +295,7 @@ class GroupShard:
     def leave(
         self, group_id: str, leaving: tuple[MemberIdentity, ...], now: Now
     ) -> Decision[CoordinatorRecord, tuple[ErrorCode, ...]]:
-        """Raises UNKNOWN_MEMBER_ID when there is no such group."""
+        """Raises UNKNOWN_MEMBER_ID if the group does not exist."""
         group = self._group_of_member(group_id)
         codes = self._memberships.leave(group, leaving, now)
         self._forget_if_idle(group_id)
@@ -311,7 +310,7 @@ class GroupShard:
         return group
 
     def _forget_if_idle(self, group_id: str) -> None:
-        """A group that never had a generation has no record either, so nothing else would end it."""
+        """Forget an empty group that never had a generation: without a record nothing else would remove it."""
         group = self.groups.get(group_id)
         if group is not None and group.generation == 0:
             self._forget(group_id)
@@ -324,7 +323,7 @@ class GroupShard:
     # offsets -----------------------------------------------------------------------------------------------
 
     def commit(self, request: CommitRequest, now: Now) -> Decision[CoordinatorRecord, tuple[ErrorCode, ...]]:
-        """One code per offset, in order. Raises what concerns the whole request."""
+        """One code per offset, in order. Raises errors of the whole request."""
         if len(request.group_id.encode()) > STRING_BYTES_MAX:
             raise ProtocolError(ErrorCode.INVALID_GROUP_ID)
         self._check_committer(request, now)
@@ -343,7 +342,7 @@ class GroupShard:
         return Decision(tuple(codes), records)
 
     def _check_committer(self, request: CommitRequest, now: Now) -> None:
-        """Members commit in their generation; anyone may commit for a group without members."""
+        """Members commit in their generation; any client may commit for a group without members."""
         group = self._group(request.group_id)
         by_member = request.generation >= 0 or request.member_id != NO_MEMBER or request.instance_id is not None
         if group is None:
@@ -359,14 +358,14 @@ class GroupShard:
             raise ProtocolError(ErrorCode.ILLEGAL_GENERATION)
         if group.state is GroupState.COMPLETING_REBALANCE:
             raise ProtocolError(ErrorCode.REBALANCE_IN_PROGRESS)
-        if member.join_ticket is None:  # a commit shows that the member lives
+        if member.join_ticket is None:  # a commit shows that the member is alive
             self._rebalances.refresh_session(group, member, now)
 
     def fetch_offset(self, group_id: str, topic: str, partition: int) -> CommittedOffset | None:
         return self.offsets.get(group_id, topic, partition)
 
     def fetch_offsets(self, group_id: str) -> Work[dict[str, TopicOffsets]]:
-        """All as they are now: topic → partition → offset."""
+        """All offsets as of now: topic → partition → offset."""
         found: dict[str, TopicOffsets] = {}
         for count, (place, value) in enumerate(self.offsets.items(group_id), 1):
             topic, partition = split_place(place)
@@ -397,13 +396,13 @@ class GroupShard:
         return Decision(tuple(codes), records)
 
     def topics_deleted(self, now: Now) -> list[CoordinatorRecord]:
-        """Topics are gone, as the image shows, and so are soon all offsets in them."""
+        """Topics were deleted from the image: remove their offsets soon."""
         if self._since is not None:
             self._expire_soon(now)
         return []
 
     def _expire_offsets(self, now: Now) -> None:
-        """Look at some offsets, and come back soon where there are more."""
+        """Check some offsets, and continue soon if there are more."""
         self._effects.record(*self._retention.step(now))
         pause_s = RETENTION_TURN_S if self._retention.is_under_way else self._retention_interval_s
         self._timers.set(TimerKey(TimerKind.RETENTION), now.monotonic_s + pause_s)
@@ -419,7 +418,7 @@ class GroupShard:
         return GroupDescription(group_id, state, "", "", ())
 
     def list_groups(self, prefix: str = "") -> Work[list[ListedGroup]]:
-        """Those whose ids begin with `prefix` and that are served here. A tenant's cost what the tenant has."""
+        """Groups with the prefix that are served here. The cost for a tenant depends on its own groups only."""
         listed: list[ListedGroup] = []
         for count, group_id in enumerate(self.names((prefix,)), 1):
             if group_id is not None and self._is_served(group_id):
@@ -436,7 +435,7 @@ class GroupShard:
         return listed
 
     def delete_group(self, group_id: str, most: int = OFFSETS_AT_ONCE) -> Decision[CoordinatorRecord, ErrorCode | None]:
-        """At most so many of its offsets go, and with the last of them the group. None: there are more, ask again."""
+        """Remove at most `most` offsets, and with the last of them the group. None: there are more, call again."""
         group = self._group(group_id)
         if group is None and not self.offsets.has(group_id):
             return Decision(ErrorCode.GROUP_ID_NOT_FOUND)
@@ -469,7 +468,7 @@ class GroupShard:
         return Decision(len(doomed), records)
 
     def _remove(self, group_id: str, most: int) -> list[CoordinatorRecord]:
-        """Also of a group that cannot be brought into memory."""
+        """Remove a group, even one that cannot be brought into memory."""
         decision = self.delete_group(group_id, most)
         if decision.reply is ErrorCode.GROUP_ID_NOT_FOUND and group_id in self.committed:
             return [group_record(group_id, None)]
@@ -478,15 +477,15 @@ class GroupShard:
     # handing over ------------------------------------------------------------------------------------------
 
     def names(self, prefixes: tuple[str, ...]) -> Iterator[str | None]:
-        """Groups of which anything is known here, and whose ids begin so, as `each_once`. They may change meanwhile."""
+        """All known groups with these prefixes, as `each_once`. They may change meanwhile."""
         return each_once(prefixes, self.groups.with_prefix, self.offsets.groups, self.committed.with_prefix)
 
     def is_exported(self, group_id: str) -> bool:
-        """Unless another partition keeps the group, or is to keep it."""
+        """False if another partition holds the group, or will."""
         return self._keeping_of(group_id) in (Keeping.SERVED, Keeping.LEAVING)
 
     def records_of(self, group_id: str) -> Work[list[CoordinatorRecord]]:
-        """All that is durable of a group, as records that build it elsewhere."""
+        """A group's durable state, as records that rebuild it elsewhere."""
         records: list[CoordinatorRecord] = []
         for count, place in enumerate(self.offsets.places(group_id), 1):
             record = self.offsets.record(group_id, place)

@@ -1,8 +1,8 @@
-"""The groups of tenants that move: what this broker has to do for it in the partitions that it leads.
+"""The groups of moving tenants: this broker's work in the partitions that it leads.
 
-See `kraft.controller.key_moves` for the whole. While the metadata shows a tenant in CLEARING or COPYING, this clears or
-hands over partition by partition, and tells the controller, again and again until the tenant is past that. Nothing is
-kept that a restart would lose: the next leader of a partition starts over.
+`kraft.controller.key_moves` describes the whole. While the metadata shows a tenant in CLEARING or COPYING, this broker
+clears or hands over its partitions and reports them to the controller, repeatedly until the tenant is past that phase.
+No state survives a restart: the next leader of a partition starts over.
 """
 
 from __future__ import annotations
@@ -34,22 +34,22 @@ log = logging.getLogger(__name__)
 
 VERSION = 0
 Done = list[tuple[int, int]]
-"""Partitions that are ready, with their leader epochs."""
+"""Finished partitions and their leader epochs."""
 
 
 class KeyMovesConfig(Struct, frozen=True):
-    """Seconds, counts and bytes. `retry_s`: the pause when something could not be done yet, else `round_s`."""
+    """Seconds, counts and bytes. `retry_s`: pause after a step that could not be done yet, otherwise `round_s`."""
 
     round_s: float = 0.5
     retry_s: float = 0.1
     call_timeout_s: float = 5.0
     groups_at_once: int = 100
-    request_bytes_max: int = 64 << 10  # some hundreds of offsets: the importing shard checks each in one turn
+    request_bytes_max: int = 64 << 10  # some hundreds of offsets, which the importing shard checks in one turn
 
 
 class KeyHandover:
-    """Clears and hands over the keys of one tenant at a time. `new_link` makes a link to one other broker, `broker`
-    gives this one's id and epoch."""
+    """Clears and hands over one tenant's groups at a time. `new_link` creates a link to another broker; `broker`
+    returns this broker's id and epoch."""
 
     def __init__(
         self,
@@ -66,11 +66,12 @@ class KeyHandover:
         self._new_link = new_link
         self._broker = broker
         self._config = config or KeyMovesConfig()
-        self._ready: dict[tuple[str, int, KeysPhase, int], int] = {}  # …, partition → the leader epoch in which it was
+        # by tenant, …, partition: the leader epoch in which the partition was finished
+        self._ready: dict[tuple[str, int, KeysPhase, int], int] = {}
         self._links: dict[int, BrokerLink] = {}
 
     def forget(self, tenant_id: str) -> None:
-        """The tenant's keys have settled."""
+        """The tenant's move is over."""
         self._ready = {key: epoch for key, epoch in self._ready.items() if key[0] != tenant_id}
 
     def close(self) -> None:
@@ -116,7 +117,7 @@ class KeyHandover:
         return False
 
     async def _hand_over(self, index: int, tenant: TenantImage, topic: TopicImage, there: KeyRange) -> None:
-        """All that this partition keeps of the tenant, to the partitions where it goes."""
+        """Send the tenant's groups of this partition to their new partitions."""
         names = await self._store.groups(index, tenant)
         for begin in range(0, len(names), self._config.groups_at_once):
             some = names[begin : begin + self._config.groups_at_once]
@@ -128,7 +129,7 @@ class KeyHandover:
                     await self._send(target, tenant, topic.topic_id, part)
 
     async def _send(self, target: int, tenant: TenantImage, topic_id: bytes, records: list[CoordinatorRecord]) -> None:
-        """Returns when the records are durable there. Raises ProtocolError, and what a link does."""
+        """Returns when the records are durable there. Raises ProtocolError and errors of the link."""
         partition = self._image().partition(topic_id, target)
         leader = -1 if partition is None else partition.leader
         if leader < 0:
@@ -141,7 +142,7 @@ class KeyHandover:
             keys_epoch=tenant.keys_epoch,
             topic_id=schema_uuid(topic_id),
             partition_index=target,
-            records=[  # a tombstone says nothing where no key is yet
+            records=[  # a tombstone is not needed where the key does not exist yet
                 ImportKeysRequest.KeyRecord(key=record.key, value=record.value)
                 for record in records
                 if record.value is not None
@@ -182,13 +183,14 @@ class KeyHandover:
 
 
 class TenantKeyMoves:
-    """Owns one task, which sleeps while no tenant's keys move, and else has all of them handed over in rounds."""
+    """Owns one task, which sleeps while no tenant moves, and otherwise hands over all moving tenants' groups in
+    rounds."""
 
     def __init__(self, store: KeyStore, handover: KeyHandover, config: KeyMovesConfig | None = None) -> None:
         self._store = store
         self._handover = handover
         self._config = config or KeyMovesConfig()
-        self._busy: dict[str, None] = {}  # tenants whose keys move, by id
+        self._busy: dict[str, None] = {}  # ids of tenants whose groups move
         self._changed = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
@@ -229,7 +231,7 @@ class TenantKeyMoves:
 
 
 def _keys_of(tenant: TenantImage) -> tuple[object, ...]:
-    """What decides where a tenant's groups are served."""
+    """The fields that decide where a tenant's groups are served."""
     return tenant.keys_cell, tenant.keys_target, tenant.keys_phase
 
 

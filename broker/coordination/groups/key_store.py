@@ -1,6 +1,6 @@
-"""What a broker does with the groups of a tenant whose keys move, in the partitions that it leads.
+"""Access to the groups of a moving tenant, in the partitions that this broker leads.
 
-Each act is decided by the image of that very moment, so that a broker which knows more than the caller refuses.
+Each call checks the current image, so that a broker with newer metadata than the caller rejects it.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ from kraft.records import KeysPhase
 from kraft.topic_names import GROUP_TOPIC
 
 LANE = "keys that move"
-GROUP_COST = 50  # and of some tens of its offsets
+GROUP_COST = 50  # includes some tens of its offsets
 
 
 class KeyStore:
-    """Every method raises ProtocolError as the runtime does, and NOT_COORDINATOR when the tenant is past that."""
+    """Every method raises ProtocolError as the runtime does, and NOT_COORDINATOR if the tenant is past that phase."""
 
     def __init__(self, runtime: CoordinatorRuntime, image: Callable[[], MetadataImage]) -> None:
         self._runtime = runtime
         self._image = image
 
     def hosted(self, held: KeyRange) -> dict[int, int]:
-        """The partitions of the range whose shards serve here, with their leader epochs."""
+        """The range's partitions whose shards serve here, with their leader epochs."""
         epochs = {index: self._runtime.leader_epoch(GROUP_TOPIC, index) for index in range(held.first, held.end)}
         return {index: epoch for index, epoch in epochs.items() if epoch is not None}
 
     def keeping_changed(self, prefix: str) -> None:
-        """At once: groups that are not served here any more are given up, others taken up."""
+        """At once, give up groups that are no longer served here and take up others."""
 
         def act(shard: GroupShard, now: Now) -> list[CoordinatorRecord]:
             return shard.keeping_changed(prefix, now)
@@ -47,7 +47,8 @@ class KeyStore:
         self._runtime.notify(GROUP_TOPIC, act)
 
     def place_of(self, tenant_id: str, keys_epoch: int, phase: KeysPhase) -> tuple[TenantImage, KeyRange]:
-        """The tenant and the range where its keys go. Raises NOT_COORDINATOR unless it is in that very phase."""
+        """The tenant and the range that its groups move to. Raises NOT_COORDINATOR unless it is in exactly this
+        phase."""
         image = self._image()
         tenant, topic = image.tenants.get(tenant_id), image.topics.get(GROUP_TOPIC)
         if tenant is None or topic is None or tenant.keys_target is None:
@@ -58,7 +59,7 @@ class KeyStore:
         return tenant, held
 
     async def clear(self, index: int, tenant: TenantImage, most: int) -> int:
-        """Remove at most so many of the tenant's groups from where they go; how many there were before that."""
+        """Remove at most `most` of the tenant's groups from their new range. Returns how many there were before."""
 
         def decide(shard: GroupShard, now: Now, _: Ticket) -> Decision[CoordinatorRecord, int]:
             held = self.place_of(tenant.id, tenant.keys_epoch, KeysPhase.CLEARING)[1]
@@ -68,7 +69,7 @@ class KeyStore:
         return await self._runtime.write(GROUP_TOPIC, index, decide)
 
     async def groups(self, index: int, tenant: TenantImage) -> list[str]:
-        """The tenant's groups in a partition that serves them no longer; all that they committed there is durable."""
+        """The tenant's groups in a partition that no longer serves them; their commits there are durable."""
 
         def query(shard: GroupShard, _: Now) -> Work[list[str]]:
             self.place_of(tenant.id, tenant.keys_epoch, KeysPhase.COPYING)
@@ -85,7 +86,7 @@ class KeyStore:
         return await self._runtime.read_slowly(GROUP_TOPIC, index, query, LANE, own=True)
 
     async def records(self, index: int, groups: Sequence[str]) -> list[tuple[str, list[CoordinatorRecord]]]:
-        """Group by group, all that is durable of it."""
+        """Each group's durable records."""
 
         def query(shard: GroupShard, _: Now) -> Work[list[tuple[str, list[CoordinatorRecord]]]]:
             found = []
@@ -99,8 +100,8 @@ class KeyStore:
     async def take(
         self, index: int, tenant_id: str, keys_epoch: int, topic_id: bytes, records: list[CoordinatorRecord]
     ) -> None:
-        """Keep what is handed over to a partition here; it is durable when this returns. Raises INVALID_REQUEST for
-        what is not the tenant's, or not that partition's."""
+        """Store records that are handed over to a partition here; returns when they are durable. Raises INVALID_REQUEST
+        for records that are not the tenant's, or not of that partition."""
 
         def decide(_: GroupShard, __: Now, ___: Ticket) -> Decision[CoordinatorRecord, None]:
             tenant, held = self.place_of(tenant_id, keys_epoch, KeysPhase.COPYING)
@@ -108,7 +109,7 @@ class KeyStore:
             _check(topic is not None and topic.topic_id == topic_id)
             for record in records:
                 if not _belongs(record, tenant, held, index):
-                    raise ProtocolError(ErrorCode.INVALID_REQUEST, "a record that is not to be kept here")
+                    raise ProtocolError(ErrorCode.INVALID_REQUEST, "a record that does not belong here")
             return Decision(None, records)
 
         await self._runtime.write(GROUP_TOPIC, index, decide)

@@ -1,4 +1,4 @@
-"""A member of a classic group: what it joined with, what it is assigned, and which of its requests wait."""
+"""A member of a classic group: its JoinGroup data, its assignment, and its waiting requests."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ MEMBER_BYTES = 64  # of a member in a record: lengths, timeouts, and an assignme
 
 
 class Member(Struct):
-    """Changed by its group, which counts what its members have in common."""
+    """Changed only by its group, which counts what members have in common."""
 
     member_id: str
     instance_id: str | None
@@ -22,9 +22,9 @@ class Member(Struct):
     protocol_type: str
     protocols: tuple[tuple[str, bytes], ...]  # name and metadata, in order of preference
     assignment: bytes = b""
-    join_ticket: Ticket | None = None  # of its parked JoinGroup
-    sync_ticket: Ticket | None = None  # of its parked SyncGroup
-    is_new: bool = False  # it has not yet got its id in a reply
+    join_ticket: Ticket | None = None  # of its waiting JoinGroup
+    sync_ticket: Ticket | None = None  # of its waiting SyncGroup
+    is_new: bool = False  # no reply has given it its id yet
 
     @classmethod
     def joining(cls, request: JoinRequest, member_id: str) -> Member:
@@ -42,7 +42,7 @@ class Member(Struct):
 
     @classmethod
     def restored(cls, group: GroupMetadata, saved: MemberMetadata) -> Member:
-        """As the group's record has it: with the one protocol that was chosen."""
+        """From the group's record, with only the chosen protocol."""
         return cls(
             saved.member_id,
             saved.instance_id,
@@ -61,12 +61,12 @@ class Member(Struct):
 
     @property
     def is_parked(self) -> bool:
-        """Whether a request of it waits here."""
+        """Whether one of its requests waits here."""
         return self.join_ticket is not None or self.sync_ticket is not None
 
     @property
     def record_bytes(self) -> int:
-        """About what it takes in the group's record: its longest subscription counts, and a short assignment."""
+        """Approximate size in the group's record, with its longest subscription and a short assignment."""
         names = len(self.member_id) + len(self.instance_id or "") + len(self.client_id) + len(self.client_host)
         return names + max((len(data) for _, data in self.protocols), default=0) + MEMBER_BYTES
 
@@ -90,7 +90,7 @@ class Member(Struct):
         self.session_timeout_ms = request.session_timeout_ms
 
     def take_over(self, member_id: str) -> None:
-        """The holder of its instance id came back: it goes on under a new member id."""
+        """The client with its instance id restarted: continue under a new member id."""
         self.member_id = member_id
         self.is_new = False
 
@@ -100,25 +100,25 @@ class Member(Struct):
     # parked requests ---------------------------------------------------------------------------------------
 
     def park_join(self, ticket: Ticket) -> Ticket | None:
-        """The ticket of an older JoinGroup that this one takes the place of."""
+        """Returns the ticket of an older JoinGroup that this one replaces."""
         replaced, self.join_ticket = self.join_ticket, ticket
         return replaced
 
     def unpark_join(self) -> Ticket | None:
-        """Its JoinGroup is to be answered now; None when it has none."""
+        """The ticket of its JoinGroup, to be answered now; None if it has none."""
         ticket, self.join_ticket = self.join_ticket, None
         return ticket
 
     def got_id(self) -> None:
-        """A reply to its JoinGroup is on its way."""
+        """A reply to its JoinGroup is being sent."""
         self.is_new = False
 
     def park_sync(self, ticket: Ticket) -> Ticket | None:
-        """The ticket of an older SyncGroup that this one takes the place of."""
+        """Returns the ticket of an older SyncGroup that this one replaces."""
         replaced, self.sync_ticket = self.sync_ticket, ticket
         return replaced
 
     def unpark_sync(self) -> Ticket | None:
-        """Its SyncGroup is to be answered now; None when it has none."""
+        """The ticket of its SyncGroup, to be answered now; None if it has none."""
         ticket, self.sync_ticket = self.sync_ticket, None
         return ticket

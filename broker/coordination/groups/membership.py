@@ -1,7 +1,7 @@
-"""JoinGroup, SyncGroup, Heartbeat and LeaveGroup of classic groups, decided on groups in memory.
+"""Decides JoinGroup, SyncGroup, Heartbeat and LeaveGroup for classic groups in memory.
 
-Errors are Apache Kafka's, in its order of checks. A decision returns its reply, or PARKED when the reply comes with
-the end of a rebalance. Source: KIP-345 (static members), KIP-394 (member id first), KIP-814 (skip assignment).
+Errors and the order of checks are Apache Kafka's. A decision returns its reply, or PARKED if the reply comes at the end
+of a rebalance. Source: KIP-345 (static members), KIP-394 (member id first), KIP-814 (skip assignment).
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from common.identifiers import random_uuid
 from kraft.image.tenants import local_name
 
 MEMBER_ID_EXAMPLE = "client-00000000-0000-0000-0000-000000000000"
-STRING_BYTES_MAX = 32_000  # the records keep strings with 16-bit lengths; a member id is a name and a uuid
-MEMBERS_AT_ONCE = 500  # that leave in one step
-GIVEN_UP_AT_ONCE = 200  # groups and members, while their coordinator changes
+STRING_BYTES_MAX = 32_000  # records have 16-bit string lengths; a member id is a name and a uuid
+MEMBERS_AT_ONCE = 500  # members that leave in one step
+GIVEN_UP_AT_ONCE = 200  # groups and members given up per step when their coordinator changes
 
 
 class Memberships:
-    """`rng` gives member ids their random part."""
+    """`rng` generates the random part of member ids."""
 
     def __init__(self, config: GroupConfig, rebalances: Rebalances, effects: Effects, rng: random.Random) -> None:
         self._config = config
@@ -47,7 +47,7 @@ class Memberships:
     # JoinGroup ---------------------------------------------------------------------------------------------
 
     def check_join(self, request: JoinRequest) -> None:
-        """Raises for what no group could accept: INVALID_GROUP_ID, INVALID_SESSION_TIMEOUT, INVALID_REQUEST."""
+        """Raises for a request that no group accepts: INVALID_GROUP_ID, INVALID_SESSION_TIMEOUT, INVALID_REQUEST."""
         if not local_name(request.group_id):
             raise ProtocolError(ErrorCode.INVALID_GROUP_ID)
         config = self._config
@@ -75,8 +75,7 @@ class Memberships:
         return self._join_known(group, request, ticket, now)
 
     def _is_too_much(self, group: ClassicGroup, request: JoinRequest) -> bool:
-        """Whether one more member could not be written: then no generation could. A static one may take another's
-        place."""
+        """Whether one more member would make the group's record too large to write. A static member may replace one."""
         if not group.members or request.instance_id in group.static_members:
             return False
         member = Member.joining(request, request.member_id or MEMBER_ID_EXAMPLE)
@@ -98,10 +97,11 @@ class Memberships:
     def _take_over(
         self, group: ClassicGroup, old: Member, member_id: str, request: JoinRequest, ticket: Ticket, now: Now
     ) -> JoinReply | Parked:
-        """A static member came back without its id: it goes on under a new one, and the old one is fenced.
+        """A static member rejoined without its id: it gets a new one, and the old one is fenced.
 
-        In a stable group whose protocol stays the same that costs no rebalance. Then the member must not assign,
-        since the group would not take it: a client that supports it gets skip_assignment, an older one the old leader.
+        In a stable group with an unchanged protocol this needs no rebalance. The group would ignore an assignment from
+        the member, so a client that supports it gets skip_assignment, and an older one is told that the old member id
+        is the leader.
         """
         leader_before = group.leader_id or ""
         self._rebalances.refuse_parked(group, old, ErrorCode.FENCED_INSTANCE_ID)
@@ -121,15 +121,16 @@ class Memberships:
     def _join_known(self, group: ClassicGroup, request: JoinRequest, ticket: Ticket, now: Now) -> JoinReply | Parked:
         if request.member_id in group.pending:
             if request.instance_id is not None:
-                raise ProtocolError(ErrorCode.UNKNOWN_MEMBER_ID)  # ids given away first belong to dynamic members
+                # ids assigned before joining belong to dynamic members
+                raise ProtocolError(ErrorCode.UNKNOWN_MEMBER_ID)
             self._rebalances.add_member(group, Member.joining(request, request.member_id), ticket, now)
             return PARKED
         member = group.validate_member(request.member_id, request.instance_id)
         unchanged = member.protocols == request.protocols
         if group.state is GroupState.COMPLETING_REBALANCE and unchanged:
-            return self._rebalances.joined(group, member)  # it did not get the first reply
+            return self._rebalances.joined(group, member)  # it did not receive the first reply
         if group.state is GroupState.STABLE and unchanged and group.leader_id != member.member_id:
-            return self._rebalances.joined(group, member)  # a follower that only wants to sync again
+            return self._rebalances.joined(group, member)  # a follower that only needs to sync again
         group.rejoin(member, request)
         self._rebalances.join_again(group, member, ticket, now)
         return PARKED
@@ -168,17 +169,17 @@ class Memberships:
     # LeaveGroup --------------------------------------------------------------------------------------------
 
     def leave(self, group: ClassicGroup, leaving: tuple[MemberIdentity, ...], now: Now) -> tuple[ErrorCode, ...]:
-        """One code per identity, in order. The group moves on once, after all have left."""
+        """One code per identity, in order. The group rebalances once, after all have left."""
         before = len(group.members)
         codes = tuple(self._leave_one(group, identity) for identity in leaving)
         if len(group.members) < before:
             self._rebalances.members_left(group, now)
         else:
-            self._rebalances.maybe_complete(group, now)  # pending members may have gone
+            self._rebalances.maybe_complete(group, now)  # pending members may have left
         return codes
 
     def expel(self, group: ClassicGroup, most: int, now: Now) -> int:
-        """So many of its members and pending ones go at most; how many did."""
+        """Remove at most `most` members and pending members. Returns how many."""
         some = list(islice(chain(group.members, group.pending), most))
         if some:
             self.leave(group, tuple(MemberIdentity(member_id, None) for member_id in some), now)

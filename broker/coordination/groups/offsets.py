@@ -1,7 +1,7 @@
-"""Committed offsets of the groups of one shard, as bytes that are decoded when they are asked for.
+"""Committed offsets of the groups of one shard, as bytes that are decoded on demand.
 
-A shard may keep a million offsets. Key and value stay as the log has them, one dict per group: so a load does little
-for each, and the garbage collector does not walk through bytes.
+A shard may hold a million offsets. Key and value stay as in the log, in one dict per group, so that a load is cheap and
+the garbage collector has nothing to traverse.
 """
 
 from __future__ import annotations
@@ -23,28 +23,29 @@ from broker.coordination.shard import CoordinatorRecord
 
 _KEY_VERSION = OFFSET_KEY_VERSION.to_bytes(2, "big")
 _INT = Struct(">i")
-OFFSET_BYTES, GROUP_BYTES = 250, 800  # as measured with short names
-PLACE_OVERHEAD = 6  # a topic's length before its name, the partition behind it
+OFFSET_BYTES, GROUP_BYTES = 250, 800  # measured, with short names
+PLACE_OVERHEAD = 6  # the topic's length before its name, the partition after it
 
 TopicOffsets = dict[int, CommittedOffset]
 Places = dict[bytes, bytes]
-"""Topic and partition as in an offset's key → the offset's value."""
+"""Value by topic and partition as encoded in the key of an offset."""
 
 
 class CommittedOffsets:
-    """Changed by replay alone. A group without offsets has no entry. `place`: topic and partition as a key has them."""
+    """Changed only by replay. A group without offsets has no entry. `place`: topic and partition as encoded in a
+    key."""
 
     def __init__(self) -> None:
         self._by_group: ByTenant[Places] = ByTenant()
-        self._by_name: dict[bytes, Places] = {}  # the same, by a group's id as in a key, its length before it
+        self._by_name: dict[bytes, Places] = {}  # the same, by group id as encoded in a key, with its length
 
     def put(self, name: bytes, place: bytes, value: bytes | None) -> None:
-        """`name`: the group's id as a key has it, its length before it. None removes the offset.
+        """`name`: the group id as encoded in a key, with its length. None removes the offset.
 
-        Raises UnreadableRecord for bytes that are no key.
+        Raises UnreadableRecord for an invalid key.
         """
         if len(place) < PLACE_OVERHEAD or (place[0] << 8 | place[1]) + PLACE_OVERHEAD != len(place):
-            raise UnreadableRecord("an offset key that is cut off or garbled")
+            raise UnreadableRecord("a truncated or invalid offset key")
         places = self._by_name.get(name)
         if value is not None:
             if places is None:
@@ -59,7 +60,7 @@ class CommittedOffsets:
         try:
             group_id = name[2:].decode()
         except UnicodeDecodeError as error:
-            raise UnreadableRecord("a group's id that is garbled") from error
+            raise UnreadableRecord("an invalid group id") from error
         places: Places = {}
         self._by_group[group_id] = self._by_name[name] = places
         return places
@@ -69,12 +70,12 @@ class CommittedOffsets:
         return self._by_name.get(key[2:at], _NO_PLACES).get(key[at:])
 
     def put_all(self, records: list[tuple[bytes, bytes | None]], replay: Callable[[bytes, bytes | None], None]) -> int:
-        """Put what are offsets of known groups, and `replay` the others, in order; how many could not be read.
+        """Store offsets of known groups, and `replay` the other records, in order. Returns how many could not be read.
 
-        Records of one group often follow each other: then all that is done is to put the value where it belongs.
+        Consecutive records of one group take a fast path.
         """
         unreadable, size = 0, 0
-        begin = b""  # of the keys of the group's offsets
+        begin = b""  # prefix of the keys of the group's offsets
         places: Places | None = None
         for key, value in records:
             if places is None or not key.startswith(begin):
@@ -96,7 +97,7 @@ class CommittedOffsets:
         return unreadable
 
     def pack(self) -> Iterator[tuple[bytes, int]]:
-        """All of them in runs, and how many each has; what comes or goes meanwhile may be in it or not."""
+        """All offsets in runs, each with its number of records; concurrent changes may be missing."""
         for name in list(self._by_name):
             begin = _KEY_VERSION + name
             places = self._by_name.get(name, _NO_PLACES)
@@ -107,7 +108,7 @@ class CommittedOffsets:
                 yield pack_runs(begin, pairs), len(pairs)
 
     def unpack(self, run: Run) -> None:
-        """One of these runs, into a group that nothing was replayed of yet."""
+        """Apply one of these runs, to a group of which nothing was replayed yet."""
         name = run.begin[2:]
         places = self._by_name.get(name)
         if places is None:
@@ -119,23 +120,23 @@ class CommittedOffsets:
         return None if places is None else self.at(group_id, encode_place(topic, partition))
 
     def at(self, group_id: str, place: bytes) -> CommittedOffset | None:
-        """None as well for a value that cannot be read."""
+        """None also for a value that cannot be read."""
         value = self._by_group.get(group_id, _NO_PLACES).get(place)
         return None if value is None else read_value(value)
 
     def places(self, group_id: str) -> list[bytes]:
-        """All of a group, to be looked at in steps while others come and go."""
+        """A copy of the group's places, to be walked in steps while the group changes."""
         return list(self._by_group.get(group_id, _NO_PLACES))
 
     def items(self, group_id: str) -> list[tuple[bytes, bytes]]:
-        """Places and values of one moment."""
+        """Places and values as of now."""
         return list(self._by_group.get(group_id, _NO_PLACES).items())
 
     def count(self, group_id: str) -> int:
         return len(self._by_group.get(group_id, _NO_PLACES))
 
     def held_bytes(self) -> int:
-        """About how much memory all of it takes."""
+        """Approximate memory of all offsets."""
         return GROUP_BYTES * len(self._by_name) + OFFSET_BYTES * sum(map(len, self._by_name.values()))
 
     def has(self, group_id: str) -> bool:
@@ -149,12 +150,12 @@ class CommittedOffsets:
         return place in self._by_group.get(group_id, _NO_PLACES)
 
     def record(self, group_id: str, place: bytes) -> CoordinatorRecord:
-        """The record that made the offset what it is; of one that is not there, the tombstone."""
+        """The record of the offset's current value; a tombstone if there is none."""
         value = self._by_group.get(group_id, _NO_PLACES).get(place)
         return CoordinatorRecord(_key(group_id, place), value)
 
     def tombstones(self, group_id: str, most: int) -> list[CoordinatorRecord]:
-        """Records that remove some of the group's offsets, at most so many."""
+        """Tombstones for at most `most` offsets of the group."""
         begin = _key(group_id, b"")
         places = self._by_group.get(group_id, _NO_PLACES)
         return [CoordinatorRecord(begin + place, None) for _, place in zip(range(most), places, strict=False)]

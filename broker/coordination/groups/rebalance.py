@@ -1,7 +1,7 @@
-"""How a classic group gets from one generation to the next: gathering members, electing, handing out, expiring.
+"""Rebalances of classic groups: waiting for members, election, assignment, expiry.
 
-Nothing here waits: time comes in with each call, replies go out as answers to tickets, durable changes as records.
-The rules are Apache Kafka's (KIP-62 rebalance timeout, KIP-134 initial delay, KIP-345 static members).
+Nothing here waits: each call gets the time, replies are answers to tickets, durable changes are records. The rules are
+Apache Kafka's (KIP-62 rebalance timeout, KIP-134 initial delay, KIP-345 static members).
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ SESSIONS_AT_ONCE = 500
 
 class TimerKind(IntEnum):
     MEMBER = 0  # a session, or a pending member's time to join
-    JOIN = 1  # the end of the gathering
+    JOIN = 1  # the end of the wait for members to join
     SYNC = 2  # the end of the wait for every SyncGroup
-    RETENTION = 3  # the next look at expired offsets
+    RETENTION = 3  # the next check of expired offsets
     TAKE_UP = 4  # groups of a loaded log that are not in memory yet
-    ANSWERS = 5  # members of a large group that are still to be answered, or whose subscriptions are to be read
-    SESSIONS = 6  # members of a large group that came into memory, and whose sessions have not begun
+    ANSWERS = 5  # members of a large group that are still to be answered, or whose subscriptions are still to be read
+    SESSIONS = 6  # members of a large group that was brought into memory, whose sessions have not begun
 
 
 class TimerKey(NamedTuple):
@@ -42,7 +42,7 @@ class TimerKey(NamedTuple):
 
 
 class Effects(Struct):
-    """What a step has yielded so far, in order."""
+    """Results of a step so far, in order."""
 
     records: list[CoordinatorRecord] = field(default_factory=list)
     answers: list[Answer] = field(default_factory=list)
@@ -64,7 +64,7 @@ class Effects(Struct):
 
 
 class Rebalances:
-    """Works on the groups it is given; `timers` and `effects` belong to the shard."""
+    """Works on the groups that it is given; `timers` and `effects` belong to the shard."""
 
     def __init__(self, config: GroupConfig, timers: DeadlineQueue[TimerKey], effects: Effects) -> None:
         self._config = config
@@ -78,7 +78,8 @@ class Rebalances:
         self._timers.set(TimerKey(TimerKind.MEMBER, group.group_id, member.member_id), deadline)
 
     def begin_sessions(self, group: ClassicGroup, now: Now) -> None:
-        """Of a group that has come into memory: a large one's in turns, so some members get a little more time."""
+        """Begin the sessions of a group brought into memory. A large group's begin in turns, so some members get a
+        little longer."""
         group.begin_guarding()
         self.begin_some_sessions(group, now)
 
@@ -92,7 +93,7 @@ class Rebalances:
         self._timers.cancel(TimerKey(TimerKind.MEMBER, group.group_id, member_id))
 
     def give_up(self, group: ClassicGroup) -> None:
-        """Another coordinator takes the group over: its timers end, and waiting members are sent there."""
+        """Another coordinator takes over the group: end its timers, and redirect waiting members."""
         for member in group.members.values():
             self.refuse_parked(group, member, ErrorCode.NOT_COORDINATOR)
         for member_id in [*group.members, *group.pending]:
@@ -101,13 +102,13 @@ class Rebalances:
             self._timers.cancel(TimerKey(kind, group.group_id))
 
     def await_pending(self, group: ClassicGroup, member_id: str, timeout_ms: int, now: Now) -> None:
-        """An id was given away: its holder has this long to join with it."""
+        """An id was assigned: its client must join with it within `timeout_ms`."""
         group.await_pending(member_id)
         deadline = now.monotonic_s + timeout_ms / 1000
         self._timers.set(TimerKey(TimerKind.MEMBER, group.group_id, member_id), deadline)
 
     def add_member(self, group: ClassicGroup, member: Member, ticket: Ticket, now: Now) -> None:
-        """A new member joins; it waits at most `new_member_join_timeout_ms`, since it cannot send heartbeats yet."""
+        """A new member joins. It waits at most `new_member_join_timeout_ms`, because it cannot send heartbeats yet."""
         group.add(member)
         self.end_session(group, member.member_id)  # it was pending
         self._park_join(group, member, ticket)
@@ -116,9 +117,9 @@ class Rebalances:
         self.rebalance_or_complete(group, now)
 
     def join_again(self, group: ClassicGroup, member: Member, ticket: Ticket, now: Now) -> None:
-        """A known member's JoinGroup is parked until all have come."""
+        """A known member's JoinGroup waits until all have joined."""
         self._park_join(group, member, ticket)
-        self.end_session(group, member.member_id)  # a member that waits here is alive
+        self.end_session(group, member.member_id)  # a member with a waiting request is alive
         self.rebalance_or_complete(group, now)
 
     def _park_join(self, group: ClassicGroup, member: Member, ticket: Ticket) -> None:
@@ -130,7 +131,7 @@ class Rebalances:
         self.end_session(group, member.member_id)
 
     def drop_member(self, group: ClassicGroup, member: Member, error: ErrorCode = ErrorCode.UNKNOWN_MEMBER_ID) -> None:
-        """Take a member out and answer what it waits for; what the group does about it comes after."""
+        """Remove a member and answer its waiting requests; the caller then lets the group react."""
         self.refuse_parked(group, member, error)
         self.end_session(group, member.member_id)
         group.remove(member)
@@ -140,7 +141,7 @@ class Rebalances:
         self._effects.answer(member.unpark_sync(), SyncReply(error))
 
     def members_left(self, group: ClassicGroup, now: Now) -> None:
-        """Members or pending members are gone: a new generation without them, or the end of a wait for them."""
+        """Members or pending members have left: start a rebalance, or end the wait for them."""
         if group.state in (GroupState.STABLE, GroupState.COMPLETING_REBALANCE):
             self.prepare(group, now)
         else:
@@ -167,7 +168,7 @@ class Rebalances:
         self._timers.set(TimerKey(TimerKind.JOIN, group.group_id), now.monotonic_s + delay_ms / 1000)
 
     def maybe_complete(self, group: ClassicGroup, now: Now) -> bool:
-        """End the gathering early when all members are there, but never the initial delay. Whether it ended."""
+        """End the wait early if all members have joined, except during the initial delay. Returns whether it ended."""
         if (
             group.state is not GroupState.PREPARING_REBALANCE
             or group.previous_state is GroupState.EMPTY
@@ -178,7 +179,7 @@ class Rebalances:
         return True
 
     def gathering_over(self, group: ClassicGroup, now: Now) -> None:
-        """The time for joining has passed; while new members still come, the initial delay goes on."""
+        """The time to join has passed; while new members still join, the initial delay continues."""
         if group.state is not GroupState.PREPARING_REBALANCE:
             return
         more_ms = group.extend_initial_delay(self._config.group_initial_rebalance_delay_ms)
@@ -188,15 +189,17 @@ class Rebalances:
             self.complete_join(group, now)
 
     def complete_join(self, group: ClassicGroup, now: Now) -> None:
-        """Begin the next generation with those who came. Static members stay although they did not (KIP-345)."""
+        """Begin the next generation with the members that joined. Static members stay even if they did not join
+        (KIP-345)."""
         self._timers.cancel(TimerKey(TimerKind.JOIN, group.group_id))
         for member in list(group.members.values()):
             if member.join_ticket is None and not member.is_static:
                 self.drop_member(group, member)
-            elif member.sync_ticket is not None:  # of a large group, not answered yet
+            elif member.sync_ticket is not None:  # in a large group, not answered yet
                 self._answer_sync(member, SyncReply(ErrorCode.REBALANCE_IN_PROGRESS))
         if group.members and not group.elect_joined_leader():
-            self._gather_for(group, group.gather_on(), now)  # only static members, none came: sessions decide
+            # only static members, and none joined: their sessions decide
+            self._gather_for(group, group.gather_on(), now)
             return
         group.next_generation(now.wall_ms)
         if group.state is GroupState.EMPTY:
@@ -207,7 +210,7 @@ class Rebalances:
         self._timers.set(TimerKey(TimerKind.SYNC, group.group_id), deadline)
 
     def joined(self, group: ClassicGroup, member: Member) -> JoinReply:
-        """The present generation, for one member."""
+        """The current generation, for one member."""
         return JoinReply(
             ErrorCode.NONE,
             member.member_id,
@@ -221,7 +224,8 @@ class Rebalances:
     # answering ---------------------------------------------------------------------------------------------
 
     def _answer_all(self, group: ClassicGroup, now: Now) -> None:
-        """Answer the members that wait for the group's new state: of a large group the leader, and others in turns."""
+        """Answer the members that wait for the group's new state; in a large group the leader first, the others in
+        turns."""
         group.begin_answering()
         leader = group.leader
         if leader is not None and len(group.members) > ANSWERS_AT_ONCE:
@@ -239,8 +243,8 @@ class Rebalances:
             self._timers.set(TimerKey(TimerKind.ANSWERS, group.group_id), now.monotonic_s + ANSWERS_TURN_S)
 
     def _answer(self, group: ClassicGroup, member: Member, now: Now) -> None:
-        """Answer X that joins while members gather goes on waiting; a static member
-        that did not join has another session."""
+        """Answer one member. During a rebalance its JoinGroup keeps waiting; a static member that did not join gets a
+        new session."""
         gathers = group.state is GroupState.PREPARING_REBALANCE
         begins = group.state is GroupState.COMPLETING_REBALANCE
         if begins or (member.join_ticket is not None and not gathers):
@@ -258,12 +262,12 @@ class Rebalances:
     # handing out -------------------------------------------------------------------------------------------
 
     def synced(self, group: ClassicGroup, member_id: str) -> None:
-        """That member's SyncGroup came; after the last one there is no member left to wait for."""
+        """The member's SyncGroup arrived; after the last one the wait for SyncGroups ends."""
         if group.has_synced(member_id):
             self._timers.cancel(TimerKey(TimerKind.SYNC, group.group_id))
 
     def assign(self, group: ClassicGroup, assignments: dict[str, bytes], now: Now) -> None:
-        """The leader's assignment makes the group stable, and is answered to all who wait once it is durable."""
+        """The leader's assignment makes the group stable; waiting members get it when it is durable."""
         group.assign(assignments)
         value = encode_group_value(group.metadata()._replace(state_timestamp=now.wall_ms))
         if len(value) > self._config.group_record_bytes_max:
@@ -275,7 +279,7 @@ class Rebalances:
         self._answer_all(group, now)
 
     def assignment_lost(self, group: ClassicGroup, now: Now) -> None:
-        """What made the group stable is not durable: another generation has to come."""
+        """The assignment could not be written: start another rebalance."""
         if group.state is GroupState.STABLE:
             self._refuse_syncs(group, ErrorCode.REBALANCE_IN_PROGRESS, now)
             self.prepare(group, now)
@@ -284,7 +288,7 @@ class Rebalances:
         return SyncReply(ErrorCode.NONE, group.protocol_type, group.protocol, member.assignment)
 
     def _refuse_syncs(self, group: ClassicGroup, error: ErrorCode, now: Now) -> None:
-        """No assignment comes of this generation; those who waited have a whole session to join again."""
+        """This generation gets no assignment; waiting members have a whole session to join again."""
         group.assign({})
         group.begin_answering()
         first = group.next_to_answer(ANSWERS_AT_ONCE)
@@ -301,7 +305,7 @@ class Rebalances:
     # expiry ------------------------------------------------------------------------------------------------
 
     def sync_over(self, group: ClassicGroup, now: Now) -> None:
-        """Members that joined and never asked for their assignment go."""
+        """Remove members that joined but never sent a SyncGroup."""
         if group.state not in (GroupState.COMPLETING_REBALANCE, GroupState.STABLE) or not group.unsynced:
             return
         for member_id in list(group.unsynced):
@@ -309,8 +313,8 @@ class Rebalances:
         self.prepare(group, now)
 
     def member_over(self, group: ClassicGroup, member_id: str, now: Now) -> None:
-        """A session ended, or a pending member did not come. A member whose request waits here is not dead, unless
-        it never got its id: then only this answer makes room for its next try."""
+        """A session expired, or a pending member did not join. A member with a waiting request is alive, unless it
+        never got its id: then this answer lets it retry."""
         if group.drop_pending(member_id):
             self.maybe_complete(group, now)
             return

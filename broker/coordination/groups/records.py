@@ -1,9 +1,9 @@
 """The records of `__consumer_offsets` as bytes, in Apache Kafka's own schemas, so that its tools can read them.
 
-Source: OffsetCommitKey/Value, GroupMetadataKey/Value of Apache Kafka 4.1 (group-coordinator message schemas). Every
-key and value begins with its version (int16); a key's version tells its kind. Written: offset commits as version 3,
-as 1 with an expiry of their own, as 4 with a topic id, which is how every broker of this kind commits; group
-metadata as version 3. Read: all versions up to 4.
+Source: OffsetCommitKey/Value, GroupMetadataKey/Value of Apache Kafka 4.1 (group-coordinator message schemas). Every key
+and value begins with its version (int16); a key's version identifies its kind. Written: offset commits as version 3, as
+1 with an expiry time, as 4 with a topic id (which all current brokers send); group metadata as version 3. Read: all
+versions up to 4.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ _LONG = Struct(">q")
 _OFFSET_EPOCH_SIZE = Struct(">qiB")
 _OFFSET_KEY = _SHORT.pack(OFFSET_KEY_VERSION)
 _COMMON_OFFSET_VERSION = b"\0\4"
-_SHORT_METADATA_MAX = 0x7F  # its size takes one byte
+_SHORT_METADATA_MAX = 0x7F  # the size takes one byte
 _ONE_TOPIC_ID = bytes((1, TOPIC_ID_TAG, UUID_BYTES))
 
 
 class UnreadableRecord(ValueError):
-    """Bytes that do not follow the schema that their version names."""
+    """Bytes that do not match the schema of their version."""
 
 
 class OffsetKey(NamedTuple):
@@ -100,7 +100,7 @@ class _Reader:
         self.flexible = False
 
     def version(self) -> int:
-        """That of the value, which says how its other fields are written."""
+        """Read the value's version, which decides how its other fields are read."""
         version = self.int16()
         if not 0 <= version <= VALUE_VERSION_MAX:
             raise UnreadableRecord(f"version {version} is not known")
@@ -182,7 +182,7 @@ def encode_group_key(group_id: str) -> bytes:
 
 
 def decode_key(key: bytes) -> OffsetKey | GroupKey | None:
-    """None for a kind of record that this version does not know. Raises UnreadableRecord."""
+    """None for an unknown kind of record. Raises UnreadableRecord."""
     try:
         reader = _Reader(key)
         version = reader.int16()
@@ -191,7 +191,7 @@ def decode_key(key: bytes) -> OffsetKey | GroupKey | None:
         if version == GROUP_KEY_VERSION:
             return GroupKey(reader.string())
     except (struct_error, UnicodeDecodeError) as error:
-        raise UnreadableRecord("a key that is cut off or garbled") from error
+        raise UnreadableRecord("a truncated or invalid key") from error
     return None
 
 
@@ -250,12 +250,12 @@ def decode_offset_value(value: bytes) -> CommittedOffset:
         expire_timestamp = reader.int64() if version == 1 else NO_TIME
         topic_id = reader.tagged_fields().get(TOPIC_ID_TAG, ZERO_UUID)
     except (struct_error, UnicodeDecodeError) as error:
-        raise UnreadableRecord("a committed offset that is cut off or garbled") from error
+        raise UnreadableRecord("a truncated or invalid committed offset") from error
     return CommittedOffset(offset, leader_epoch, metadata, commit_timestamp, expire_timestamp, topic_id)
 
 
 def _decode_common_offset(value: bytes) -> CommittedOffset | None:
-    """Version 4 with short metadata and a topic id, in one piece: a load reads hundreds of thousands of them. None
+    """Decode version 4 with short metadata and a topic id in one step, because a load reads hundreds of thousands. None
     for any other."""
     offset, leader_epoch, size = _OFFSET_EPOCH_SIZE.unpack_from(value, _SHORT.size)
     at = _SHORT.size + _OFFSET_EPOCH_SIZE.size
@@ -296,7 +296,8 @@ def decode_group_value(value: bytes) -> GroupMetadata:
 
 
 def read_group_value(value: bytes) -> tuple[GroupMetadata, Iterator[MemberMetadata]]:
-    """The group without its members, and these as they are read. Raises UnreadableRecord, in the iterator too."""
+    """The group without its members, and an iterator that decodes them. Raises UnreadableRecord, also from the
+    iterator."""
     try:
         reader = _Reader(value)
         version = reader.version()
@@ -307,7 +308,7 @@ def read_group_value(value: bytes) -> tuple[GroupMetadata, Iterator[MemberMetada
         state_timestamp = reader.int64() if version >= 2 else NO_TIME
         count = reader.count()
     except (struct_error, UnicodeDecodeError) as error:
-        raise UnreadableRecord("group metadata that is cut off or garbled") from error
+        raise UnreadableRecord("truncated or invalid group metadata") from error
     head = GroupMetadata(protocol_type, generation, protocol, leader, state_timestamp)
     return head, _read_members(reader, version, count)
 
@@ -318,7 +319,7 @@ def _read_members(reader: _Reader, version: int, count: int) -> Iterator[MemberM
             yield _decode_member(reader, version)
         reader.tagged_fields()
     except (struct_error, UnicodeDecodeError) as error:
-        raise UnreadableRecord("group metadata that is cut off or garbled") from error
+        raise UnreadableRecord("truncated or invalid group metadata") from error
 
 
 def _decode_member(reader: _Reader, version: int) -> MemberMetadata:

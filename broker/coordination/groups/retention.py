@@ -1,4 +1,4 @@
-"""Which committed offsets have lived long enough: a walk over the groups of a shard, some offsets at a time."""
+"""Expiry of committed offsets: a walk over the groups of a shard, some offsets at a time."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from common.errors import ProtocolError
 from common.identifiers import ZERO_UUID
 from kraft.image.key_ranges import Keeping
 
-GROUP_COST = 4  # of a group beside its offsets, counted as offsets
+GROUP_COST = 4  # of a group besides its offsets, in offsets
 
 
 class Rule(NamedTuple):
-    """How a group's offsets expire now. `keeps`: none does. `emptied_at` in wall milliseconds: when the last member
-    left, None where time runs from each commit."""
+    """How a group's offsets expire now. `keeps`: none expires. `emptied_at`: wall time in ms when the last member left;
+    None if the time runs from each commit."""
 
     keeps: bool
     emptied_at: int | None
 
 
 def rule_of(group: ClassicGroup | None) -> Rule:
-    """The time runs from the last commit for groups that only commit, and in a stable group for topics without a
-    subscriber (KIP-496); from the moment the last member left for groups that had members (KIP-211)."""
+    """The time runs from each commit for groups that only commit, and for topics without a subscriber in a stable group
+    (KIP-496); from the departure of the last member for groups that had members (KIP-211)."""
     if group is None or group.protocol_type is None:
         return Rule(False, None)
     if group.state is GroupState.EMPTY:
@@ -39,7 +39,7 @@ def rule_of(group: ClassicGroup | None) -> Rule:
 
 
 def is_over(committed: CommittedOffset, rule: Rule, retention_ms: int, now_ms: int) -> bool:
-    """Whether the offset's time has passed, for a topic that no member subscribes to."""
+    """Whether the offset has expired, if no member subscribes to its topic."""
     if committed.expire_timestamp != NO_TIME:
         return now_ms >= committed.expire_timestamp
     since = committed.commit_timestamp if rule.emptied_at is None else max(rule.emptied_at, committed.commit_timestamp)
@@ -47,7 +47,7 @@ def is_over(committed: CommittedOffset, rule: Rule, retention_ms: int, now_ms: i
 
 
 class Retention:
-    """One round at a time. A step judges by the state of its moment, and its records are replayed before the next."""
+    """One round at a time. Each step uses the current state, and its records are replayed before the next."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class Retention:
         self._group_of = group_of
         self._topic_id_of = topic_id_of
         self._keeping_of = keeping_of
-        self._groups: deque[str] = deque()  # that this round has yet to look at; the first is being looked at
+        self._groups: deque[str] = deque()  # groups still to be checked in this round; the first is being checked
         self._places: list[bytes] | None = None  # of the first group
         self._at = 0
         self._again = False
@@ -74,11 +74,11 @@ class Retention:
         return bool(self._groups) or self._again
 
     def begin_again(self) -> None:
-        """Something has changed: once this round is over, another one follows at once."""
+        """Something has changed: start another round right after this one."""
         self._again = True
 
     def step(self, now: Now) -> list[CoordinatorRecord]:
-        """Look at some offsets; tombstones of those that go, then of a group with neither members nor offsets."""
+        """Check some offsets. Returns tombstones of expired ones, and of groups with neither members nor offsets."""
         if not self._groups:
             self._again = False
             self._groups.extend(dict.fromkeys([*self._offsets.groups(), *self._committed]))
@@ -87,15 +87,15 @@ class Retention:
         while left > 0 and self._groups:
             try:
                 left -= GROUP_COST + self._expire(self._groups[0], left, now, records)
-            except ProtocolError:  # the group is being brought into memory: the next step looks at it again
+            except ProtocolError:  # the group is being brought into memory: the next step tries again
                 break
         return records
 
     def _expire(self, group_id: str, most: int, now: Now, records: list[CoordinatorRecord]) -> int:
-        """Add tombstones of offsets of the group to `records`; how many offsets were considered."""
+        """Add tombstones of the group's offsets to `records`. Returns how many offsets were checked."""
         keeping = self._keeping_of(group_id)
         if keeping is Keeping.SERVED:
-            self._group_of(group_id)  # before anything is counted as looked at
+            self._group_of(group_id)  # raises before anything counts as checked
         if self._places is None:
             self._places, self._at = self._offsets.places(group_id), 0
         some = self._places[self._at : self._at + most]
@@ -121,7 +121,7 @@ class Retention:
         return is_empty and group_id in self._committed
 
     def _expired(self, group_id: str, places: list[bytes], now: Now) -> list[CoordinatorRecord]:
-        """Tombstones of offsets that are too old, or in topics that are gone, also if another one has the name now."""
+        """Tombstones of offsets that have expired, or whose topic was deleted, even if another has its name now."""
         group = self._group_of(group_id)
         rule = rule_of(group)
         retention_ms = self._config.offsets_retention_ms

@@ -1,7 +1,7 @@
-"""The topics in consumers' subscription metadata: all that a broker ever reads of it.
+"""The topics in consumers' subscription metadata, the only part that a broker reads.
 
-Source: ConsumerProtocolSubscription of Apache Kafka 4.1: version (int16), then topics as an array of strings.
-Clients exchange these bytes among themselves; bytes of another form only mean that the topics are not known.
+Source: ConsumerProtocolSubscription of Apache Kafka 4.1: version (int16), then topics as an array of strings. Clients
+exchange these bytes among themselves; if they have another form, the topics are unknown.
 """
 
 from collections.abc import Iterable, Iterator
@@ -10,13 +10,13 @@ from struct import error as struct_error
 
 from common.pacing import Work
 
-PIECE_COST = 200  # units of about a topic or a subscription: both take about a microsecond
+PIECE_COST = 200  # topics and subscriptions per step; each takes about a microsecond
 _PREFIX = Struct(">hi")
 _SHORT = Struct(">h")
 
 
 def reading_topics(subscriptions: Iterable[bytes]) -> Work[frozenset[str] | None]:
-    """All topics that some member subscribes to; None where a subscription cannot be read."""
+    """All topics that members subscribe to; None if a subscription cannot be read."""
     topics: set[str] = set()
     read: set[bytes] = set()
     cost = 0

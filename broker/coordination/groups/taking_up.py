@@ -1,7 +1,7 @@
-"""Bringing groups into memory from their records: in turns, and one that is asked for goes before the others.
+"""Brings groups into memory from their records: in turns, requested groups first.
 
-A record may hold 9,000 members, which are decoded in pieces. Until the last one, requests for that group are answered
-with COORDINATOR_LOAD_IN_PROGRESS, so clients try again; other groups are served.
+A record may hold 9,000 members, which are decoded in slices. Meanwhile requests for that group are answered with
+COORDINATOR_LOAD_IN_PROGRESS, so clients retry; other groups are served.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from common.pacing import Work
 
 _log = logging.getLogger(__name__)
 
-TURN_COST_MAX = 2_000  # of one turn, about microseconds
-GROUP_COST = 30  # of a group, and a little for each byte of its record
+TURN_COST_MAX = 2_000  # of one turn, in about microseconds
+GROUP_COST = 30  # of a group, plus a little for each byte of its record
 BYTES_PER_UNIT = 8
-BYTES_AT_ONCE = 64 << 10  # of a record that is decoded in one go: some 600 members, about 3 ms
+BYTES_AT_ONCE = 64 << 10  # size of a record that is decoded in one go: some 600 members, about 3 ms
 
 
 class TakingUp:
-    """The groups that have a record and are not in memory yet. `taken` gets each one that is."""
+    """The groups with a record that are not in memory yet. `taken` is called with each one that is."""
 
     def __init__(
         self, committed: ByTenant[bytes], is_served: Callable[[str], bool], taken: Callable[[ClassicGroup, Now], None]
@@ -35,7 +35,7 @@ class TakingUp:
         self._is_served = is_served
         self._taken = taken
         self._left: dict[str, None] = {}
-        self._begun: dict[str, Work[ClassicGroup]] = {}  # of those that are left: asked for, or its turn has come
+        self._begun: dict[str, Work[ClassicGroup]] = {}  # groups whose decoding has begun
 
     def __bool__(self) -> bool:
         return bool(self._left)
@@ -49,8 +49,8 @@ class TakingUp:
         self._begun.pop(group_id, None)
 
     def take(self, group_id: str, now: Now) -> None:
-        """Bring it into memory if it is one of these. Raises COORDINATOR_LOAD_IN_PROGRESS where that takes turns,
-        which have to follow."""
+        """Bring a group into memory. Raises COORDINATOR_LOAD_IN_PROGRESS if that takes several turns, which the caller
+        must give."""
         if group_id not in self._left:
             return
         if self.is_long(group_id) and self._is_served(group_id):
@@ -59,11 +59,11 @@ class TakingUp:
         self._take(group_id, now)
 
     def is_long(self, group_id: str) -> bool:
-        """Whether it is not in memory, and takes more than one turn."""
+        """Whether it is not in memory and takes more than one turn."""
         return group_id in self._left and len(self._committed.get(group_id, b"")) > BYTES_AT_ONCE
 
     def listed(self, group_id: str) -> list[ListedGroup]:
-        """What a list says of a long one; nothing where its record cannot be read."""
+        """The list entry of a large group that is not in memory; empty if its record cannot be read."""
         try:
             head, members = read_group_value(self._committed[group_id])
             state = GroupState.EMPTY if next(members, None) is None else GroupState.STABLE
@@ -72,7 +72,7 @@ class TakingUp:
         return [ListedGroup(group_id, head.protocol_type, state, GroupType.CLASSIC)]
 
     def turn(self, now: Now) -> None:
-        """Some groups, or a piece of a long one."""
+        """Bring in some groups, or a part of a large one."""
         cost = 0
         while self._left and cost < TURN_COST_MAX:
             group_id = next(iter(self._begun), None) or next(iter(self._left))

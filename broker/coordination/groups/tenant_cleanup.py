@@ -1,7 +1,7 @@
-"""The groups of deleted tenants go, with all that they committed, wherever this broker coordinates them.
+"""Removal of the groups and offsets of deleted tenants, in the partitions that this broker coordinates.
 
-While the metadata shows a tenant that is being deleted, every shard here is asked to remove its groups, and the
-partitions from which they are gone are reported to the controller, repeatedly until the tenant is gone too.
+While the metadata shows a tenant that is being deleted, every shard here removes its groups. Partitions without them
+are reported to the controller, repeatedly until the tenant is gone.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class TenantGroupCleanup:
         broker: Callable[[], tuple[int, int]],
         config: CleanupConfig | None = None,
     ) -> None:
-        """`broker` gives this broker's id and epoch."""
+        """`broker` returns this broker's id and epoch."""
         self._groups = groups
         self._channel = channel
         self._broker = broker
@@ -82,7 +82,7 @@ class TenantGroupCleanup:
             await asyncio.sleep(self._config.round_s)
 
     async def _clear(self, index: int, doomed: dict[str, str]) -> bool:
-        """Whether nothing of these tenants is left in that partition, and that is committed."""
+        """Whether the partition has nothing of these tenants left, and that is committed."""
         try:
             while await self._groups.remove_groups(index, tuple(doomed.values()), self._config.groups_at_once):
                 pass

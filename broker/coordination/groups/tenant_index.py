@@ -1,4 +1,4 @@
-"""What is kept by group id, found by tenant without a look at anybody else's."""
+"""A dict by group id with an index by tenant, so that a tenant's entries are found without a scan."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Value = TypeVar("Value")
 
 
 def each_once(prefixes: Iterable[str], *holders: Callable[[str], list[str]]) -> Iterator[str | None]:
-    """Ids that some holder has with one of the prefixes; None for each that was met before."""
+    """Ids with one of the prefixes that any holder has; None for each duplicate."""
     known: dict[str, None] = {}
     for prefix in prefixes:
         for holder in holders:
@@ -24,7 +24,7 @@ def each_once(prefixes: Iterable[str], *holders: Callable[[str], list[str]]) -> 
 
 
 class ByTenant(dict[str, Value]):
-    """A dict by internal group id. Only the ways of changing it that stand here keep the index: no others are used."""
+    """A dict by internal group id. Use only the mutating methods defined here, which keep the index."""
 
     __slots__ = ("_of_tenant",)
 
@@ -61,7 +61,7 @@ class ByTenant(dict[str, Value]):
         return value
 
     def with_prefix(self, prefix: str) -> list[str]:
-        """Ids that begin with `prefix`, in the order in which they came. A tenant's prefix costs its own ids alone."""
+        """Ids that begin with `prefix`, in insertion order. A tenant's prefix costs only its own ids."""
         if not prefix:
             return list(self)
         if prefix.endswith(SEPARATOR) and TENANT_ID.fullmatch(prefix[: -len(SEPARATOR)]):

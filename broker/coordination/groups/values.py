@@ -1,4 +1,4 @@
-"""What passes between the group shard and its callers: plain values, free of wire versions."""
+"""Requests and replies between the group shard and its callers: plain values, independent of wire versions."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NO_TIME = -1
 
 
 class GroupType(StrEnum):
-    """A group id names one group of one type; Kafka's spelling."""
+    """The types of groups, in Kafka's spelling. A group id belongs to one group of one type."""
 
     CLASSIC = "classic"
     CONSUMER = "consumer"
@@ -27,7 +27,7 @@ class GroupType(StrEnum):
 
 
 class GroupState(StrEnum):
-    """A classic group's state; Kafka's spelling. DEAD is the answer about a group that does not exist."""
+    """A classic group's state, in Kafka's spelling. DEAD describes a group that does not exist."""
 
     EMPTY = "Empty"
     PREPARING_REBALANCE = "PreparingRebalance"
@@ -60,7 +60,7 @@ class JoinedMember(NamedTuple):
 
 
 class JoinReply(NamedTuple):
-    """`members` is filled for the leader alone."""
+    """`members` is set only for the leader."""
 
     error: ErrorCode
     member_id: str = NO_MEMBER
@@ -73,7 +73,7 @@ class JoinReply(NamedTuple):
 
 
 class SyncRequest(NamedTuple):
-    """`protocol_type` and `protocol` are None before version 5. `assignments` are rows of the leader."""
+    """`protocol_type` and `protocol` are None before version 5. Only the leader sends `assignments`."""
 
     group_id: str
     member_id: str
@@ -99,7 +99,7 @@ class MemberHeartbeat(NamedTuple):
 
 
 class MemberIdentity(NamedTuple):
-    """An empty `member_id` with an instance id means the member that has that instance id."""
+    """An empty `member_id` with an instance id means the member with that instance id."""
 
     member_id: str
     instance_id: str | None
@@ -130,7 +130,7 @@ class ListedGroup(NamedTuple):
 
 
 class CommittedOffset(NamedTuple):
-    """`expire_timestamp` only where an old client asked for a retention of its own; times in ms, -1 for none."""
+    """`expire_timestamp`: only for an old client that sent a retention time. Times in ms, -1 for none."""
 
     offset: int
     leader_epoch: int
@@ -150,7 +150,7 @@ class OffsetToCommit(NamedTuple):
 
 
 class CommitRequest(NamedTuple):
-    """`retention_ms` -1: the broker's setting counts."""
+    """`retention_ms` -1: use the broker's setting."""
 
     group_id: str
     member_id: str
@@ -161,7 +161,7 @@ class CommitRequest(NamedTuple):
 
 
 class MemberMetadata(NamedTuple):
-    """A member as its generation was made."""
+    """A member as of its generation."""
 
     member_id: str
     instance_id: str | None
@@ -174,7 +174,7 @@ class MemberMetadata(NamedTuple):
 
 
 class GroupMetadata(NamedTuple):
-    """A classic group as its newest record tells it: the durable part of its state."""
+    """A classic group as in its newest record: the durable part of its state."""
 
     protocol_type: str
     generation: int

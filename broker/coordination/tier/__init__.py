@@ -1,1 +1,1 @@
-"""The tier shards of one broker: hosted on `__tier_state`, asked by the leaders of partitions."""
+"""The tier shards of one broker, hosted on `__tier_state`, and the client for partition leaders."""

@@ -1,8 +1,8 @@
-"""How a partition's leader asks its tier shard, wherever that is hosted.
+"""Client of the tier shards, wherever they are hosted, for partition leaders.
 
-Calls to one broker travel together: while a request is on its way the next calls gather, so that a broker that takes
-over thousands of partitions sends a few requests. Every request may be repeated (see `tiering.shard.shard_protocol`),
-so a call is sent again until it is answered or its time is up.
+Calls to one broker are batched: while a request is in flight the next calls gather, so that a broker that takes over
+thousands of partitions sends few requests. Every request may be repeated (see `tiering.shard.shard_protocol`), so a
+call is resent until it is answered or times out.
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ from wire.messages import TierStateRequest, schema_uuid
 
 TIER_STATE_VERSION = 0
 _NOT_TAKEN = (ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.THROTTLING_QUOTA_EXCEEDED)
-"""Refusals that say for certain that nothing was written."""
+"""Errors that guarantee that nothing was written."""
 
 
 class TierClientLimits(Struct, frozen=True):
-    """Seconds. `waiting_max` bounds the calls of this broker that have no answer yet."""
+    """Seconds. `waiting_max`: limit of unanswered calls."""
 
     timeout_s: float = 30.0
     connect_timeout_s: float = 1.0
@@ -64,7 +64,7 @@ class TierClientLimits(Struct, frozen=True):
 
 
 class _Call:
-    """One call of a shard until it is answered, over as many attempts as it takes."""
+    """One call until it is answered, over any number of attempts."""
 
     __slots__ = ("_in_doubt", "body", "deadline", "future", "partition", "topic_id")
 
@@ -74,10 +74,10 @@ class _Call:
         self.body = body
         self.deadline = deadline
         self.future: asyncio.Future[Reply | ErrorCode] = asyncio.get_running_loop().create_future()
-        self._in_doubt = False  # whether some attempt may have taken effect although no reply says so
+        self._in_doubt = False  # whether an attempt may have taken effect without a reply
 
     def attempt_again(self) -> None:
-        """Another request is to carry it."""
+        """Prepare for another request."""
         if self.future.done():
             self.future = asyncio.get_running_loop().create_future()
 
@@ -86,26 +86,26 @@ class _Call:
             self.future.set_result(outcome)
 
     def lost(self, *, sent: bool) -> None:
-        """The connection that was to carry it is gone, before or after it was sent."""
+        """Its connection was lost, before or after it was sent."""
         self._in_doubt = self._in_doubt or sent
         self.answer(ErrorCode.NETWORK_EXCEPTION)
 
     def refused(self, code: ErrorCode) -> None:
-        """Most errors leave open whether the request was written: a shard that is given up may have appended it."""
+        """Most errors leave open whether the request was written: a shard that was dropped may have appended it."""
         self._in_doubt = self._in_doubt or code not in _NOT_TAKEN
 
     def timed_out(self) -> None:
         self._in_doubt = True
 
     def failure(self) -> Exception:
-        """Why the caller gets no reply."""
+        """The error for the caller if there is no reply."""
         if self._in_doubt:
             return OutcomeUnknown("the tier shard has not answered in time")
         return ProtocolError(ErrorCode.REQUEST_TIMED_OUT, "the tier shard was not reached in time")
 
 
 class _Courier:
-    """Carries the calls for one broker: one request at a time, in a task that ends when nothing is left."""
+    """Sends calls to one broker: one request at a time, in a task that ends when no calls are left."""
 
     def __init__(self, client: TierClient, broker_id: int) -> None:
         self.broker_id = broker_id
@@ -158,7 +158,7 @@ class _Courier:
             sent = True
             response = await link.call(request, TIER_STATE_VERSION, self._client.limits.attempt_timeout_s)
             if len(response.calls) != len(calls):
-                raise MalformedFrame("answers to other calls")
+                raise MalformedFrame("replies to other calls")
         except (ConnectionLost, CallTimeout, TooManyCalls, MalformedFrame):
             self.link.drop()
             for call in calls:
@@ -221,9 +221,9 @@ class TierClient:
         return await self._read_all(topic_id, partition, first, timeout_s)
 
     async def change(self, view: PartitionTier, request: Mutation, timeout_s: float | None = None) -> Done | Refused:
-        """Ask for a change of `view`'s partition, and bring `view` up to what the shard says then. Raises as `call`.
+        """Request a change of `view`'s partition, and update `view` to the shard's state. Raises as `call`.
 
-        After OutcomeUnknown `view` may be behind; repeat the request, or `refresh`. One change at a time per view.
+        After OutcomeUnknown `view` may be outdated; repeat the request, or `refresh`. One change at a time per view.
         """
         reply = await self.call(view.topic_id, view.partition, request, timeout_s)
         if isinstance(reply, Done):
@@ -241,13 +241,13 @@ class TierClient:
         view.become(await self.describe(view.topic_id, view.partition, timeout_s))
 
     async def describe(self, topic_id: bytes, partition: int, timeout_s: float | None = None) -> PartitionTier:
-        """The partition's state, without a claim; an empty one when nothing is known of it. Raises as `call`."""
+        """The partition's state, without a claim; empty if nothing is known of it. Raises as `call`."""
         return await self._read_all(topic_id, partition, None, timeout_s)
 
     async def _read_all(
         self, topic_id: bytes, partition: int, first: Description | None, timeout_s: float | None
     ) -> PartitionTier:
-        """Page by page; again when the state changed in between."""
+        """Read page by page; again if the state changed in between."""
         for _ in range(self.limits.reads_again_max):
             page = first or await self._page(topic_id, partition, None, timeout_s)
             first, begun_at = None, page.tier_state_offset
@@ -262,7 +262,9 @@ class TierClient:
                 await asyncio.sleep(0)
             if page.tier_state_offset == begun_at:
                 return tier
-        raise ProtocolError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "the tier's state changes too fast to be read")
+        raise ProtocolError(
+            ErrorCode.COORDINATOR_NOT_AVAILABLE, "the tier's state changed during every attempt to read it"
+        )
 
     async def _page(
         self, topic_id: bytes, partition: int, after: SegmentId | None, timeout_s: float | None
@@ -275,13 +277,16 @@ class TierClient:
     # calls -------------------------------------------------------------------------------------------------
 
     async def call(self, topic_id: bytes, partition: int, request: Request, timeout_s: float | None = None) -> Reply:
-        """The shard's reply, within `timeout_s` (default: the limit) in all.
+        """The shard's reply, within `timeout_s` (default: the limit) over all attempts.
 
-        Raises OutcomeUnknown when time is up and the request may have taken effect; ProtocolError(REQUEST_TIMED_OUT)
-        when it has not, ProtocolError(COORDINATOR_NOT_AVAILABLE) when too many calls wait or this client has stopped.
+        Raises OutcomeUnknown after the timeout if the request may have taken effect; otherwise
+        ProtocolError(REQUEST_TIMED_OUT). Raises ProtocolError(COORDINATOR_NOT_AVAILABLE) if too many calls wait or this
+        client has stopped.
         """
         if self._stopped or self._calls >= self.limits.waiting_max:
-            raise ProtocolError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "no further call of the tier shards now")
+            raise ProtocolError(
+                ErrorCode.COORDINATOR_NOT_AVAILABLE, "too many calls of the tier shards wait, or the client has stopped"
+            )
         loop = asyncio.get_running_loop()
         deadline = loop.time() + (self.limits.timeout_s if timeout_s is None else timeout_s)
         call = _Call(topic_id, partition, encode(request), deadline)
@@ -305,13 +310,13 @@ class TierClient:
                 return outcome
             if outcome is ErrorCode.UNKNOWN_SERVER_ERROR:
                 break
-            if outcome is ErrorCode.THROTTLING_QUOTA_EXCEEDED:  # its place in the next request is free at once
+            if outcome is ErrorCode.THROTTLING_QUOTA_EXCEEDED:  # the next request may have room for it at once
                 continue
             await asyncio.sleep(min(retries.failed(), max(call.deadline - loop.time(), 0)))
         raise call.failure()
 
     async def _attempt(self, call: _Call, request: Request) -> Reply | ErrorCode:
-        """One way to wherever the shard is now."""
+        """One attempt at the shard's current host."""
         try:
             await self._topics.ensure(TIER_TOPIC)
             leader = self._leader_of(call)
@@ -339,7 +344,7 @@ class TierClient:
             raise
 
     def _leader_of(self, call: _Call) -> int:
-        """The broker that leads the shard's partition; -1 while there is none."""
+        """The broker that leads the shard's partition; -1 if there is none."""
         topic = self._image().topics.get(TIER_TOPIC)
         if topic is None or not topic.partitions:
             return -1

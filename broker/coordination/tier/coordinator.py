@@ -19,13 +19,13 @@ from tiering.shard.shard_changes import Moment
 from tiering.shard.shard_protocol import Describe, DropPartition, Reply, Request
 from tiering.shard.tier_shard import PartitionId, TierShard
 
-DROPPED_AT_ONCE = 100  # partitions of deleted topics; each is a decision of its shard
+DROPPED_AT_ONCE = 100  # partitions of deleted topics; each is one decision of its shard
 LOOKED_AT_ONCE = 200
 LANE = "deleted-tiers"
 
 
 class HostedTierShard:
-    """A tier shard as the runtime knows shards: without timers, and every request answered at once."""
+    """A tier shard for the runtime: without timers, and every request is answered at once."""
 
     def __init__(self) -> None:
         self.tiers = TierShard()
@@ -67,7 +67,7 @@ class HostedTierShard:
 
 
 class TierCoordinator:
-    """Finds the shard of a partition and asks it. Methods raise ProtocolError: NOT_COORDINATOR,
+    """Routes requests to the shard of a partition. Methods raise ProtocolError: NOT_COORDINATOR,
     COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE."""
 
     def __init__(self, runtime: CoordinatorRuntime, image: Callable[[], MetadataImage]) -> None:
@@ -76,14 +76,14 @@ class TierCoordinator:
         runtime.host(TIER_TOPIC, lambda _: HostedTierShard())
 
     def shard_of(self, topic_id: bytes, partition: int) -> int:
-        """The partition of `__tier_state`; COORDINATOR_NOT_AVAILABLE while that topic does not exist."""
+        """The partition of `__tier_state`; COORDINATOR_NOT_AVAILABLE if that topic does not exist."""
         topic = self._image().topics.get(TIER_TOPIC)
         if topic is None or not topic.partitions:
             raise ProtocolError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
         return tier_partition_for(topic_id, partition, len(topic.partitions))
 
     async def call(self, topic_id: bytes, partition: int, request: Request) -> Reply:
-        """The shard's reply, once all that it says is committed."""
+        """The shard's reply, returned when everything that it says is committed."""
         shard = self.shard_of(topic_id, partition)
         if isinstance(request, Describe):
 
@@ -100,17 +100,16 @@ class TierCoordinator:
     # deleted topics ----------------------------------------------------------------------------------------
 
     def metadata_changed(self, delta: MetadataDelta, image: MetadataImage) -> None:
-        """Some partitions of deleted topics are dropped at once, without anybody waiting; `drop_missing` finds the
-        others."""
+        """Drop some partitions of deleted topics at once, without waiting; `drop_missing` finds the others."""
         deleted = ((topic_id, index) for topic_id, topic in delta.topics_deleted.items() for index in topic.partitions)
         for topic_id, partition in islice(deleted, DROPPED_AT_ONCE):
             self._drop(topic_id, partition, image.offset)
 
     async def drop_missing(self) -> None:
-        """Drop every partition kept here whose topic is gone.
+        """Drop every partition here whose topic was deleted.
 
-        A topic is gone only if the metadata known here reaches as far as that of the leader that claimed: one that
-        is merely unknown yet keeps its data.
+        A topic counts as deleted only if the local metadata is at least as new as that of the leader that claimed; an
+        unknown newer topic keeps its data.
         """
         for index in self.hosted():
             image = self._image()
@@ -145,7 +144,7 @@ class TierCoordinator:
         return self._runtime.active(TIER_TOPIC)
 
     async def dropped(self, index: int) -> list[PartitionId]:
-        """The partitions of deleted topics that one shard here still has, once what it saw is committed."""
+        """Partitions of deleted topics that one shard here still has, returned when that is committed."""
         return await self._found(index, lambda _, tier: tier.is_dropped)
 
     async def _found(self, index: int, is_wanted: Callable[[PartitionId, PartitionTier], bool]) -> list[PartitionId]:

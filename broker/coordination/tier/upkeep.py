@@ -1,9 +1,9 @@
-"""What the host of tier shards does for the bucket: ends the tiers of deleted topics, and sweeps unreferenced objects.
+"""Upkeep of the bucket by the host of tier shards: removes the tiers of deleted topics and unreferenced objects.
 
-A deleted topic's partition is dropped in the shard; its manifest then says so, and stays with all objects for the
-delay, in which the topic can be restored. After that a manifest without segments is published, all else of it is
-deleted, and the shard forgets the partition; the sweep removes that manifest later. Each step may be repeated by the
-next host from where this one died.
+A deleted topic's partition is dropped in the shard, and its manifest marks it as dropped. Manifest and objects stay for
+the delay, in which the topic can be restored. Then a manifest without segments is published, everything else is
+deleted, and the shard forgets the partition; the sweep deletes that manifest later. The next host can repeat each step
+from where this one stopped.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from tiering.upkeep.sweeper import Sweeper, SweepLimits, SweepReport
 _log = logging.getLogger(__name__)
 
 _PUT_OFF = (StoreError, ManifestContested, Deposed, ProtocolError, OutcomeUnknown, ValueError)
-"""What one partition's upkeep may fail with; the others go on."""
+"""Expected failures of one partition's upkeep; the others go on."""
 
 
 class UpkeepConfig(Struct, frozen=True):
@@ -48,7 +48,7 @@ class UpkeepConfig(Struct, frozen=True):
 
 
 class TierUpkeep:
-    """One per broker that has a tier. `last_sweep` tells what the last one removed."""
+    """One per broker with a tier. `last_sweep`: what the last sweep removed."""
 
     def __init__(
         self,
@@ -65,7 +65,8 @@ class TierUpkeep:
         self._image = image
         self._config = config
         self._sweeper = Sweeper(services.store, services.root, config.sweep)
-        self._announced: dict[PartitionId, int] = {}  # dropped partitions whose manifest says so, and when they were
+        # dropped partitions whose manifest says so, and when they were dropped
+        self._announced: dict[PartitionId, int] = {}
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
@@ -128,7 +129,7 @@ class TierUpkeep:
     # sweeping ----------------------------------------------------------------------------------------------
 
     async def sweep(self) -> SweepReport:
-        """One sweep over what the shards here answer for. Raises StaleCluster, and what listing the bucket raises."""
+        """One sweep over the partitions of the shards here. Raises StaleCluster, and errors of listing the bucket."""
         await self._services.guard.check()
         report = SweepReport()
         now_ms = self._services.clock.wall_ms()
@@ -170,7 +171,7 @@ class TierUpkeep:
             await self._sweeper.sweep_partition(path, state, now_ms, report)
 
     def _answers_for(self, identity: PartitionId) -> bool:
-        """Whether the shard that keeps this partition is hosted here."""
+        """Whether the shard of this partition is hosted here."""
         try:
             return self._coordinator.shard_of(*identity) in self._coordinator.hosted()
         except ProtocolError:
