@@ -33,7 +33,7 @@ class BrokerReach:
 
         Returns whether those of every tenant may have changed. A new leader or ISR changes none.
         """
-        for number, one in enumerate(delta.access.tenants_changed, 1):
+        for number, one in enumerate(delta.access.tenants.changed, 1):
             touched[one] = None
             if number % PARTITIONS_AT_ONCE == 0:
                 yield PARTITIONS_AT_ONCE

@@ -62,7 +62,7 @@ class DecoyVerifiers:
     def metadata_changed(self, delta: MetadataDelta, image: MetadataImage) -> None:
         """Apply a change. The first delta begins at the empty image, each later one at the image before."""
         access, before = delta.access, delta.base
-        for name in dict.fromkeys((*access.scram_changed, *access.keys_changed)):
+        for name in dict.fromkeys((*access.scram.changed, *access.keys.changed)):
             self._count(before, name, -1)
             self._count(image, name, +1)
 

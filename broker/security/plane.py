@@ -140,9 +140,9 @@ class Security:
         self.decoys.metadata_changed(delta, image)
         self.authorizer.follow(image.acls)
         access = delta.access
-        gone = {key: None for key, before in access.keys_changed.items() if before is not None}
+        gone = {key: None for key, before in access.keys.changed.items() if before is not None}
         refused: dict[str | None, None] = {}
-        for tenant in access.tenants_changed:
+        for tenant in access.tenants.changed:
             now = image.tenants.get(tenant)
             if now is None or not now.may_log_in:
                 refused[tenant] = None
@@ -155,7 +155,7 @@ class Security:
                 for login in list(self._logins.get(key, ())):
                     self.failures.report("key revoked", login.session.client_host, listener=login.session.listener)
                     login.session.connection.close()
-        for tenant in self._of_tenant if delta.brokers_changed else access.tenants_changed:
+        for tenant in self._of_tenant if delta.brokers_changed else access.tenants.changed:
             if tenant in self._of_tenant:
                 self.moved_tenants.look(tenant)
 

@@ -46,7 +46,7 @@ class TenantDuties(Act[MoveStep]):
         self._busy: dict[str, None] = {}
 
     def applied(self, delta: MetadataDelta, image: MetadataImage) -> None:
-        for tenant_id in delta.access.tenants_changed:
+        for tenant_id in delta.access.tenants.changed:
             tenant = image.tenants.get(tenant_id)
             if tenant is not None and tenant.state is not TenantState.ACTIVE:
                 self._busy[tenant_id] = None

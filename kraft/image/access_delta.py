@@ -7,140 +7,99 @@ and a mechanism, so that a second removal changes nothing.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 from common.pacing import Work
-from kraft.image.acls import AclImage, AclsImage
+from kraft.image.acls import AclsImage
 from kraft.image.cells import CellImage
-from kraft.image.credentials import ApiKeyImage, ApiKeysImage, ScramCredential, ScramCredentials
+from kraft.image.credentials import ApiKeysImage, ScramCredential, ScramCredentials
 from kraft.image.metadata import MetadataImage
 from kraft.image.sharded_map import ShardedMap
-from kraft.image.tenants import TenantImage, TenantsImage
-from kraft.records import (
-    AclRecord,
-    ApiKeyRecord,
-    CellRecord,
-    RemoveAclRecord,
-    RemoveApiKeyRecord,
-    RemoveScramCredentialRecord,
-    RemoveTenantRecord,
-    ScramCredentialRecord,
-    TenantRecord,
-)
+from kraft.image.tenants import TenantsImage
+from kraft.records import ScramMechanism
 
-_Key = TypeVar("_Key", str, bytes)
-_Value = TypeVar("_Value")
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+class Changes(Generic[K, V]):
+    """Changes of one mapping of the image. A value of None stands for an absent key."""
+
+    __slots__ = ("_base", "changed", "now")
+
+    def __init__(self, base: Mapping[K, V]) -> None:
+        self._base = base
+        self.changed: dict[K, V | None] = {}
+        """Each key that changed → its value in the base."""
+        self.now: dict[K, V | None] = {}
+        """The same keys → their present values."""
+
+    def get(self, key: K) -> V | None:
+        return self.now[key] if key in self.now else self._base.get(key)
+
+    def put(self, key: K, value: V | None) -> None:
+        self.changed.setdefault(key, self._base.get(key))
+        self.now[key] = value
+
+    def find(self, new: Mapping[K, V]) -> None:
+        """Name in `changed` what differs from `new`."""
+        for key, value in self._base.items():
+            if key not in new:
+                self.changed[key] = value
+        for key, value in new.items():
+            if self._base.get(key) != value:
+                self.changed[key] = self._base.get(key)
 
 
 class AccessDelta:
-    """What changed, each by its key: → what was there in the base, None for what is new."""
+    """What changed, by user name, by ACL id, by tenant id, by key id and by cell name."""
 
     def __init__(self, base: MetadataImage) -> None:
         self._base = base
-        self.scram_changed: dict[str, ScramCredentials | None] = {}
-        """By user name."""
-        self.acls_changed: dict[bytes, AclImage | None] = {}
-        self.tenants_changed: dict[str, TenantImage | None] = {}
-        """By tenant id."""
-        self.keys_changed: dict[str, ApiKeyImage | None] = {}
-        self.cells_changed: dict[str, CellImage | None] = {}
-        self._scram: dict[str, ScramCredentials | None] = {}
-        self._acls: dict[bytes, AclImage | None] = {}
-        self._tenants: dict[str, TenantImage | None] = {}
-        self._keys: dict[str, ApiKeyImage | None] = {}
-        self._cells: dict[str, CellImage | None] = {}
+        self.scram = Changes(base.scram)
+        self.acls = Changes(base.acls.by_id)
+        self.tenants = Changes(base.tenants)
+        self.keys = Changes(base.keys)
+        self.cells = Changes(base.cells)
 
     @property
     def is_empty(self) -> bool:
-        return not (
-            self.scram_changed or self.acls_changed or self.tenants_changed or self.keys_changed or self.cells_changed
-        )
+        kinds = (self.scram, self.acls, self.tenants, self.keys, self.cells)
+        return not any(kind.changed for kind in kinds)
 
     def scram_image(self) -> ShardedMap[str, ScramCredentials]:
         base = self._base.scram
-        return base.changed(self._scram) if self._scram else base
+        return base.changed(self.scram.now) if self.scram.now else base
 
     def acls_imaging(self) -> Work[AclsImage]:
-        return (yield from self._base.acls.changing(self._acls)) if self._acls else self._base.acls
+        return (yield from self._base.acls.changing(self.acls.now)) if self.acls.now else self._base.acls
 
     def tenants_image(self) -> TenantsImage:
-        return self._base.tenants.changed(self._tenants) if self._tenants else self._base.tenants
+        return self._base.tenants.changed(self.tenants.now) if self.tenants.now else self._base.tenants
 
     def keys_image(self) -> ApiKeysImage:
-        return self._base.keys.changed(self._keys) if self._keys else self._base.keys
+        return self._base.keys.changed(self.keys.now) if self.keys.now else self._base.keys
 
     def cells_image(self) -> Mapping[str, CellImage]:
-        if not self._cells:
+        if not self.cells.now:
             return self._base.cells
-        changed = {**self._base.cells, **self._cells}
+        changed = {**self._base.cells, **self.cells.now}
         return {name: cell for name, cell in changed.items() if cell is not None}
 
-    # replay ------------------------------------------------------------------------------------------------
-
-    def scram(self, record: ScramCredentialRecord) -> None:
-        present = self._credentials(record.name)
-        self._put_credentials(record.name, {**present, record.mechanism: ScramCredential.of(record)})
-
-    def remove_scram(self, record: RemoveScramCredentialRecord) -> None:
-        left = {m: c for m, c in self._credentials(record.name).items() if m != record.mechanism}
-        self._put_credentials(record.name, left or None)
-
-    def _credentials(self, name: str) -> ScramCredentials:
-        present = self._scram[name] if name in self._scram else self._base.scram.get(name)
-        return present or {}
-
-    def _put_credentials(self, name: str, credentials: ScramCredentials | None) -> None:
-        self.scram_changed.setdefault(name, self._base.scram.get(name))
-        self._scram[name] = credentials
-
-    def acl(self, record: AclRecord) -> None:
-        self._put_acl(record.id, AclImage.of(record))
-
-    def remove_acl(self, record: RemoveAclRecord) -> None:
-        self._put_acl(record.id, None)
-
-    def _put_acl(self, acl_id: bytes, acl: AclImage | None) -> None:
-        self.acls_changed.setdefault(acl_id, self._base.acls.get(acl_id))
-        self._acls[acl_id] = acl
-
-    def tenant(self, record: TenantRecord) -> None:
-        self._put_tenant(record.id, TenantImage.of(record))
-
-    def remove_tenant(self, record: RemoveTenantRecord) -> None:
-        self._put_tenant(record.id, None)
-
-    def _put_tenant(self, tenant_id: str, tenant: TenantImage | None) -> None:
-        self.tenants_changed.setdefault(tenant_id, self._base.tenants.get(tenant_id))
-        self._tenants[tenant_id] = tenant
-
-    def key(self, record: ApiKeyRecord) -> None:
-        self._put_key(record.id, ApiKeyImage.of(record))
-
-    def remove_key(self, record: RemoveApiKeyRecord) -> None:
-        self._put_key(record.id, None)
-
-    def _put_key(self, key_id: str, key: ApiKeyImage | None) -> None:
-        self.keys_changed.setdefault(key_id, self._base.keys.get(key_id))
-        self._keys[key_id] = key
-
-    def cell(self, record: CellRecord) -> None:
-        self.cells_changed.setdefault(record.name, self._base.cells.get(record.name))
-        self._cells[record.name] = CellImage.of(record)
+    def put_scram(self, name: str, mechanism: ScramMechanism, credential: ScramCredential | None) -> None:
+        """The user's other verifiers stay."""
+        credentials = dict(self.scram.get(name) or {})
+        if credential is None:
+            credentials.pop(mechanism, None)
+        else:
+            credentials[mechanism] = credential
+        self.scram.put(name, credentials or None)
 
 
-def access_difference(delta: AccessDelta, old: MetadataImage, new: MetadataImage) -> None:
-    """Name in `delta` what differs between the two images."""
-    _name_changed(delta.scram_changed, old.scram, new.scram)
-    _name_changed(delta.acls_changed, old.acls.by_id, new.acls.by_id)
-    _name_changed(delta.tenants_changed, old.tenants, new.tenants)
-    _name_changed(delta.keys_changed, old.keys, new.keys)
-    _name_changed(delta.cells_changed, old.cells, new.cells)
-
-
-def _name_changed(changed: dict[_Key, _Value | None], old: Mapping[_Key, _Value], new: Mapping[_Key, _Value]) -> None:
-    for key in old:
-        if key not in new:
-            changed[key] = old[key]
-    for key, value in new.items():
-        if old.get(key) != value:
-            changed[key] = old.get(key)
+def access_difference(delta: AccessDelta, new: MetadataImage) -> None:
+    """Name in `delta` what differs between its base and `new`."""
+    delta.scram.find(new.scram)
+    delta.acls.find(new.acls.by_id)
+    delta.tenants.find(new.tenants)
+    delta.keys.find(new.keys)
+    delta.cells.find(new.cells)

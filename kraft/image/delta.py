@@ -13,12 +13,16 @@ from typing import Any
 from common.invariants import check
 from common.pacing import Work, at_once
 from kraft.image.access_delta import AccessDelta
+from kraft.image.acls import AclImage
 from kraft.image.brokers import BrokerImage
+from kraft.image.cells import CellImage
 from kraft.image.configs import ConfigsImage, ResourceKey
+from kraft.image.credentials import ApiKeyImage, ScramCredential
 from kraft.image.metadata import MetadataImage
 from kraft.image.partition_index import IndexEdit
 from kraft.image.partition_table import partitions_changed
 from kraft.image.partitions import PartitionImage
+from kraft.image.tenants import TenantImage
 from kraft.image.topics import KeyRange, TopicImage, TopicsImage, names_changed
 from kraft.records import (
     AclRecord,
@@ -148,7 +152,7 @@ class MetadataDelta:
         configs = self._configs_image()
         yield len(self.configs_changed)
         scram = access.scram_image()
-        yield len(access.scram_changed)
+        yield len(access.scram.changed)
         acls = yield from access.acls_imaging()
         self._result = MetadataImage(
             self._offset,
@@ -393,15 +397,17 @@ _REPLAY: dict[type[MetadataRecord], Callable[[MetadataDelta, Any], None]] = {
     RemoveTopicRecord: MetadataDelta._replay_remove_topic,
     ConfigRecord: MetadataDelta._replay_config,
     ProducerIdsRecord: MetadataDelta._replay_producer_ids,
-    ScramCredentialRecord: lambda delta, record: delta.access.scram(record),
-    RemoveScramCredentialRecord: lambda delta, record: delta.access.remove_scram(record),
-    AclRecord: lambda delta, record: delta.access.acl(record),
-    RemoveAclRecord: lambda delta, record: delta.access.remove_acl(record),
-    TenantRecord: lambda delta, record: delta.access.tenant(record),
-    RemoveTenantRecord: lambda delta, record: delta.access.remove_tenant(record),
-    ApiKeyRecord: lambda delta, record: delta.access.key(record),
-    RemoveApiKeyRecord: lambda delta, record: delta.access.remove_key(record),
-    CellRecord: lambda delta, record: delta.access.cell(record),
+    ScramCredentialRecord: lambda delta, record: delta.access.put_scram(
+        record.name, record.mechanism, ScramCredential.of(record)
+    ),
+    RemoveScramCredentialRecord: lambda delta, record: delta.access.put_scram(record.name, record.mechanism, None),
+    AclRecord: lambda delta, record: delta.access.acls.put(record.id, AclImage.of(record)),
+    RemoveAclRecord: lambda delta, record: delta.access.acls.put(record.id, None),
+    TenantRecord: lambda delta, record: delta.access.tenants.put(record.id, TenantImage.of(record)),
+    RemoveTenantRecord: lambda delta, record: delta.access.tenants.put(record.id, None),
+    ApiKeyRecord: lambda delta, record: delta.access.keys.put(record.id, ApiKeyImage.of(record)),
+    RemoveApiKeyRecord: lambda delta, record: delta.access.keys.put(record.id, None),
+    CellRecord: lambda delta, record: delta.access.cells.put(record.name, CellImage.of(record)),
     KeyRangeRecord: MetadataDelta._replay_key_range,
 }
 

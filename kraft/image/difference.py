@@ -38,5 +38,5 @@ def differing(old: MetadataImage, new: MetadataImage) -> Work[MetadataDelta]:
         if old.configs.of(*key) != new.configs.of(*key):
             delta.configs_changed[key] = None
         yield RESOURCE_COST
-    access_difference(delta.access, old, new)
+    access_difference(delta.access, new)
     return delta

@@ -149,17 +149,17 @@ def test_a_delta_names_what_changed_and_a_snapshot_gives_all_back(
     jumped = at_once(differing(old, restored))
     for of in (delta.access, jumped.access):
         changed: tuple[dict[Any, Any], ...] = (
-            of.scram_changed,
-            of.acls_changed,
-            of.tenants_changed,
-            of.keys_changed,
-            of.cells_changed,
+            of.scram.changed,
+            of.acls.changed,
+            of.tenants.changed,
+            of.keys.changed,
+            of.cells.changed,
         )
         for named, was, now in zip(changed, contents(old), contents(new), strict=True):
             really = {key for key in (*was, *now) if was.get(key) != now.get(key)}
             assert really <= set(named)  # what was changed back may be named too
             assert all(named[key] == was.get(key) for key in named)
-    assert set(jumped.access.acls_changed) == {
+    assert set(jumped.access.acls.changed) == {
         key for key in (*contents(old)[1], *contents(new)[1]) if contents(old)[1].get(key) != contents(new)[1].get(key)
     }
 

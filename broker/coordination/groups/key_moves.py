@@ -195,7 +195,7 @@ class TenantKeyMoves:
         self._task: asyncio.Task[None] | None = None
 
     def metadata_changed(self, delta: MetadataDelta, image: MetadataImage) -> None:
-        for tenant_id, old in delta.access.tenants_changed.items():
+        for tenant_id, old in delta.access.tenants.changed.items():
             tenant = image.tenants.get(tenant_id)
             if old is not None and tenant is not None and _keys_of(old) != _keys_of(tenant):
                 self._store.keeping_changed(tenant.prefix)

@@ -54,7 +54,7 @@ class TenantGroupCleanup:
         self._task: asyncio.Task[None] | None = None
 
     def metadata_changed(self, delta: MetadataDelta, image: MetadataImage) -> None:
-        for tenant_id in delta.access.tenants_changed:
+        for tenant_id in delta.access.tenants.changed:
             tenant = image.tenants.get(tenant_id)
             if tenant is not None and tenant.state is TenantState.DELETING:
                 self._doomed[tenant_id] = tenant.prefix
