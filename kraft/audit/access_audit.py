@@ -6,13 +6,10 @@ No event holds any part of a verifier.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
-from kraft.image.acls import AclImage
-from kraft.image.cells import CellImage
-from kraft.image.credentials import ApiKeyImage
+from kraft.audit.metadata_export import fields_of
 from kraft.image.metadata import MetadataImage
-from kraft.image.tenants import TenantImage
 from kraft.records import (
     AclRecord,
     ApiKeyRecord,
@@ -30,15 +27,38 @@ from records.audit_event import AuditKind
 Fields = dict[str, Any]
 
 
+class _Kind(NamedTuple):
+    """Things that whole records replace: `key` is the field that names one, `held` is where an image has them.
+    Their events leave out the fields `left_out`."""
+
+    key: str
+    held: Callable[[MetadataImage], Mapping[Any, Any]]
+    changed: AuditKind
+    removed: AuditKind | None = None
+    left_out: tuple[str, ...] = ()
+
+
+_ACL = _Kind("id", lambda image: image.acls.by_id, AuditKind.ACL_CREATED, AuditKind.ACL_DELETED)
+_TENANT = _Kind(
+    "id",
+    lambda image: image.tenants,
+    AuditKind.TENANT_CHANGED,
+    AuditKind.TENANT_DELETED,
+    left_out=("id", "created_ms", "epoch", "keys_epoch"),
+)
+_KEY = _Kind(
+    "id", lambda image: image.keys, AuditKind.API_KEY_CHANGED, AuditKind.API_KEY_REVOKED, left_out=("id", "created_ms")
+)
+_CELL = _Kind("name", lambda image: image.cells, AuditKind.CELL_CHANGED, left_out=("name",))
+
+
 class AccessAudit:
     """Knows what was before from an image, where there is one, and from the records since."""
 
     def __init__(self, base: MetadataImage | None) -> None:
         self._base = base
-        self._acls: dict[bytes, AclImage | None] = {}
-        self._tenants: dict[str, TenantImage | None] = {}
-        self._keys: dict[str, ApiKeyImage | None] = {}
-        self._cells: dict[str, CellImage] = {}
+        self._seen: dict[tuple[AuditKind, str | bytes], MetadataRecord | None] = {}
+        """By kind and key: the newest record, None once the thing is removed."""
 
     def scram(self, record: ScramCredentialRecord) -> Fields:
         after = {"user": record.name, "mechanism": record.mechanism.name, "iterations": record.iterations}
@@ -49,76 +69,34 @@ class AccessAudit:
         return {"event": AuditKind.CREDENTIAL_REMOVED, "before": before}
 
     def acl(self, record: AclRecord) -> Fields:
-        acl = self._acls[record.id] = AclImage.of(record)
-        return {"event": AuditKind.ACL_CREATED, "after": acl.fields()}
+        self._seen[_ACL.changed, record.id] = record
+        return {"event": _ACL.changed, "after": fields_of(record)}
 
     def acl_removed(self, record: RemoveAclRecord) -> Fields:
-        known = self._acls.get(record.id)
-        if known is None and self._base is not None and record.id not in self._acls:
-            known = self._base.acls.get(record.id)
-        self._acls[record.id] = None
-        before = known.fields() if known is not None else {"id": record.id.hex()}
-        return {"event": AuditKind.ACL_DELETED, "before": before}
+        known = self._known(_ACL, record.id)
+        before = fields_of(known) if known is not None else {"id": record.id.hex()}
+        return self.removed(_ACL, record) | {"before": before}
 
-    def tenant(self, record: TenantRecord) -> Fields:
-        known = self._tenants.get(record.id)
-        if known is None and self._base is not None and record.id not in self._tenants:
-            known = self._base.tenants.get(record.id)
-        tenant = self._tenants[record.id] = TenantImage.of(record)
-        before, after = _changes(_tenant(known) if known is not None else {}, _tenant(tenant))
-        return {"event": AuditKind.TENANT_CHANGED, "before": before, "after": {"id": record.id} | after}
+    def changed(self, kind: _Kind, record: MetadataRecord) -> Fields:
+        key = getattr(record, kind.key)
+        known = self._known(kind, key)
+        self._seen[kind.changed, key] = record
+        old = fields_of(known, *kind.left_out) if known is not None else {}
+        new = fields_of(record, *kind.left_out)
+        changed = [name for name in new if name not in old or old[name] != new[name]]
+        before = {name: old[name] for name in changed if name in old}
+        return {"event": kind.changed, "before": before, "after": {kind.key: key} | {n: new[n] for n in changed}}
 
-    def tenant_removed(self, record: RemoveTenantRecord) -> Fields:
-        self._tenants[record.id] = None
-        return {"event": AuditKind.TENANT_DELETED, "before": {"id": record.id}}
+    def removed(self, kind: _Kind, record: RemoveAclRecord | RemoveTenantRecord | RemoveApiKeyRecord) -> Fields:
+        self._seen[kind.changed, record.id] = None
+        return {"event": kind.removed, "before": {"id": record.id}}
 
-    def key(self, record: ApiKeyRecord) -> Fields:
-        known = self._keys.get(record.id)
-        if known is None and self._base is not None and record.id not in self._keys:
-            known = self._base.keys.get(record.id)
-        key = self._keys[record.id] = ApiKeyImage.of(record)
-        before, after = _changes(_key(known) if known is not None else {}, _key(key))
-        return {"event": AuditKind.API_KEY_CHANGED, "before": before, "after": {"id": record.id} | after}
-
-    def key_removed(self, record: RemoveApiKeyRecord) -> Fields:
-        self._keys[record.id] = None
-        return {"event": AuditKind.API_KEY_REVOKED, "before": {"id": record.id}}
-
-    def cell(self, record: CellRecord) -> Fields:
-        known = self._cells.get(record.name)
-        if known is None and self._base is not None:
-            known = self._base.cells.get(record.name)
-        cell = self._cells[record.name] = CellImage.of(record)
-        before, after = _changes(_cell(known) if known is not None else {}, _cell(cell))
-        return {"event": AuditKind.CELL_CHANGED, "before": before, "after": {"name": record.name} | after}
-
-
-def _changes(before: Fields, after: Fields) -> tuple[Fields, Fields]:
-    changed = [name for name in after if name not in before or before[name] != after[name]]
-    return {name: before[name] for name in changed if name in before}, {name: after[name] for name in changed}
-
-
-def _tenant(tenant: TenantImage) -> Fields:
-    return {
-        "name": tenant.name,
-        "cell": tenant.cell,
-        "limits": dict(tenant.limits),
-        "allow_networks": list(tenant.allow_networks),
-        "deny_networks": list(tenant.deny_networks),
-        "state": tenant.state.name,
-        "target_cell": tenant.target_cell,
-        "keys_cell": tenant.keys_cell,
-        "keys_target": tenant.keys_target,
-        "keys_phase": tenant.keys_phase.name,
-    }
-
-
-def _key(key: ApiKeyImage) -> Fields:
-    return {"tenant": key.tenant, "description": key.description, "roles": list(key.roles)}
-
-
-def _cell(cell: CellImage) -> Fields:
-    return {"is_open": cell.is_open, "limits": dict(cell.limits)}
+    def _known(self, kind: _Kind, key: str | bytes) -> MetadataRecord | None:
+        if (kind.changed, key) in self._seen or self._base is None:
+            return self._seen.get((kind.changed, key))
+        held = kind.held(self._base).get(key)
+        record: MetadataRecord | None = held.record() if held is not None else None
+        return record
 
 
 ACCESS_RULES: Mapping[type[MetadataRecord], Callable[[AccessAudit, Any], Fields]] = {
@@ -126,9 +104,9 @@ ACCESS_RULES: Mapping[type[MetadataRecord], Callable[[AccessAudit, Any], Fields]
     RemoveScramCredentialRecord: AccessAudit.scram_removed,
     AclRecord: AccessAudit.acl,
     RemoveAclRecord: AccessAudit.acl_removed,
-    TenantRecord: AccessAudit.tenant,
-    RemoveTenantRecord: AccessAudit.tenant_removed,
-    ApiKeyRecord: AccessAudit.key,
-    RemoveApiKeyRecord: AccessAudit.key_removed,
-    CellRecord: AccessAudit.cell,
+    TenantRecord: lambda audit, record: audit.changed(_TENANT, record),
+    RemoveTenantRecord: lambda audit, record: audit.removed(_TENANT, record),
+    ApiKeyRecord: lambda audit, record: audit.changed(_KEY, record),
+    RemoveApiKeyRecord: lambda audit, record: audit.removed(_KEY, record),
+    CellRecord: lambda audit, record: audit.changed(_CELL, record),
 }

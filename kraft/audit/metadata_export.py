@@ -9,11 +9,11 @@ and so are the verifiers of passwords.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from enum import Enum
 from typing import Any, NamedTuple
 
 from common.node_settings.catalogue import NODE_SETTINGS
 from common.topic_settings import TOPIC_SETTINGS
-from kraft.image.acls import AclImage
 from kraft.image.metadata import MetadataImage
 from kraft.image.snapshot import snapshot_records
 from kraft.records import (
@@ -46,20 +46,29 @@ from kraft.records import (
 from records.events import Event
 
 
+def fields_of(record: MetadataRecord, *left_out: str) -> Event:
+    """All fields but the actor, which is the audit's, and those `left_out`: enums by name, ids as hex."""
+    names = (name for name in record.__struct_fields__ if name != "actor" and name not in left_out)
+    return {name: _plain(getattr(record, name)) for name in names}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Enum):
+        return value.name
+    if isinstance(value, bytes):
+        return value.hex()
+    return list(value) if isinstance(value, tuple) else value
+
+
 class ExportRule(NamedTuple):
-    """`event` is the event's name and `fields` makes the rest of it; or `reason` says why there is none."""
+    """`event` is the event's name and `fields` makes the rest of it; or `reason` says why there is none.
+
+    A field that is added to a record without a function of its own here is exported as well.
+    """
 
     event: str = ""
-    fields: Callable[[Any], Event] = dict
+    fields: Callable[[Any], Event] = fields_of
     reason: str = ""
-
-
-def _cluster(record: ClusterRecord) -> Event:
-    return {"cluster_id": record.cluster_id, "incarnation": record.incarnation}
-
-
-def _feature(record: FeatureLevelRecord) -> Event:
-    return {"name": record.name, "level": record.level}
 
 
 def _broker(record: RegisterBrokerRecord) -> Event:
@@ -102,52 +111,11 @@ def _scram(record: ScramCredentialRecord) -> Event:
     return {"name": record.name, "mechanism": record.mechanism.name, "withheld": True}
 
 
-def _acl(record: AclRecord) -> Event:
-    return AclImage.of(record).fields()
-
-
-def _tenant(record: TenantRecord) -> Event:
-    return {
-        "id": record.id,
-        "name": record.name,
-        "cell": record.cell,
-        "created_ms": record.created_ms,
-        "limits": record.limits,
-        "allow_networks": list(record.allow_networks),
-        "deny_networks": list(record.deny_networks),
-        "epoch": record.epoch,
-        "state": record.state.name,
-        "target_cell": record.target_cell,
-        "keys_cell": record.keys_cell,
-        "keys_target": record.keys_target,
-        "keys_phase": record.keys_phase.name,
-        "keys_epoch": record.keys_epoch,
-    }
-
-
-def _api_key(record: ApiKeyRecord) -> Event:
-    return {
-        "id": record.id,
-        "tenant": record.tenant,
-        "description": record.description,
-        "roles": list(record.roles),
-        "created_ms": record.created_ms,
-    }
-
-
-def _cell(record: CellRecord) -> Event:
-    return {"name": record.name, "is_open": record.is_open, "limits": record.limits}
-
-
-def _key_range(record: KeyRangeRecord) -> Event:
-    return {"topic_id": record.topic_id.hex(), "cell": record.cell, "first": record.first, "count": record.count}
-
-
 _FOLDED = "a snapshot holds its result"
 
 EXPORT_RULES: Mapping[type[MetadataRecord], ExportRule] = {
-    ClusterRecord: ExportRule("cluster", _cluster),
-    FeatureLevelRecord: ExportRule("feature", _feature),
+    ClusterRecord: ExportRule("cluster"),
+    FeatureLevelRecord: ExportRule("feature"),
     NoOpRecord: ExportRule(reason="it says nothing"),
     LeaderChangeRecord: ExportRule(reason="who leads the quorum is of this quorum alone"),
     RegisterBrokerRecord: ExportRule("broker", _broker),
@@ -161,14 +129,14 @@ EXPORT_RULES: Mapping[type[MetadataRecord], ExportRule] = {
     ProducerIdsRecord: ExportRule("producer_ids", _producer_ids),
     ScramCredentialRecord: ExportRule("scram", _scram),
     RemoveScramCredentialRecord: ExportRule(reason=_FOLDED),
-    AclRecord: ExportRule("acl", _acl),
+    AclRecord: ExportRule("acl"),
     RemoveAclRecord: ExportRule(reason=_FOLDED),
-    TenantRecord: ExportRule("tenant", _tenant),
+    TenantRecord: ExportRule("tenant"),
     RemoveTenantRecord: ExportRule(reason=_FOLDED),
-    ApiKeyRecord: ExportRule("api_key", _api_key),
+    ApiKeyRecord: ExportRule("api_key"),
     RemoveApiKeyRecord: ExportRule(reason=_FOLDED),
-    CellRecord: ExportRule("cell", _cell),
-    KeyRangeRecord: ExportRule("key_range", _key_range),
+    CellRecord: ExportRule("cell"),
+    KeyRangeRecord: ExportRule("key_range"),
 }
 
 

@@ -58,19 +58,6 @@ class AclImage:
             self.permission,
         )
 
-    def fields(self) -> dict[str, str]:
-        """As audit and export write it."""
-        return {
-            "id": self.id.hex(),
-            "resource_type": self.resource_type.name,
-            "resource_name": self.resource_name,
-            "pattern_type": self.pattern_type.name,
-            "principal": self.principal,
-            "host": self.host,
-            "operation": self.operation.name,
-            "permission": self.permission.name,
-        }
-
     @property
     def binding(self) -> tuple[int, str, int, str, str, int, int]:
         """All but the id: no two ACLs share it."""
