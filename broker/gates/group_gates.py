@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from itertools import repeat
 from typing import Any
 
-from broker.coordination.groups.values import NO_EPOCH, NO_OFFSET
 from broker.gates.gating import (
     DELETE,
     DESCRIBE,
@@ -26,6 +26,9 @@ from broker.handlers.cluster import GROUP_KEY, MANY_KEYS_FROM, TRANSACTION_KEY
 from broker.handlers.group_offsets import (
     MANY_GROUPS_FROM,
     TOP_LEVEL_ERROR_FROM,
+    committed_row,
+    deleted_row,
+    fetched_row,
     old_failure,
 )
 from broker.handlers.groups import PROTOCOL_NULLABLE_FROM
@@ -56,10 +59,8 @@ from wire.messages import (
 )
 
 _Coordinator = FindCoordinatorResponse.Coordinator
-_Committed = OffsetCommitResponse.OffsetCommitResponseTopic
 _FetchedGroup = OffsetFetchResponse.OffsetFetchResponseGroup
 _GroupTopics = _FetchedGroup.OffsetFetchResponseTopics
-_Deleted = OffsetDeleteResponse.OffsetDeleteResponseTopic
 
 
 # offsets ---------------------------------------------------------------------------------------------------
@@ -67,11 +68,11 @@ _Deleted = OffsetDeleteResponse.OffsetDeleteResponseTopic
 
 def offset_commit(context: RequestContext, access: Access, request: OffsetCommitRequest, handler: Handler) -> Any:
     if not access.may(READ, GROUP, request.group_id):
-        return OffsetCommitResponse(topics=[_uncommitted(topic, NO_GROUP) for topic in request.topics])
+        return OffsetCommitResponse(topics=[committed_row(topic, repeat(NO_GROUP)) for topic in request.topics])
     allowed, refused = split(request.topics, access, READ, TOPIC, _name)
     if not refused:
         return handler(context, request)
-    rows = [_uncommitted(topic, NO_TOPIC) for topic in refused]
+    rows = [committed_row(topic, repeat(NO_TOPIC)) for topic in refused]
     if not allowed:
         return OffsetCommitResponse(topics=rows)
     return then(handler(context, changed(request, topics=allowed)), lambda answer: extended(answer, "topics", rows))
@@ -135,30 +136,9 @@ def _name(topic: Any) -> str:
     return str(topic.name)
 
 
-def _uncommitted(topic: OffsetCommitRequest.OffsetCommitRequestTopic, code: ErrorCode) -> _Committed:
-    return _Committed(
-        name=topic.name,
-        partitions=[
-            _Committed.OffsetCommitResponsePartition(partition_index=partition.partition_index, error_code=code)
-            for partition in topic.partitions
-        ],
-    )
-
-
 def _unfetched(topic: OffsetFetchRequest.OffsetFetchRequestGroup.OffsetFetchRequestTopics) -> _GroupTopics:
-    return _GroupTopics(
-        name=topic.name,
-        partitions=[
-            _GroupTopics.OffsetFetchResponsePartitions(
-                partition_index=index,
-                committed_offset=NO_OFFSET,
-                committed_leader_epoch=NO_EPOCH,
-                metadata="",
-                error_code=NO_TOPIC,
-            )
-            for index in topic.partition_indexes
-        ],
-    )
+    rows = [fetched_row(index, code=NO_TOPIC) for index in topic.partition_indexes]
+    return _GroupTopics(name=topic.name, partitions=rows)
 
 
 # members ---------------------------------------------------------------------------------------------------
@@ -259,16 +239,7 @@ def offset_delete(context: RequestContext, access: Access, request: OffsetDelete
     if not access.may(DELETE, GROUP, request.group_id):
         return OffsetDeleteResponse(error_code=NO_GROUP, topics=[])
     topics, refused = split(request.topics, access, READ, TOPIC, lambda topic: topic.name)
-    rows = [
-        _Deleted(
-            name=topic.name,
-            partitions=[
-                _Deleted.OffsetDeleteResponsePartition(partition_index=one.partition_index, error_code=NO_TOPIC)
-                for one in topic.partitions
-            ],
-        )
-        for topic in refused
-    ]
+    rows = [deleted_row(topic, repeat(NO_TOPIC)) for topic in refused]
     if not topics and rows:
         return OffsetDeleteResponse(error_code=ErrorCode.NONE, topics=rows)
     request = changed(request, topics=topics) if rows else request

@@ -36,8 +36,6 @@ from wire.messages import (
 
 SOFTWARE_FROM = 3
 MANY_KEYS_FROM = 4
-UNREGISTER_VERSION = 0
-UPDATE_FEATURES_VERSION = 1  # the last version with a result per feature
 GROUP_KEY, TRANSACTION_KEY = 0, 1
 BROKERS, CONTROLLERS = 1, 2
 

@@ -8,7 +8,8 @@ groups.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import repeat
 
 from broker.coordination.groups.coordinator import GroupCoordinator
 from broker.coordination.groups.offsets import TopicOffsets
@@ -69,18 +70,10 @@ class GroupOffsetHandlers:
                     for partition in topic.partitions
                 ]
         decided = iter(await self._commit(context, request, tuple(items)) if items or not request.topics else ())
+        unknown = repeat(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         return OffsetCommitResponse(
             topics=[
-                _CommitTopic(
-                    name=topic.name,
-                    partitions=[
-                        _CommitTopic.OffsetCommitResponsePartition(
-                            partition_index=partition.partition_index,
-                            error_code=next(decided) if is_known else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-                        )
-                        for partition in topic.partitions
-                    ],
-                )
+                committed_row(topic, decided if is_known else unknown)
                 for topic, is_known in zip(request.topics, known, strict=True)
             ]
         )
@@ -152,7 +145,7 @@ class GroupOffsetHandlers:
             for index, offset in list(committed.get(name, {}).items()):
                 current = _of_topic(offset, topic_id)
                 if current is not _NOTHING:
-                    rows.append(_row(index, current))
+                    rows.append(fetched_row(index, current))
                 yield ROW_COST
             if rows:
                 topics.append(_Topics(name=name, partitions=rows))
@@ -165,7 +158,7 @@ class GroupOffsetHandlers:
         for topic, offsets in zip(topics, answers, strict=True):
             topic_id = self._topic_id(topic.name)
             rows = [
-                _row(index, _of_topic(offset, topic_id))
+                fetched_row(index, _of_topic(offset, topic_id))
                 for index, offset in zip(topic.partition_indexes, offsets, strict=True)
             ]
             found.append(_Topics(name=topic.name, partitions=rows))
@@ -189,19 +182,8 @@ class GroupOffsetHandlers:
             codes = iter(await self._coordinator.delete_offsets(request.group_id, asked))
         except ProtocolError as error:
             return OffsetDeleteResponse(error_code=error.code, topics=[])
-        topics = [
-            _DeleteTopic(
-                name=topic.name,
-                partitions=[
-                    _DeleteTopic.OffsetDeleteResponsePartition(
-                        partition_index=partition.partition_index,
-                        error_code=next(codes) if topic.name in known else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-                    )
-                    for partition in topic.partitions
-                ],
-            )
-            for topic in request.topics
-        ]
+        unknown = repeat(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        topics = [deleted_row(topic, codes if topic.name in known else unknown) for topic in request.topics]
         return OffsetDeleteResponse(error_code=ErrorCode.NONE, topics=topics)
 
 
@@ -212,13 +194,28 @@ def _of_topic(committed: CommittedOffset | None, topic_id: bytes | None) -> Comm
     return committed
 
 
-def _row(index: int, committed: CommittedOffset) -> _Topics.OffsetFetchResponsePartitions:
+def committed_row(topic: OffsetCommitRequest.OffsetCommitRequestTopic, codes: Iterator[ErrorCode]) -> _CommitTopic:
+    """`codes` are what becomes of the partitions in turn, as for `deleted_row`."""
+    row = _CommitTopic.OffsetCommitResponsePartition
+    rows = [row(partition_index=one.partition_index, error_code=next(codes)) for one in topic.partitions]
+    return _CommitTopic(name=topic.name, partitions=rows)
+
+
+def deleted_row(topic: OffsetDeleteRequest.OffsetDeleteRequestTopic, codes: Iterator[ErrorCode]) -> _DeleteTopic:
+    row = _DeleteTopic.OffsetDeleteResponsePartition
+    rows = [row(partition_index=one.partition_index, error_code=next(codes)) for one in topic.partitions]
+    return _DeleteTopic(name=topic.name, partitions=rows)
+
+
+def fetched_row(
+    index: int, committed: CommittedOffset = _NOTHING, code: ErrorCode = ErrorCode.NONE
+) -> _Topics.OffsetFetchResponsePartitions:
     return _Topics.OffsetFetchResponsePartitions(
         partition_index=index,
         committed_offset=committed.offset,
         committed_leader_epoch=committed.leader_epoch,
         metadata=committed.metadata,
-        error_code=ErrorCode.NONE,
+        error_code=code,
     )
 
 
