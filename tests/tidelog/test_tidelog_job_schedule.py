@@ -18,7 +18,6 @@ from common.settings import SettingError
 from tidelog.configuration.job_schedule import Cron, Entry, Every, ScheduleError, parse_schedule
 from tidelog.configuration.node_config import node_values
 from tidelog.configuration.settings_check import check_settings
-from tidelog.nodes import job_scheduler
 from tidelog.nodes.job_scheduler import JobScheduler
 
 
@@ -88,8 +87,7 @@ def test_a_schedule_needs_a_tier() -> None:
 class Ground:
     """A scheduler whose jobs are small scripts that write to `file`."""
 
-    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(job_scheduler, "LOOK_S", 0.02)
+    def __init__(self, folder: Path) -> None:
         self.file = folder / "said"
         self.file.touch()
         self.active = True
@@ -97,7 +95,7 @@ class Ground:
 
     def scheduler(self, script: str, entries: list[Entry]) -> JobScheduler:
         line = [sys.executable, "-c", f"import os, sys, time\nfile = {str(self.file)!r}\n{script}"]
-        return JobScheduler(entries, lambda: self.options, lambda: self.active, MachineClock(), line)
+        return JobScheduler(entries, lambda: self.options, lambda: self.active, MachineClock(), line, look_s=0.02)
 
     @property
     def lines(self) -> list[str]:
@@ -110,8 +108,8 @@ class Ground:
 
 
 @pytest.fixture
-def ground(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ground:
-    return Ground(tmp_path, monkeypatch)
+def ground(tmp_path: Path) -> Ground:
+    return Ground(tmp_path)
 
 
 def entry(name: str = "verify") -> Entry:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import os
 import stat
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -292,27 +294,38 @@ def test_a_layout_from_before_brokers_could_go_is_read(tmp_path: Path) -> None:
     assert load_layout(tmp_path) == layout
 
 
-def test_what_an_interrupted_start_left_is_started_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Interrupted before each of its steps on files in turn, until it comes through."""
-    replaced, secrets, left = os.replace, set(), 0
+STEPS_LEFT: list[int] = []
+"""While there is a number: how many steps on files may still be done in this process."""
+WRITING = os.O_WRONLY | os.O_RDWR
 
-    def interrupted(*paths: Path) -> None:
-        nonlocal left
-        left -= 1
-        if left < 0:
+
+def _interrupt(event: str, arguments: tuple[Any, ...]) -> None:
+    if not STEPS_LEFT:
+        return
+    if event in ("os.rename", "os.remove", "os.mkdir") or (event == "open" and arguments[2] & WRITING):
+        STEPS_LEFT[0] -= 1
+        if STEPS_LEFT[0] < 0:
             raise KeyboardInterrupt
-        replaced(*paths)
 
-    monkeypatch.setattr(os, "replace", interrupted)
-    for steps in range(10):
-        left = steps
+
+sys.addaudithook(_interrupt)
+
+
+def test_what_an_interrupted_start_left_is_started_from(tmp_path: Path) -> None:
+    """Interrupted before each of its steps on files in turn, until it comes through."""
+    secrets, interrupted = set(), 0
+    while load_layout(tmp_path) is None:
+        STEPS_LEFT.append(interrupted)
         try:
             prepare_layout(tmp_path, 1, 1, None, {}, tls=True)
         except KeyboardInterrupt:
             assert load_layout(tmp_path) is None
+            interrupted += 1
+        finally:
+            STEPS_LEFT.clear()
         if (tmp_path / SECRET_FILE).exists():
             secrets.add((tmp_path / SECRET_FILE).read_text())
-    assert load_layout(tmp_path) is not None and left > 0
+    assert interrupted > 10
     assert len(secrets) == 1, "one that a node may know is never replaced"
 
 

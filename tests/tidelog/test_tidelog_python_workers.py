@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from typing import Any
 from unittest.mock import MagicMock
 
 import pytest
@@ -11,9 +12,8 @@ import typer
 from py4j.protocol import Py4JNetworkError
 
 from object_store.errors import StoreUnavailable
-from tidelog.spark_jobs import spark_job
 from tidelog.spark_jobs.python_workers import end_python_workers
-from tidelog.spark_jobs.spark_job import SparkOptions
+from tidelog.spark_jobs.spark_job import SparkOptions, spark_job
 
 JOB = """
 import os
@@ -57,38 +57,35 @@ def test_no_worker_sees_its_session_stop() -> None:
 
 
 class Session:
-    def __init__(self) -> None:
+    def __init__(self, *, has_java: bool = True) -> None:
         self.sparkContext = MagicMock()
         self.stopped = False
+        self._has_java = has_java
 
     def stop(self) -> None:
+        if not self._has_java:
+            raise Py4JNetworkError("no Java")
         self.stopped = True
         print("a worker has ended", file=sys.stderr)
 
 
-def job_that_fails() -> None:
+def job_that_fails(session: Any) -> None:
     """It has a session by then."""
-    with pytest.raises(typer.Exit), spark_job.spark_job("test", SparkOptions()) as job:
+    with pytest.raises(typer.Exit), spark_job("test", SparkOptions(), opens=lambda *_, **__: session) as job:
         raise StoreUnavailable("file:///x", "get", "key", f"it is down, says {job.spark}")
 
 
-def test_an_error_is_told_when_spark_has_ended(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_error_is_told_when_spark_has_ended(capsys: pytest.CaptureFixture[str]) -> None:
     session = Session()
-    monkeypatch.setattr(spark_job, "open_session", lambda *words, **options: session)
-    job_that_fails()
+    job_that_fails(session)
     assert session.stopped
     first, last = capsys.readouterr().err.splitlines()
     assert first == "a worker has ended"
     assert last.startswith("tidelog: ") and "it is down" in last
 
 
-def test_what_went_wrong_first_is_told(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    session = Session()
-    monkeypatch.setattr(session, "stop", MagicMock(side_effect=Py4JNetworkError("no Java")))
-    monkeypatch.setattr(spark_job, "open_session", lambda *words, **options: session)
-    job_that_fails()
+def test_what_went_wrong_first_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    job_that_fails(Session(has_java=False))
     (line,) = capsys.readouterr().err.splitlines()
     assert "it is down" in line
 

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
+import os
 import random
 import socket
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -14,12 +18,9 @@ from typer.testing import CliRunner, Result
 from bench.embedded import free_ports
 from kraft.rebuilding.rebuild import CannotRebuild
 from object_store.blocking import BlockingStore
-from object_store.errors import StoreUnavailable
 from records.events import Event, EventsHeader, encode_events
 from tidelog.command_line import app
-from tidelog.commands import tier_rebuild as command
-from tidelog.output import fail
-from tidelog.tier import rebuild as tier_rebuild
+from tidelog.commands.tier_rebuild import REBUILD_FILE
 from tidelog.tier.rebuild import look, take_over
 from tiering.bucket.cluster_file import begin_incarnation, read_cluster_file
 from tiering.bucket.keys import TierRoot
@@ -27,19 +28,24 @@ from tiering.exports.exports import METADATA, ExportKey, export_key
 
 CLUSTER_ID = "cluster-1"
 ROOT = TierRoot(CLUSTER_ID)
+EXPORT = export_key(ROOT, ExportKey(METADATA, 1, 0, 7))
 BROKER: Event = {"event": "broker", "broker_id": 0, "rack": None}
+
+UNREADABLE: Event = {"event": "topic", "name": "flights"}
 
 
 def bucket(path: Path, *events: Event) -> Path:
     """Of a living cluster of incarnation 1, which has exported its metadata."""
-    header = EventsHeader(
-        kind=METADATA, cluster_id=CLUSTER_ID, incarnation=1, scope=0, position=7, created_ms=5
-    )  # fmt: skip
     path.mkdir()
     with BlockingStore(path.as_uri()) as store:
         store.wait(lambda: begin_incarnation(store.store, ROOT, 5))
-        store.put(export_key(ROOT, ExportKey(METADATA, 1, 0, 7)), encode_events(header, list(events)))
+        store.put(EXPORT, exported(*events))
     return path
+
+
+def exported(*events: Event) -> bytes:
+    header = EventsHeader(kind=METADATA, cluster_id=CLUSTER_ID, incarnation=1, scope=0, position=7, created_ms=5)
+    return encode_events(header, list(events))
 
 
 def everything(path: Path) -> dict[str, bytes | None]:
@@ -58,11 +64,8 @@ def rebuild(tier: Path, *words: str) -> Result:
 
 
 @pytest.fixture(autouse=True)
-def _nothing_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
-    def start(root: Path) -> str:
-        raise AssertionError(f"{root} was started")
-
-    monkeypatch.setattr(command, "start_detached", start)
+def _nothing_can_start(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PYTHONHOME", str(tmp_path / "nosuch"))  # a Python that finds nothing of its own ends at once
 
 
 @pytest.fixture
@@ -114,7 +117,7 @@ def test_what_is_asked_wrongly_changes_nothing(words: list[str], why: str, tmp_p
     ("events", "why"),
     [
         ([BROKER, {"event": "feature", "name": "metadata.version", "level": 30_000}], "knows no more than"),
-        ([BROKER, {"event": "topic", "name": "flights"}], "cannot be read"),
+        ([BROKER, UNREADABLE], "cannot be read"),
         ([{"event": "cluster", "cluster_id": "another"}], "of cluster another"),
     ],
 )
@@ -137,40 +140,38 @@ def test_an_empty_directory_that_was_there_stays_and_is_empty_again(tmp_path: Pa
     assert list((tmp_path / "new").iterdir()) == []
 
 
-def test_the_bucket_is_taken_when_all_that_can_be_refused_is_done(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_bucket_is_taken_when_all_that_can_be_refused_is_done(tmp_path: Path) -> None:
     """A cluster that does not come up after all is there to be started again."""
     tier, new = bucket(tmp_path / "tier", BROKER), tmp_path / "new"
-    seen: list[int] = []
-
-    def no_start(root: Path) -> str:
-        seen.append(incarnation(tier))
-        assert (root / command.REBUILD_FILE).exists()
-        fail("the cluster did not start")
-
-    monkeypatch.setattr(command, "start_detached", no_start)
     done = rebuild(tier, "--data", str(new), "--port", str(free_ports(3)))
     assert done.exit_code == 1
-    assert seen == [2]
+    assert "the cluster did not start" in done.stderr
+    assert incarnation(tier) == 2
+    assert (new / REBUILD_FILE).exists()
     assert f"tidelog up --data {new}" in done.stderr
     assert (new / "cluster.json").exists()
 
 
-def test_a_store_that_fails_after_the_take_over_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    tier, new = bucket(tmp_path / "tier", BROKER), tmp_path / "new"
-    whole, calls = tier_rebuild.prepare, list[int]()
+def test_a_bucket_that_goes_bad_after_the_take_over_is_told(tmp_path: Path) -> None:
+    """All was well when it was looked at; what is read then changes while the take-over waits for its lock."""
+    tier, new = bucket(tmp_path / "tier", BROKER), tmp_path / "new.metadata"
 
-    async def fails_later(*given: object) -> tier_rebuild.Prepared:
-        calls.append(incarnation(tier))
-        if len(calls) > 1:
-            raise StoreUnavailable("the store", "get", "", "it is gone")
-        return await whole(*given)  # type: ignore[arg-type]
+    def damage() -> None:
+        begun, ends_at = tier / ".unfinished", time.monotonic() + 30
+        while len(os.listdir(begun)) < 2:  # beside the lock, what is to replace the cluster's file
+            assert time.monotonic() < ends_at
+        (tier / EXPORT).write_bytes(exported(BROKER, UNREADABLE))
+        os.close(lock)
 
-    monkeypatch.setattr(tier_rebuild, "prepare", fails_later)
-    done = rebuild(tier, "--data", str(new), "--port", str(free_ports(3)))
+    lock = os.open(tier / ".unfinished" / "lock", os.O_RDWR)
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    with ThreadPoolExecutor(1) as thread:
+        damaged = thread.submit(damage)
+        done = rebuild(tier, "--out", str(new))
+        damaged.result(30)
     assert done.exit_code == 1
-    assert calls == [1, 2]
+    assert "cannot be read" in done.stderr
+    assert incarnation(tier) == 2
     assert "taken over already, as incarnation 2: rebuild again" in done.stderr
     assert not new.exists()
 

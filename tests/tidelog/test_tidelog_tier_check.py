@@ -2,76 +2,98 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import io
 import json
+import math
 import socket
 import threading
 from collections.abc import Iterator
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import typer
 
 from object_store.limits import StoreLimits
-from tests.tiering.tier_world import PATH
-from tidelog.admin.admin_client import ClusterOptions
-from tidelog.commands import tier_repair
-from tidelog.tier import access as tier_access
-from tidelog.tier import check as tier_check
+from tests.object_store.memory_store import MemoryStore
+from tests.tidelog.tier_client import BROKER, StoreHere, TierClient
+from tests.tiering.segments import uuid_of
+from tests.tiering.test_tiering_checking import state_of
+from tests.tiering.tier_world import PATH, ROOT, TierWorld
+from tidelog.commands.tier_repair import check_tier
 from tidelog.tier.access import Answers, store_trouble
 from tidelog.tier.check import LOOKS, PATIENT_LOOKS, Patience, check_partition
 from tidelog.tier.waiting import FIRST_S, reported_wait
-from tiering.shard.description import BrokerTier
-from tiering.upkeep.checking import Disagreement, State
+from tiering.bucket.segment import SegmentId
+from tiering.manifests.manifest_writer import ManifestWriter
+from tiering.upkeep.checking import State
 
-BEHIND = Disagreement("manifest", "it shows __tier_state up to offset 20, which stands at 27", is_behind=True)
-ORPHAN = Disagreement("objects", "named by nobody", is_harmless=True)
-ANSWERS = Answers([BrokerTier(broker_id=0, cluster_id="cluster-1")], [])
-WRONG = Disagreement("objects", "an object is missing")
+ANSWERS = Answers([BROKER], [])
 
 
-class Cluster:
-    """What each look finds; the last of it ever after."""
+class Cluster(TierClient):
+    """A partition of which a copy came to nothing. Its manifest is behind for `behind_for` looks; with `loses`, an
+    object that it names is gone."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, *looks: list[Disagreement]) -> None:
-        self.looks = list(looks)
-        self.looked = 0
+    def __init__(self, behind_for: float, *, loses: bool = False) -> None:
+        super().__init__()
+        self._behind_for = behind_for
+        self._world = TierWorld()
+        self._world.claim(1)
+        self._world.copy([0, 10], 10)
+        asyncio.run(self._publish())
+        if behind_for:
+            self._world.copy([20], 10)
+        asyncio.run(self._world.store.put(ROOT.segment_key(PATH, SegmentId(70, uuid_of(70))), b"left behind"))
+        if loses:
+            del self._world.store.objects[ROOT.segment_key(PATH, next(self._world.tier.segments(0)).id)]
         self.said: list[str] = []
-        monkeypatch.setattr(tier_check, "read_state", lambda *_: State(True, 0, 0, 0, 27, []))
-        monkeypatch.setattr(tier_check, "_compare", self._compare)
 
-    def _compare(self, *_: object) -> list[Disagreement]:
-        self.looked += 1
-        return self.looks.pop(0) if len(self.looks) > 1 else self.looks[0]
+    @property
+    def looked(self) -> int:
+        return len(self.asked)
 
-    def check(self, patience: Patience) -> list[Disagreement]:
-        client: Any = None
-        bucket: Any = (None, None)
-        self.looked = 0
-        return check_partition(client, bucket, PATH, patience, lambda _: None, self.said.append)
+    async def _publish(self) -> None:
+        for one in self._world.tier.segments(0):
+            await self._world.store.put(ROOT.segment_key(PATH, one.id), bytes(one.object_bytes))
+        await ManifestWriter(self._world.services, self._world.view()).publish()
+
+    def state(self, number: int) -> State:
+        if 0 < self._behind_for == number:
+            asyncio.run(self._publish())
+        return state_of(self._world.tier)
+
+    def check(self, patience: Patience) -> list[str]:
+        """What is found, in a word each."""
+        client: Any = self
+        bucket: Any = (StoreHere(self._world.store), ROOT)
+        self.asked.clear()
+        found = check_partition(client, bucket, PATH, patience, lambda _: None, self.said.append)
+        return sorted("behind" if one.is_behind else "harmless" if one.is_harmless else "wrong" for one in found)
 
 
 @pytest.mark.parametrize("looks", [1, LOOKS + 1, PATIENT_LOOKS])
-def test_a_manifest_that_catches_up_late_is_no_disagreement(monkeypatch: pytest.MonkeyPatch, looks: int) -> None:
-    cluster = Cluster(monkeypatch, *([BEHIND, ORPHAN] for _ in range(looks)), [ORPHAN])
-    assert cluster.check(Patience()) == [ORPHAN]
+def test_a_manifest_that_catches_up_late_is_no_disagreement(looks: int) -> None:
+    cluster = Cluster(behind_for=looks)
+    assert cluster.check(Patience()) == ["harmless"]
     assert cluster.looked == looks + 1
     assert len(cluster.said) == (looks >= LOOKS)  # who waits for long is told what for
 
 
-def test_one_that_never_catches_up_is_told_and_holds_up_the_others_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    cluster, patience = Cluster(monkeypatch, [BEHIND]), Patience()
-    assert cluster.check(patience) == [BEHIND]
+def test_one_that_never_catches_up_is_told_and_holds_up_the_others_no_more() -> None:
+    cluster, patience = Cluster(behind_for=math.inf), Patience()
+    assert cluster.check(patience) == ["behind", "harmless"]
     assert cluster.looked == LOOKS + PATIENT_LOOKS
-    assert cluster.check(patience) == [BEHIND]
+    assert cluster.check(patience) == ["behind", "harmless"]
     assert cluster.looked == LOOKS
 
 
-@pytest.mark.parametrize("found", [[WRONG], [BEHIND, WRONG]])
-def test_what_no_manifest_would_cure_is_told_soon(monkeypatch: pytest.MonkeyPatch, found: list[Disagreement]) -> None:
-    cluster, patience = Cluster(monkeypatch, found), Patience()
+@pytest.mark.parametrize(
+    ("behind_for", "found"), [(0, ["harmless", "wrong"]), (math.inf, ["behind", "harmless", "wrong"])]
+)
+def test_what_no_manifest_would_cure_is_told_soon(behind_for: float, found: list[str]) -> None:
+    cluster, patience = Cluster(behind_for, loses=True), Patience()
     assert cluster.check(patience) == found
     assert (cluster.looked, patience.looks, cluster.said) == (LOOKS, PATIENT_LOOKS, [])
 
@@ -94,9 +116,7 @@ class HungStore(io.StringIO):
 
 @pytest.fixture
 def hung(monkeypatch: pytest.MonkeyPatch) -> Iterator[HungStore]:
-    """It would be given up after a minute."""
-    limits = StoreLimits(attempt_timeout_s=60.0, silence_timeout_s=60.0, attempts_max=1)
-    monkeypatch.setattr(tier_access, "StoreLimits", lambda: limits)
+    """It would be given up after minutes."""
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "someone")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "a secret")
     with socket.create_server(("127.0.0.1", 0)) as server:
@@ -106,22 +126,20 @@ def hung(monkeypatch: pytest.MonkeyPatch) -> Iterator[HungStore]:
 def test_who_waits_for_a_store_that_hangs_is_told_soon(hung: HungStore) -> None:
     assert FIRST_S <= 2.0
     assert store_trouble(ANSWERS, hung.uri, lambda text: print(text, file=hung))
-    assert hung.getvalue() == "waiting for the object store s3://bucket/prefix to answer, for up to 60 s\n"
+    limit = f"for up to {StoreLimits().s3_call_s:.0f} s"
+    assert hung.getvalue() == f"waiting for the object store s3://bucket/prefix to answer, {limit}\n"
 
 
-def test_what_check_waits_for_is_not_mixed_into_its_json(
-    hung: HungStore, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(tier_repair, "admin_client", lambda *_: contextlib.nullcontext())
-    monkeypatch.setattr(tier_access, "ask_brokers", lambda _: ANSWERS)
+def test_what_check_waits_for_is_not_mixed_into_its_json(hung: HungStore, capsys: pytest.CaptureFixture[str]) -> None:
+    client: Any = TierClient()
     with contextlib.redirect_stderr(hung), pytest.raises(typer.Exit) as ended:
-        tier_repair.check(tier=hung.uri, cluster=ClusterOptions(), as_json=True)
+        check_tier(client, None, hung.uri, as_json=True)
     assert ended.value.exit_code == 1
     assert json.loads(capsys.readouterr().out)["store"] != "answers"
     assert hung.getvalue().startswith("waiting for the object store s3://bucket/prefix to answer")
 
 
-def test_who_waits_for_what_the_store_holds_of_a_partition_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_waits_for_what_the_store_holds_of_a_partition_is_told() -> None:
     said: list[str] = []
     asked = threading.Event()
 
@@ -129,15 +147,9 @@ def test_who_waits_for_what_the_store_holds_of_a_partition_is_told(monkeypatch: 
         said.append(text)
         asked.set()
 
-    def read(*_: object) -> list[Disagreement]:
-        assert asked.wait(30)
-        return [ORPHAN]
-
-    client: Any = None
-    bucket: Any = (SimpleNamespace(name="s3://bucket"), None)
-    monkeypatch.setattr(tier_check, "read_state", lambda *_: State(True, 0, 0, 0, 27, []))
-    monkeypatch.setattr(tier_check, "_compare_read", read)
-    assert check_partition(client, bucket, PATH, Patience(), say=say) == [ORPHAN]
+    client: Any = TierClient(State(False, 0, 0, 0, 27, []))
+    bucket: Any = (StoreHere(MemoryStore(), before=lambda: asked.wait(30)), ROOT)
+    assert check_partition(client, bucket, PATH, Patience(), say=say) == []
     assert said == [f"waiting for the object store s3://bucket to tell of {PATH.topic}-{PATH.partition}"]
 
 

@@ -19,7 +19,7 @@ _PROBE_PREFIX = "tidelog-up-"
 _LEFT_MS = 24 * 3_600_000  # so old, and more than clocks differ, is no trial write that is under way
 
 
-def store_trouble(uri: str) -> str | None:
+def store_trouble(uri: str, opened: type[BlockingStore] = BlockingStore) -> str | None:
     """A sentence that says why nodes could not work with the store at `uri`, None when it answers. A directory is made
     as nodes make it. Raises InvalidStoreUri.
     """
@@ -27,7 +27,7 @@ def store_trouble(uri: str) -> str | None:
         connect_timeout_s=CONNECT_S, silence_timeout_s=SILENCE_S, attempt_timeout_s=ATTEMPT_S, attempts_max=ATTEMPTS
     )
     try:
-        store = BlockingStore(uri, limits, create=True)
+        store = opened(uri, limits, create=True)
     except StoreError as error:
         return f"the object store {uri} cannot be used: {error.reason}"
     try:

@@ -43,20 +43,25 @@ def check(
     as_json: Json = False,
 ) -> None:
     """Compare manifests, `__tier_state` and the names and sizes of objects. Exit code 1 when something disagrees."""
+    with admin_client(cluster) as client:
+        check_tier(client, topic, tier, as_json=as_json)
+
+
+def check_tier(client: AdminClient, topic: str | None, tier: str | None, *, as_json: bool) -> None:
+    """`check`, by what the brokers tell `client`."""
     from tidelog.tier.access import ask_brokers, opened_store, store_trouble  # noqa: PLC0415
     from tidelog.tier.check import Patience, check_partition, rows  # noqa: PLC0415
 
     found: list[dict[str, Any]] = []
-    with admin_client(cluster) as client:
-        answers = ask_brokers(client)
-        paths = _paths(client, answers, topic)
-        if topic is not None and not paths:
-            fail(f"there is no tiered topic {topic}")
-        patience = Patience()
-        down = store_trouble(answers, tier, _say)
-        with contextlib.nullcontext() if down else opened_store(answers, tier) as opened:
-            for path in paths:
-                found += rows(path, check_partition(client, opened, path, patience, say=_say))
+    answers = ask_brokers(client)
+    paths = _paths(client, answers, topic)
+    if topic is not None and not paths:
+        fail(f"there is no tiered topic {topic}")
+    patience = Patience()
+    down = store_trouble(answers, tier, _say)
+    with contextlib.nullcontext() if down else opened_store(answers, tier) as opened:
+        for path in paths:
+            found += rows(path, check_partition(client, opened, path, patience, say=_say))
     report = {"partitions": len(paths), "store": down or "answers", "disagreements": found}
     if as_json:
         print(json.dumps(report))

@@ -38,6 +38,7 @@ class JobScheduler:
         is_active: Callable[[], bool],
         clock: Clock,
         command: Sequence[str] = COMMAND,
+        look_s: float = LOOK_S,
     ) -> None:
         """`options` may answer None: not yet."""
         self._entries = entries
@@ -45,6 +46,7 @@ class JobScheduler:
         self._is_active = is_active
         self._clock = clock
         self._command = command
+        self._look_s = look_s
         self._task: asyncio.Task[None] | None = None
         self._due: dict[Entry, int | None] = {}
         self.running: Entry | None = None
@@ -61,7 +63,7 @@ class JobScheduler:
 
     async def _run(self) -> None:
         while True:
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(self._look_s)
             if not self._is_active():
                 self._due.clear()
                 continue
@@ -106,7 +108,7 @@ class JobScheduler:
         waiting = asyncio.create_task(process.wait())
         try:
             while not waiting.done() and self._is_active():
-                await asyncio.wait([waiting], timeout=LOOK_S)
+                await asyncio.wait([waiting], timeout=self._look_s)
             lost = not waiting.done()
         finally:
             await _end(process, waiting)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -18,10 +18,10 @@ LINE_EVERY_S = 10.0
 
 
 @contextmanager
-def open_progress() -> Iterator[Progress]:
+def open_progress(now_s: Callable[[], float] = time.monotonic) -> Iterator[Progress]:
     """Bars on standard error when it is a terminal, else lines."""
     if not sys.stderr.isatty():
-        yield LineProgress()
+        yield LineProgress(now_s)
         return
     from rich.console import Console  # noqa: PLC0415  heavy, and only people need it
     from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn  # noqa: PLC0415
@@ -73,21 +73,25 @@ class BarStage:
 class LineProgress:
     """For logs: the stage's name when it begins, then a line each `LINE_EVERY_S` and one at its end."""
 
+    def __init__(self, now_s: Callable[[], float]) -> None:
+        self._now_s = now_s
+
     def stage(self, title: str, total: int, unit: str = "partitions") -> Stage:
-        return LineStage(title, total, unit)
+        return LineStage(title, total, unit, self._now_s)
 
     def note(self, text: str) -> None:
         print(text, file=sys.stderr, flush=True)
 
 
 class LineStage:
-    def __init__(self, title: str, total: int, unit: str) -> None:
+    def __init__(self, title: str, total: int, unit: str, now_s: Callable[[], float]) -> None:
         self._title, self._total, self._unit, self._done = title, total, unit, 0
-        self._shown_at = time.monotonic()
+        self._now_s = now_s
+        self._shown_at = now_s()
 
     def advance(self, by: int = 1) -> None:
         self._done += by
-        now = time.monotonic()
+        now = self._now_s()
         if self._done >= self._total or now - self._shown_at >= LINE_EVERY_S:
             self._shown_at = now
             print(f"{self._title}: {amount(self._done, self._total, self._unit)}", file=sys.stderr, flush=True)

@@ -14,7 +14,7 @@ import importlib.util
 import json
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -90,13 +90,21 @@ def pairs(option: str, texts: Sequence[str] | None) -> tuple[tuple[str, str], ..
 class SparkJob:
     """One run of a job: makes the session when it is first asked for, and prints the report."""
 
-    def __init__(self, name: str, options: SparkOptions, progress: Progress, interruption: Interruption) -> None:
+    def __init__(
+        self,
+        name: str,
+        options: SparkOptions,
+        progress: Progress,
+        interruption: Interruption,
+        opens: Callable[..., SparkSession],
+    ) -> None:
         self.name = name
         self.progress = progress
         self.failed = False
         self._options = options
         self._settings = dict(pairs("--conf", options.conf))
         self._interruption = interruption
+        self._opens = opens
         self._session: SparkSession | None = None
 
     @property
@@ -104,7 +112,7 @@ class SparkJob:
         if self._session is None:
             options = self._options
             with self._interruption.lent():
-                self._session = open_session(
+                self._session = self._opens(
                     f"tidelog {self.name}", options.master, self._settings, verbose=options.verbose
                 )
         return self._session
@@ -127,9 +135,16 @@ class SparkJob:
 
 
 @contextmanager
-def spark_job(name: str, options: SparkOptions) -> Iterator[SparkJob]:
-    """The block runs one job; what goes wrong in it ends the command with one line and the right exit code."""
-    missing = [module for module in NEEDED if importlib.util.find_spec(module) is None]
+def spark_job(
+    name: str,
+    options: SparkOptions,
+    needed: Sequence[str] = NEEDED,
+    opens: Callable[..., SparkSession] | None = None,
+) -> Iterator[SparkJob]:
+    """The block runs one job; what goes wrong in it ends the command with one line and the right exit code. `opens`:
+    as `open_session` does.
+    """
+    missing = [module for module in needed if importlib.util.find_spec(module) is None]
     if missing:
         fail(f"{', '.join(missing)} is missing: run `make install-spark` in the checkout", EXIT_FAILED)
     with Interruption().block() as interruption:
@@ -138,7 +153,7 @@ def spark_job(name: str, options: SparkOptions) -> Iterator[SparkJob]:
         failure: BaseException | None = None
         try:
             with open_progress() as progress:
-                job = SparkJob(name, options, progress, interruption)
+                job = SparkJob(name, options, progress, interruption, opens or open_session)
                 try:
                     yield job
                 except BaseException as error:
