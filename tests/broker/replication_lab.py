@@ -21,6 +21,7 @@ from broker.partitions.partition import Partition
 from broker.replication.config import ReplicationConfig
 from common.errors import ErrorCode
 from common.pacing import Pacer, at_once
+from common.ports import Ports
 from kraft.image.delta import MetadataDelta
 from kraft.image.difference import differing
 from kraft.image.metadata import EMPTY_IMAGE, MetadataImage
@@ -203,7 +204,7 @@ class LabBroker:
             self.node_id, listeners, {}, SECRET, self.rack, replication=self._replication,
             duties=LogDuties(free_bytes_min=0, log_cleaner_enable=False),
         )  # fmt: skip
-        ports = lab_ports(self.lab.root / f"broker-{self.node_id}")
+        ports = self.lab.ports(self.lab.root / f"broker-{self.node_id}")
         self.machinery = Machinery(ports, Tick(), BufferPool(), Watch(), Pacer())
         self.logs = LogDirectory(ports, "", self.node_id, self.audit, config.duties)
         await self.logs.open(CLUSTER_ID)
@@ -314,8 +315,17 @@ class LabBroker:
 class Lab:
     """A few brokers and a controller; use as an asynchronous context."""
 
-    def __init__(self, root: Path, count: int = 3, racks: tuple[str, ...] = (), **replication: int | bool) -> None:
+    def __init__(
+        self,
+        root: Path,
+        count: int = 3,
+        racks: tuple[str, ...] = (),
+        ports: Callable[[Path], Ports] = lab_ports,
+        **replication: int | bool,
+    ) -> None:
+        """`ports` makes the world of a broker in one life; its directory is named after it."""
         self.root = root
+        self.ports = ports
         self.controller = Controller()
         self.connections: list[LabClient] = []
         config = ReplicationConfig(**({"replica_fetch_wait_max_ms": 100} | replication))  # type: ignore[arg-type]

@@ -9,7 +9,7 @@ import pytest
 from broker.audit.feeds import LogFeed
 from broker.coordination.loading import LoadLimits, load_shard
 from common.pacing import Pacer
-from tests.broker.cold_disk import ColdDisk
+from tests.broker.cold_disk import PageCache
 from tests.broker.replication_lab import TOPIC, Lab, batch, eventually, fetch, list_offset, produce, row_of, values_of
 from tests.broker.test_groups_scale import new_shard
 
@@ -30,79 +30,77 @@ async def filled(lab: Lab, size: int, count: int) -> list[bytes]:
     return values
 
 
-def evict_log(disk: ColdDisk, lab: Lab) -> None:
+def evict_log(cache: PageCache, lab: Lab) -> None:
     directory = lab.root / "broker-0" / f"{TOPIC}-0"
-    disk.evict(*(str(path) for path in directory.iterdir()))
+    cache.evict(*(str(path) for path in directory.iterdir()))
 
 
 @pytest.mark.parametrize("size", [2_000, 150_000])
-async def test_a_consumer_at_the_beginning_of_a_cold_log(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int
-) -> None:
-    disk = ColdDisk(monkeypatch)
-    async with Lab(tmp_path, count=1) as lab:
+async def test_a_consumer_at_the_beginning_of_a_cold_log(tmp_path: Path, size: int) -> None:
+    cache = PageCache()
+    async with Lab(tmp_path, count=1, ports=cache.ports) as lab:
         values = await filled(lab, size, 12)
-        evict_log(disk, lab)
+        evict_log(cache, lab)
         client, found = await lab[0].connect(), list[bytes | None]()
         while len(found) < len(values):
             row = row_of(await fetch(client, len(found), max_wait_ms=500))
             assert row.error_code == 0
             found += values_of(bytes(row.records or b""))
         assert found == values
-        assert disk.waits == []
+        assert cache.waits == []
         assert lab[0].logs.context.open_files.cold.count > 0
 
 
-async def test_a_follower_that_begins_to_copy_a_cold_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    disk = ColdDisk(monkeypatch)
-    async with Lab(tmp_path, count=1) as lab:
+async def test_a_follower_that_begins_to_copy_a_cold_log(tmp_path: Path) -> None:
+    cache = PageCache()
+    async with Lab(tmp_path, count=1, ports=cache.ports) as lab:
         values = await filled(lab, 2_000, 12)
-        evict_log(disk, lab)
+        evict_log(cache, lab)
         client, found = await lab[0].connect(internal=True), list[bytes | None]()
         while len(found) < len(values):
             row = row_of(await fetch(client, len(found), max_wait_ms=500, replica=1))
             assert row.error_code == 0
             found += values_of(bytes(row.records or b""))
         assert found == values
-        assert disk.waits == []
+        assert cache.waits == []
 
 
 @pytest.mark.parametrize("timestamp", [1, -3])
-async def test_a_look_up_by_time_in_a_cold_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, timestamp: int) -> None:
-    disk = ColdDisk(monkeypatch)
-    async with Lab(tmp_path, count=1) as lab:
+async def test_a_look_up_by_time_in_a_cold_log(tmp_path: Path, timestamp: int) -> None:
+    cache = PageCache()
+    async with Lab(tmp_path, count=1, ports=cache.ports) as lab:
         await filled(lab, 2_000, 12)
-        evict_log(disk, lab)
+        evict_log(cache, lab)
         found = await list_offset(await lab[0].connect(), timestamp)
         assert found.error_code == 0
         assert found.offset >= 0
-        assert disk.waits == []
+        assert cache.waits == []
 
 
-async def test_a_coordinator_loads_a_cold_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    disk = ColdDisk(monkeypatch)
-    async with Lab(tmp_path, count=1) as lab:
+async def test_a_coordinator_loads_a_cold_log(tmp_path: Path) -> None:
+    cache = PageCache()
+    async with Lab(tmp_path, count=1, ports=cache.ports) as lab:
         await filled(lab, 2_000, 12)
-        evict_log(disk, lab)
+        evict_log(cache, lab)
         assert await load_shard(lab[0].partition, new_shard(), LoadLimits(chunk_bytes=5_000), Pacer()) == 12
-        assert disk.waits == []
+        assert cache.waits == []
 
 
-async def test_the_audit_is_exported_from_a_cold_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    disk = ColdDisk(monkeypatch)
-    async with Lab(tmp_path, count=1) as lab:
+async def test_the_audit_is_exported_from_a_cold_log(tmp_path: Path) -> None:
+    cache = PageCache()
+    async with Lab(tmp_path, count=1, ports=cache.ports) as lab:
         await filled(lab, 2_000, 12)
-        evict_log(disk, lab)
+        evict_log(cache, lab)
         feed, position = LogFeed(lab[0].partition, "broker", lambda _, __: None), 0
         while (piece := await feed.take(position)) is not None:
             position = piece.end
         assert position == 12
-        assert disk.waits == []
+        assert cache.waits == []
 
 
-async def test_a_follower_cuts_a_cold_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    disk = ColdDisk(monkeypatch)
-    async with Lab(tmp_path, count=3) as lab:
+async def test_a_follower_cuts_a_cold_log(tmp_path: Path) -> None:
+    cache = PageCache()
+    async with Lab(tmp_path, count=3, ports=cache.ports) as lab:
         lab.controller.create_topic((0, 1, 2))
         client = await lab[0].connect()
         assert (await produce(client, batch(b"committed"))).error_code == 0
@@ -119,8 +117,8 @@ async def test_a_follower_cuts_a_cold_log(tmp_path: Path, monkeypatch: pytest.Mo
             broker.catch_up(lab.controller.image)
             broker.resume_fetching()
         assert (await produce(await lab[1].connect(), batch(b"instead"))).error_code == 0
-        evict_log(disk, lab)
+        evict_log(cache, lab)
         await lab[0].start()
         await eventually(lambda: lab[0].partition.log.log_end_offset == 2)
-        assert disk.waits == []
+        assert cache.waits == []
         assert lab[0].values() == [b"committed", b"instead"]

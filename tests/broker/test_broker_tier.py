@@ -8,12 +8,9 @@ from pathlib import Path
 import pytest
 
 from broker.partitions.replica import Role
-from broker.replication.follower import BACKOFF_MIN_S
 from common.errors import ErrorCode
 from kraft.records import ConfigRecord, PartitionChangeRecord, PartitionRecord, ResourceType, TopicRecord
 from records.batch import iterate_batches
-from storage.log import tier_start
-from storage.log.partition_log import PartitionLog
 from storage.producers.producer_snapshot import decode_snapshot
 from tests.broker.replication_lab import TOPIC, TOPIC_ID, Lab, batch, eventually, produce, values_of
 from tests.broker.tier_lab import PATH, ROOT, TINY, TierLab
@@ -193,66 +190,6 @@ async def test_a_new_replica_begins_where_the_tier_ends(tmp_path: Path, delay_s:
         lab.controller.elect(1)
         row = await produce(await lab[1].connect(), batch(VALUE, producer_id=5, producer_epoch=0, base_sequence=19))
         assert (row.error_code, row.base_offset) == (0, 19), "a duplicate is known by its sequence"
-
-
-async def test_a_leader_hears_of_a_new_replicas_place_once_it_is_durable(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    make_durable, begun, gate = tier_start.make_durable, asyncio.Event(), asyncio.Event()
-
-    async def slow(log: PartitionLog) -> None:
-        begun.set()
-        await gate.wait()
-        await make_durable(log)
-
-    async with TierLab(tmp_path, 2) as lab:
-        lab.create_tiered(0, local_retention_ms="0")
-        await filled(lab)
-        await lab.copied()
-        assert await lab.drop_local() > 3
-        monkeypatch.setattr(tier_start, "make_durable", slow)
-        lab.controller.change(PartitionChangeRecord(TOPIC_ID, 0, replicas=(0, 1)))
-        await begun.wait()
-        new, tier_end = lab.partition(1).log, lab.bucket.tier.tier_end_offset
-        await asyncio.sleep(10 * BACKOFF_MIN_S)  # far longer than it rests before it asks again
-        assert (new.local_log_start_offset, new.log_end_offset, lab.controller.isr) == (tier_end, tier_end, (0,))
-        gate.set()
-        await eventually(lambda: lab.controller.isr == (0, 1))
-        assert new.log_end_offset == 20 > tier_end
-
-
-async def test_no_new_leader_hears_of_a_place_that_is_not_durable(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    make_durable, begun, gate = tier_start.make_durable, asyncio.Event(), asyncio.Event()
-    places: list[tuple[int, int]] = []
-
-    async def slow(log: PartitionLog) -> None:
-        begun.set()
-        await gate.wait()
-        places.append((log.local_log_start_offset, log.log_end_offset))
-        await make_durable(log)
-
-    async with TierLab(tmp_path, 3) as lab:
-        lab.create_tiered(0, 1, local_retention_ms="0")
-        await filled(lab)
-        await lab.copied()
-        assert await lab.drop_local() > 3
-        tier_end = lab.bucket.tier.tier_end_offset
-        monkeypatch.setattr(tier_start, "make_durable", slow)
-        lab.controller.change(PartitionChangeRecord(TOPIC_ID, 0, replicas=(0, 1, 2)))
-        await begun.wait()
-        lab.controller.elect(1)
-        await eventually(lambda: lab.partition(1).is_leader)
-        await eventually(lambda: lab.partition(2).leader_epoch == lab.partition(1).leader_epoch)
-        end = lab.partition(1).log.log_end_offset
-        await filled(lab, 5, node=1)  # committed by the two others, who are fetched from and fetch meanwhile
-        await asyncio.sleep(10 * BACKOFF_MIN_S)
-        assert 2 not in lab.controller.isr
-        gate.set()
-        await eventually(lambda: 2 in lab.controller.isr)
-        assert places == [(tier_end, tier_end)], "nothing was appended before"
-        assert lab.partition(2).log.log_end_offset == end + 5
 
 
 async def test_followers_hear_of_the_tiers_end_and_drop_their_copies(tmp_path: Path) -> None:

@@ -15,11 +15,13 @@ from broker.tier.proposals import Proposals
 from broker.tier.service import TierService
 from broker.tier.services import TierServices
 from common.errors import OutcomeUnknown
+from common.ports import Ports
 from object_store.store import ObjectStore
 from storage.indexes.offset_index import OffsetIndex
 from tests.broker.replication_lab import NOW_MS, TOPIC, TOPIC_ID, Lab, LabBroker, eventually
 from tests.object_store.faulty_store import FaultyStore
 from tests.object_store.memory_store import MemoryStore
+from tests.virtual_time import lab_ports
 from tiering.bucket.cluster_file import FIRST_INCARNATION, ClusterGuard
 from tiering.bucket.keys import PartitionPath, SegmentKey, TierRoot
 from tiering.bucket.segment import OFFSET_INDEX, TieredSegment
@@ -194,8 +196,10 @@ class BrokerTier:
 class TierLab(Lab):
     """As `Lab`; `tiers` by broker, of its present life."""
 
-    def __init__(self, root: Path, count: int = 1, config: TierConfig = QUICK) -> None:
-        super().__init__(root, count)
+    def __init__(
+        self, root: Path, count: int = 1, config: TierConfig = QUICK, ports: Callable[[Path], Ports] = lab_ports
+    ) -> None:
+        super().__init__(root, count, ports=ports)
         self.bucket = Bucket()
         self.config = config
         self.tiers: dict[int, BrokerTier] = {}
