@@ -191,6 +191,8 @@ class LabBroker:
         self._replication = replication
         self._image: MetadataImage = EMPTY_IMAGE
         self.ports = (ReservedPort(), ReservedPort())
+        self.after_frame: Callable[[], None] = lambda: None
+        """Called behind each frame's handler, before this turn of the loop ends."""
         self.violations: list[str] = []
         self.fatal: list[str] = []
 
@@ -228,7 +230,7 @@ class LabBroker:
         self.server = Server(
             ports,
             [ListenerConfig(one.name, one.address, one.advertised, ListenerKind(one.kind)) for one in listeners],
-            dispatcher.frame,
+            self._frame,
             dispatcher.closed,
             self._violated,
             ServerLimits(),
@@ -274,6 +276,10 @@ class LabBroker:
         else:
             await self.logs.close()
         self.machinery.watch.close()
+
+    def _frame(self, connection: Connection, buffer: bytearray, view: memoryview, at: int, end: int) -> None:
+        self.dispatcher.frame(connection, buffer, view, at, end)
+        self.after_frame()
 
     def _violated(self, _: Connection, reason: str) -> None:
         self.violations.append(reason)

@@ -11,13 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from broker.partitions import hosted
 from broker.partitions.hosted import HostedPartitions
 from broker.partitions.log_settings import LogSettings
 from broker.partitions.partition import Partition
 from broker.partitions.replica import Role
 from common.directory_config import DirectoryConfig
-from common.errors import ErrorCode, ProtocolError
+from common.errors import ProtocolError
 from common.machine_disk import MachineDisk
 from common.node_settings.replication import ReplicationSettings
 from common.pacing import Pacer
@@ -239,42 +238,3 @@ async def test_a_broker_that_stops_takes_no_more_roles(tmp_path: Path) -> None:
     broker.change(TopicRecord("later", OTHER_ID), PartitionRecord(OTHER_ID, 0, (0, 1), (0, 1), 0))
     assert 0 < len(broker.hosted) < COUNT // 10
     assert broker.hosted.image is broker.image
-
-
-async def test_a_replica_without_room_for_its_log_is_tried_again_and_the_others_go_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(hosted, "ROOM_PAUSE_S", 0.005)
-    broker = await Broker.open(tmp_path)
-    broker.change(TopicRecord("old", TOPIC_ID), PartitionRecord(TOPIC_ID, 0, (0, 1), (0, 1), 1))
-    make = broker.logs.create_log
-
-    def full(*given: object) -> None:
-        raise ProtocolError(ErrorCode.KAFKA_STORAGE_ERROR, "the device is full")
-
-    monkeypatch.setattr(broker.logs, "create_log", full)
-    broker.change(
-        TopicRecord("new", OTHER_ID),
-        PartitionRecord(OTHER_ID, 0, (0, 1), (0, 1), 0),
-        PartitionRecord(OTHER_ID, 1, (0, 1), (0, 1), 1),
-        PartitionChangeRecord(TOPIC_ID, 0, leader=0),
-    )
-    assert not broker.hosted.offline
-    assert broker.hosted.find("old", 0).is_leader
-    for index in range(2):
-        assert broker.hosted.missing_by_id(OTHER_ID, index) is ErrorCode.KAFKA_STORAGE_ERROR
-        with pytest.raises(ProtocolError, match="KAFKA_STORAGE_ERROR"):
-            broker.hosted.find("new", index)
-    assert len(broker.hosted.roomless) == 2
-    broker.change(PartitionChangeRecord(OTHER_ID, 0, replicas=(1, 2), leader=1))  # it need not be made any more
-    await asyncio.sleep(0.02)
-    assert len(broker.hosted.roomless) == 1
-    assert broker.hosted.missing_by_id(OTHER_ID, 0) is ErrorCode.NOT_LEADER_OR_FOLLOWER
-    monkeypatch.setattr(broker.logs, "create_log", make)
-    for _ in range(1_000):
-        await asyncio.sleep(0.001)
-        if not broker.hosted.roomless:
-            break
-    assert broker.hosted.find("new", 1).role is Role.FOLLOWER
-    assert kept_directories(tmp_path).count("new-0") == 0
-    broker.hosted.stop()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -370,20 +369,13 @@ async def test_a_follower_that_knows_of_a_topic_before_its_leader_does_is_not_fo
         lab.controller.create_topic((0, 1))
         client = await lab[0].connect()
         await produce(client, batch(b"one"))
-        tick = lab[0].machinery.tick
-        wake = tick.wake
-
-        def catch_up_then_wake(callback: Callable[[], None]) -> None:
-            lab[0].catch_up(lab.controller.image)
-            wake(callback)
-
         lab.controller.publishes = False
         lab.controller.change(PartitionRecord(TOPIC_ID, 1, (0, 1), (0, 1), 0))
-        tick.wake = catch_up_then_wake  # type: ignore[method-assign]
+        lab[0].after_frame = lambda: lab[0].catch_up(lab.controller.image)
         lab[1].catch_up(lab.controller.image)
         await eventually(lambda: lab[0].plane.partitions.get("flights", 1) is not None)
         await asyncio.sleep(0.3)  # the fetch that named it is over
-        tick.wake = wake  # type: ignore[method-assign]
+        lab[0].after_frame = lambda: None
         row = await within(PATIENCE_S, produce(client, batch(b"two"), index=1))
         assert row.error_code == 0
 
