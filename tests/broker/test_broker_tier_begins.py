@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from broker.partitions.partition import Partition
 from broker.partitions.replica import Role
 from common.errors import ErrorCode
 from common.machine_disk import MachineDisk, MachineFile
@@ -53,11 +52,6 @@ async def turns() -> None:
     """Whatever needs no thread and no other broker is done."""
     for _ in range(100):
         await asyncio.sleep(0)
-
-
-def is_followed(broker: LabBroker, partition: Partition) -> bool:
-    """Whether its records are fetched from a leader."""
-    return any(partition in link.followed for link in broker.plane.fetchers._links.values())
 
 
 async def dropped(lab: TierLab) -> None:
@@ -107,7 +101,7 @@ async def test_a_deposed_leader_follows_once_it_is_durable_where_it_began(tmp_pa
                 lab.controller.elect(leader, isr=(leader,))
                 await turns()
             assert partition.role is Role.FOLLOWER
-            assert not is_followed(lab[1], partition)
+            assert lab[1].plane.fetchers.lagging_count == 1, "it does not fetch"
             assert disk.inside == 1
             disk.go_on.set()
             await eventually(lambda: lab.controller.isr == (0, 1))
@@ -125,11 +119,12 @@ async def test_a_replica_that_leaves_and_returns_begins_after_the_one_before(tmp
         with stuck(lab[1]) as disk:
             lab.controller.change(PartitionChangeRecord(TOPIC_ID, 0, replicas=(0, 1)))
             await eventually(lambda: disk.inside)
-            before = lab.partition(1)
+            before, store = lab.partition(1), lab.tiers[1].store
+            asked = store.calls["get"]
             lab.controller.change(PartitionChangeRecord(TOPIC_ID, 0, replicas=(0,)))
             lab.controller.change(PartitionChangeRecord(TOPIC_ID, 0, replicas=(0, 1)))
             await eventually(lambda: lab.partition(1) is not before)
-            await eventually(lambda: lab.partition(1) in lab.tiers[1].service._starting)
+            await eventually(lambda: store.calls["get"] == 2 * asked, "it knows where it is to begin")
             await turns()
             assert lab.partition(1).log.log_end_offset == 0
             disk.go_on.set()

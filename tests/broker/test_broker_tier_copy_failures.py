@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from broker.tier import copying, service
-from broker.tier.led import NotNow
 from broker.tier.metrics import register_tier_metrics
 from common.errors import OutcomeUnknown
+from common.machine_disk import MachineDisk, MachineFile
 from common.metrics import Metrics
+from common.ports import Ports
 from object_store.errors import StoreUnavailable
-from storage.log.closed_segments import SegmentReader
+from storage.segments.segment import LOG_SUFFIX
 from tests.broker.replication_lab import TOPIC, TOPIC_ID, batch, eventually, produce
 from tests.broker.tier_lab import ROOT, TierLab
+from tests.virtual_time import lab_ports
 from tiering.bucket.keys import SegmentKey
 from tiering.shard.shard_protocol import Claim, Refused
 
@@ -26,7 +28,7 @@ pytestmark = pytest.mark.virtual_time
 VALUE = b"v" * 200
 TIMES = 3
 NAME = b"tidelog_tier_copy_failures_total"
-Break = Callable[[TierLab, pytest.MonkeyPatch], None]
+Break = Callable[[TierLab], None]
 
 
 class Failing:
@@ -39,6 +41,10 @@ class Failing:
         if self.left:
             self.left -= 1
             raise self.error
+
+
+def failing_ports(root: Path) -> Ports:
+    return replace(lab_ports(root), disk=FailingDisk(root))
 
 
 def counted(lab: TierLab, node: int = 0) -> int:
@@ -60,46 +66,50 @@ async def claimed(lab: TierLab) -> None:
     await eventually(lambda: lab.view() is not None, "the claim is answered")
 
 
-def finding(lab: TierLab, patch: pytest.MonkeyPatch) -> None:
-    fail, right = Failing(NotNow("bytes are missing")), copying.next_segment
+class FailingDisk(MachineDisk):
+    """`fail` is passed before bytes of a segment are read: in these tests that is to copy it."""
 
-    def found(*given: Any) -> Any:
-        closed = right(*given)
-        if closed is not None:
-            fail()
-        return closed
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self.fail: Callable[[], None] = lambda: None
 
-    patch.setattr(service, "next_segment", found)
-
-
-def owning(lab: TierLab, patch: pytest.MonkeyPatch) -> None:
-    copier, fail = lab.tiers[0].service.copier, Failing(StoreUnavailable("s3", "get", "cluster.json", "away"))
-    guard = copier._guard
-
-    class Guard:
-        async def check(self) -> int:
-            fail()
-            return await guard.check()
-
-    patch.setattr(copier, "_guard", Guard())
+    def open(self, path: str, *, create: bool = False) -> MachineFile:
+        file = super().open(path, create=create)
+        return FailingFile(file.fd, self) if path.endswith(LOG_SUFFIX) else file
 
 
-def reading(_: TierLab, patch: pytest.MonkeyPatch, error: type[OSError] = OSError) -> None:
-    fail, right = Failing(error(errno.EIO, "the disk is rotten")), SegmentReader.steps
+class FailingFile(MachineFile):
+    __slots__ = ("_disk",)
 
-    def steps(reader: SegmentReader) -> Iterator[int]:
-        fail()
-        return right(reader)
+    def __init__(self, fd: int, disk: FailingDisk) -> None:
+        super().__init__(fd)
+        self._disk = disk
 
-    patch.setattr(SegmentReader, "steps", steps)
+    def pread(self, size: int, position: int) -> bytes:
+        self._disk.fail()
+        return super().pread(size, position)
 
 
-def missing(lab: TierLab, patch: pytest.MonkeyPatch) -> None:
-    reading(lab, patch, FileNotFoundError)
+def owning(lab: TierLab) -> None:
+    async def before(at: str, key: str) -> None:
+        if at == "get" and key == ROOT.cluster_file and counted(lab) < TIMES:  # manifests ask as well
+            raise StoreUnavailable("s3", "get", "cluster.json", "away")
+
+    lab.tiers[0].store.before = before
+
+
+def reading(lab: TierLab, error: type[OSError] = OSError) -> None:
+    disk = lab[0].machinery.ports.disk
+    assert isinstance(disk, FailingDisk)
+    disk.fail = Failing(error(errno.EIO, "the disk is rotten"))
+
+
+def missing(lab: TierLab) -> None:
+    reading(lab, FileNotFoundError)
 
 
 def writing_state(name: str) -> Break:
-    def broken(lab: TierLab, _: pytest.MonkeyPatch) -> None:
+    def broken(lab: TierLab) -> None:
         fail = Failing(OutcomeUnknown("the shard is silent"))
 
         async def before(at: str) -> None:
@@ -111,7 +121,7 @@ def writing_state(name: str) -> Break:
     return broken
 
 
-def uploading(lab: TierLab, _: pytest.MonkeyPatch) -> None:
+def uploading(lab: TierLab) -> None:
     fail = Failing(StoreUnavailable("s3", "put", "segment", "away"))
 
     async def before(at: str, key: str) -> None:
@@ -123,18 +133,50 @@ def uploading(lab: TierLab, _: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(
     "broken",
-    [finding, owning, reading, missing, writing_state("StartCopy"), uploading, writing_state("FinishCopy")],
-    ids=["finding", "owning", "reading", "missing", "starting", "uploading", "finishing"],
+    [owning, reading, missing, writing_state("StartCopy"), uploading, writing_state("FinishCopy")],
+    ids=["owning", "reading", "missing", "starting", "uploading", "finishing"],
 )
-async def test_each_failed_attempt_counts_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, broken: Break) -> None:
-    async with TierLab(tmp_path) as lab:
+async def test_each_failed_attempt_counts_once(tmp_path: Path, broken: Break) -> None:
+    async with TierLab(tmp_path, ports=failing_ports) as lab:
+        broken(lab)
         await claimed(lab)
-        broken(lab, monkeypatch)
         assert counted(lab) == 0
         await fill(lab)
         await lab.copied()
         assert counted(lab) == TIMES
         lab.bucket.check()
+
+
+async def test_each_attempt_counts_while_bytes_are_missing(tmp_path: Path) -> None:
+    """Until a deletion makes up for what this disk has lost between the tier's end and its own log."""
+    async with TierLab(tmp_path) as lab:
+        lab.create_tiered(0, local_retention_ms="0")
+        await eventually(lambda: lab.view() is not None, "the claim is answered")
+        begun, go_on = asyncio.Event(), asyncio.Event()
+
+        async def before(name: str) -> None:
+            if name == "StartCopy":
+                begun.set()
+                await go_on.wait()
+
+        lab.tiers[0].calls.before = before
+        await fill(lab)
+        await fill(lab)
+        await begun.wait()
+        log, (led,) = lab.partition().log, lab.tiers[0].service.led
+        await log.flush_closed()
+        first = log.segments[-2].base_offset
+        while log.delete_old_segments(lab.bucket.now_ms, first, first):
+            pass
+        assert log.local_log_start_offset == first
+        go_on.set()
+        await eventually(lambda: led.failures >= TIMES)
+        assert counted(lab) == led.failures
+        tried = counted(lab)
+        await lab.tiers[0].service.delete_records(lab.partition(), first, 10)
+        await fill(lab)
+        await lab.copied()
+        assert tried <= counted(lab) <= tried + 1
 
 
 async def test_another_leaders_claim_is_no_failure(tmp_path: Path) -> None:
