@@ -64,6 +64,21 @@ def test_members_of_a_large_group_are_answered_in_turns() -> None:
     assert driver.most <= ANSWERS_AT_ONCE + 1
 
 
+def test_members_are_answered_also_while_the_time_of_a_stall_is_given_back() -> None:
+    driver = CountingDriver(QUICK)
+    ids = [driver.new_member_id() for _ in range(MEMBERS)]
+    tickets = [driver.join(member_id) for member_id in ids]
+    driver.advance(0.0)
+    answered = len(driver.replies)
+    driver.now_s += ANSWERS_TURN_S
+    stalled = driver.now._replace(spared_until_s=driver.now_s + 20.0)
+    driver.append(driver.shard.expire(stalled))
+    driver.collect()
+    assert len(driver.replies) == answered + ANSWERS_AT_ONCE
+    driver.advance(1.0)
+    assert all(driver.joined(ticket).generation == 1 for ticket in tickets)
+
+
 def test_a_rebalance_of_a_large_group_while_members_sync_refuses_them_in_turns() -> None:
     driver, ids, tickets = joining(MEMBERS)
     leader = driver.joined(tickets[0]).leader

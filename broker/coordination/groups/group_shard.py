@@ -14,12 +14,7 @@ from itertools import islice
 from broker.coordination.groups.classic_group import CONSUMER_PROTOCOL_TYPE, ClassicGroup
 from broker.coordination.groups.config import GroupConfig
 from broker.coordination.groups.membership import GIVEN_UP_AT_ONCE, MEMBERS_AT_ONCE, STRING_BYTES_MAX, Memberships
-from broker.coordination.groups.offsets import (
-    CommittedOffsets,
-    TopicOffsets,
-    read_value,
-    split_place,
-)
+from broker.coordination.groups.offsets import CommittedOffsets, TopicOffsets, read_value, split_place
 from broker.coordination.groups.rebalance import Effects, Rebalances, TimerKey, TimerKind
 from broker.coordination.groups.records import (
     OFFSET_KEY_PREFIXES,
@@ -236,12 +231,13 @@ class GroupShard:
             if key.kind is TimerKind.TAKE_UP:
                 self._take_up_some(now)
                 break
+            if key.kind in (TimerKind.ANSWERS, TimerKind.SESSIONS):  # our own work, which members wait for
+                self._group_timer(key, now)
+                break
             if now.monotonic_s < now.spared_until_s:
                 self._timers.set(key, now.spared_until_s)
                 continue
             self._group_timer(key, now)
-            if key.kind in (TimerKind.ANSWERS, TimerKind.SESSIONS):
-                break
         return self._effects.take_records()
 
     def _group_timer(self, key: TimerKey, now: Now) -> None:
