@@ -8,12 +8,16 @@ import pytest
 
 from broker.coordination.groups.config import GroupConfig
 from broker.coordination.groups.group_shard import OFFSETS_AT_ONCE, GroupShard
+from broker.coordination.groups.offsets import CommittedOffsets
 from broker.coordination.groups.records import offset_record
+from broker.coordination.groups.retention import Retention
+from broker.coordination.groups.tenant_index import ByTenant
 from broker.coordination.groups.values import CommittedOffset, GroupState
 from broker.coordination.loading import LoadLimits, load_shard, replay_chunk
 from broker.coordination.shard import CoordinatorRecord, Now
 from common.errors import ErrorCode
 from common.pacing import SLICE_COST, Pacer, Work, at_once
+from kraft.image.key_ranges import Keeping
 from records.builder import build_batch
 from records.compression import Compression
 from records.record import Record
@@ -125,3 +129,34 @@ def test_members_get_back_the_time_in_which_this_node_was_stalled() -> None:
     driver.now_s += 30.0
     driver.append(driver.shard.expire(driver.now))
     assert driver.heartbeat(ids[0], generation) is ErrorCode.UNKNOWN_MEMBER_ID, "the time is given back once"
+
+
+class CountedName(str):
+    """A group's id that counts how often any of its kind is looked up."""
+
+    lookups = 0
+
+    def __hash__(self) -> int:
+        CountedName.lookups += 1
+        return super().__hash__()
+
+
+def test_a_round_of_retention_begins_at_the_cost_of_its_first_groups() -> None:
+    committed = ByTenant[bytes]()
+    for number in range(5_000):
+        committed[CountedName(f"g{number}")] = b""
+    looked_at: list[str] = []
+
+    def keeping_of(group_id: str) -> Keeping:
+        looked_at.append(group_id)
+        return Keeping.COMING
+
+    retention = Retention(
+        QUICK, CommittedOffsets(), committed, lambda _: None, topic_id_of=lambda _: None, keeping_of=keeping_of
+    )
+    CountedName.lookups = 0
+    retention.step(Now(0.0, 0))
+    assert CountedName.lookups < QUICK.expiries_per_turn_max * 5
+    while retention.is_under_way:
+        retention.step(Now(0.0, 0))
+    assert looked_at == list(committed)

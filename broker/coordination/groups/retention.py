@@ -17,7 +17,7 @@ from common.errors import ProtocolError
 from common.identifiers import ZERO_UUID
 from kraft.image.key_ranges import Keeping
 
-GROUP_COST = 4  # of a group besides its offsets, in offsets
+GROUP_COST, PASSED_COST = 4, 1  # of a group besides its offsets, and of one that is passed over, in offsets
 
 
 class Rule(NamedTuple):
@@ -65,13 +65,14 @@ class Retention:
         self._topic_id_of = topic_id_of
         self._keeping_of = keeping_of
         self._groups: deque[str] = deque()  # groups still to be checked in this round; the first is being checked
+        self._without: deque[str] = deque()  # checked after them: groups that have a record, but no offsets
         self._places: list[bytes] | None = None  # of the first group
         self._at = 0
         self._again = False
 
     @property
     def is_under_way(self) -> bool:
-        return bool(self._groups) or self._again
+        return bool(self._groups or self._without) or self._again
 
     def begin_again(self) -> None:
         """Something has changed: start another round right after this one."""
@@ -79,17 +80,28 @@ class Retention:
 
     def step(self, now: Now) -> list[CoordinatorRecord]:
         """Check some offsets. Returns tombstones of expired ones, and of groups with neither members nor offsets."""
-        if not self._groups:
+        if not self._groups and not self._without:
             self._again = False
-            self._groups.extend(dict.fromkeys([*self._offsets.groups(), *self._committed]))
+            self._groups.extend(self._offsets.groups())
+            self._without.extend(self._committed)
         records: list[CoordinatorRecord] = []
         left = self._config.expiries_per_turn_max
-        while left > 0 and self._groups:
+        while left > 0 and (self._groups or self._without):
+            if not self._groups:
+                left -= self._pass_over()
+                continue
             try:
                 left -= GROUP_COST + self._expire(self._groups[0], left, now, records)
             except ProtocolError:  # the group is being brought into memory: the next step tries again
                 break
         return records
+
+    def _pass_over(self) -> int:
+        """Have the next group without offsets checked. Those with offsets were checked before."""
+        group_id = self._without.popleft()
+        if not self._offsets.has(group_id):
+            self._groups.append(group_id)
+        return PASSED_COST
 
     def _expire(self, group_id: str, most: int, now: Now, records: list[CoordinatorRecord]) -> int:
         """Add tombstones of the group's offsets to `records`. Returns how many offsets were checked."""
