@@ -17,7 +17,7 @@ from broker.coordination.tier.coordinator import DROPPED_AT_ONCE, TierCoordinato
 from broker.coordination.tier.upkeep import TierUpkeep, UpkeepConfig
 from broker.handlers.internal import TierStateHandler
 from common.errors import ErrorCode, OutcomeUnknown, ProtocolError
-from common.pacing import Pacer
+from common.pacing import SLICE_COST, Pacer, Work
 from common.ports import Address
 from kraft.image.delta import MetadataDelta
 from kraft.links import Link
@@ -86,8 +86,10 @@ class TierCluster:
             TopicRecord("flights", TOPIC_ID),
             *(PartitionRecord(TOPIC_ID, at, (0, 1), (0, 1), 0) for at in range(8)),
         )
+        self.pacers = [Pacer() for _ in range(2)]
         self.runtimes = [
-            CoordinatorRuntime(LoopClock(), RuntimeConfig(HostLimits(commit_timeout_s=0.2)), Pacer()) for _ in range(2)
+            CoordinatorRuntime(LoopClock(), RuntimeConfig(HostLimits(commit_timeout_s=0.2)), pacer)
+            for pacer in self.pacers
         ]
         self.coordinators = [TierCoordinator(runtime, lambda: self.world.image) for runtime in self.runtimes]
         self.handlers = [TierStateHandler(coordinator) for coordinator in self.coordinators]
@@ -349,6 +351,24 @@ async def test_the_partitions_of_a_large_deleted_topic_are_dropped_in_slices(clu
     assert len(await cluster.coordinators[0].dropped(0)) < len(held)
     await cluster.coordinators[0].drop_missing()
     assert sorted(at for _, at in await cluster.coordinators[0].dropped(0)) == held
+
+
+def work_of(costs: list[int]) -> Work[None]:
+    yield from costs
+
+
+async def test_a_shard_that_moves_away_meanwhile_does_not_keep_the_others_partitions(cluster: TierCluster) -> None:
+    for at in range(8):
+        await claimed(cluster, at)
+    first, second = cluster.coordinators[0].hosted()
+    of_second = [at for at in range(8) if cluster.coordinators[0].shard_of(TOPIC_ID, at) == second]
+    delete_topic(cluster, told=False)
+    cluster.pacers[0].start(work_of([SLICE_COST] * 3), own=True)
+    dropping = asyncio.ensure_future(cluster.coordinators[0].drop_missing())
+    await asyncio.sleep(0)  # it waits for its turn
+    cluster.move_shard(first, 1)
+    await dropping
+    assert sorted(await cluster.coordinators[0].dropped(second)) == [(TOPIC_ID, at) for at in of_second]
 
 
 async def test_a_topic_that_this_broker_has_not_heard_of_yet_keeps_its_data(

@@ -121,7 +121,11 @@ class TierCoordinator:
                     and 0 <= tier.record.metadata_offset <= known.offset
                 )
 
-            for number, (topic_id, partition) in enumerate(await self._found(index, is_missing), 1):
+            try:
+                missing = await self._found(index, is_missing)
+            except ProtocolError:  # another broker leads the shard by now, and drops them
+                continue
+            for number, (topic_id, partition) in enumerate(missing, 1):
                 self._drop(topic_id, partition, image.offset)
                 if number % DROPPED_AT_ONCE == 0:
                     await self._runtime.rest(LANE, own=True)

@@ -9,6 +9,7 @@ from where this one stopped.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Awaitable, Callable
 from itertools import chain
@@ -98,7 +99,8 @@ class TierUpkeep:
         await self._coordinator.drop_missing()
         dropped: dict[PartitionId, None] = {}
         for index in self._coordinator.hosted():
-            dropped.update(dict.fromkeys(await self._coordinator.dropped(index)))
+            with contextlib.suppress(ProtocolError):  # another broker leads the shard by now, and ends them
+                dropped.update(dict.fromkeys(await self._coordinator.dropped(index)))
         self._announced = {identity: when for identity, when in self._announced.items() if identity in dropped}
         for identity in dropped:
             try:
