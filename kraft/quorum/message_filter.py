@@ -94,15 +94,19 @@ def _check_entries(message: Message) -> None:
         command, entry_index, entry_term = entry
         if type(command) is not bytes or not command or command[0] > NO_OP:
             raise MalformedFrame("an entry is an opaque command or a no-op")
-        if entry_index != index or type(entry_term) is not int or not term <= entry_term <= message["term"]:
+        if type(entry_index) is not int or type(entry_term) is not int:
+            raise MalformedFrame("an entry's index and term are numbers")
+        if entry_index != index or not term <= entry_term <= message["term"]:
             raise MalformedFrame(f"entry {entry_index!r:.40} does not follow entry {index - 1}")
         term = entry_term
 
 
 def _check_snapshot_part(message: Message) -> None:
     part, end = message["serialized"], message["snapshot_end"]
-    if len(end) != 2 or type(end[0]) is not int or type(end[1]) is not int or end[1] > message["term"]:
+    if len(end) != 2 or type(end[0]) is not int or type(end[1]) is not int:
         raise MalformedFrame("a snapshot ends at an index and a term")
+    if end[0] < 0 or not 0 <= end[1] <= message["term"]:
+        raise MalformedFrame("a snapshot ends at an index and a term of the past")
     if len(part) != 3 or type(part[0]) is not int or type(part[1]) is not int or type(part[2]) is not bytes:
         raise MalformedFrame("a part of a snapshot is position, total and bytes")
     if not 0 <= part[0] <= part[0] + len(part[2]) <= part[1]:

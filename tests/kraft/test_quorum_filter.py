@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import random
+from datetime import UTC, datetime
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -63,6 +65,12 @@ ACKNOWLEDGEMENT = {"type": "next_node_idx", "term": 9, "next_node_idx": 4, "rese
         {"type": "response_vote", "term": 1, "more": 1},
         {**ACKNOWLEDGEMENT, "reset": 1},
         {"type": "append_entries", "term": 1, "commit_index": 1, "transmission": "start", "data": b"x"},
+        {"type": "response_vote", "term": msgspec.msgpack.Ext(5, b"1")},
+        {"type": "response_vote", "term": 1.0},
+        {"type": "response_vote", "term": datetime.fromtimestamp(1, UTC)},
+        {"type": msgspec.msgpack.Ext(5, b"append_entries"), "term": 1},
+        {"type": "response_vote", ("term",): 1},
+        {"type": "response_vote", "term": 1, ("more",): 1},
     ],
 )
 def test_other_shapes_are_refused(message: object) -> None:
@@ -81,6 +89,12 @@ def test_other_shapes_are_refused(message: object) -> None:
         [b"\0x", 6, 4],
         [b"\0x", 6, 10],
         [b"\0x", 6],
+        [b"\0x", 6.0, 5],
+        [b"\0x", 6, 5.0],
+        [b"\0x", 6, msgspec.msgpack.Ext(5, b"5")],
+        [msgspec.msgpack.Ext(5, b"\0x"), 6, 5],
+        {(0,): b"\0x"},
+        msgspec.msgpack.Ext(5, b"\0x"),
         b"\0x",
     ],
 )
@@ -89,6 +103,19 @@ def test_entries_that_do_not_follow_or_are_not_opaque_are_refused(entry: Any) ->
     message["entries"] = [entry]
     with pytest.raises(MalformedFrame):
         check_message(message)
+
+
+def test_an_index_is_a_number_also_where_true_equals_it() -> None:
+    message = append((0, 0), 5)
+    message["entries"] = [[b"\0x", True, 5]]
+    with pytest.raises(MalformedFrame):
+        check_message(message)
+
+
+@pytest.mark.parametrize("end", [(-1, 5), (20, -1), (20, 10), (20.0, 5), (20, msgspec.msgpack.Ext(5, b"5"))])
+def test_a_snapshot_ends_at_an_entry_of_the_past(end: Any) -> None:
+    with pytest.raises(MalformedFrame):
+        snapshot_part(end)
 
 
 @pytest.mark.parametrize("part", [[0, 3, "abc"], [0, 2, b"abc"], [-1, 9, b"a"], [0, 3], [5, 3, b""], [0, True, b""]])
