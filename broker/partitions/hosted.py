@@ -24,6 +24,7 @@ from broker.partitions.throttles import ReplicationThrottles
 from common.errors import ErrorCode, ProtocolError
 from common.node_settings.replication import ReplicationSettings
 from common.pacing import Pacer, Work
+from kraft.image.configs import CLUSTER_DEFAULT
 from kraft.image.delta import MetadataDelta
 from kraft.image.metadata import EMPTY_IMAGE, MetadataImage
 from kraft.image.partitions import PartitionImage
@@ -62,6 +63,7 @@ class HostedPartitions:
         self.image: MetadataImage = EMPTY_IMAGE
         self.by_name: dict[bytes, dict[int, Partition]] = {}
         self.by_id: dict[bytes, dict[int, Partition]] = {}
+        self._count = 0
         self.led: dict[Partition, None] = {}
         self._led_changes = 0
         self.unsettled_partitions: dict[Partition, None] = {}
@@ -106,7 +108,7 @@ class HostedPartitions:
         return self._led_changes + self._logs.context.checkpoints.changes(HIGH_WATERMARKS)
 
     def __len__(self) -> int:
-        return sum(len(partitions) for partitions in self.by_id.values())
+        return self._count
 
     # finding -----------------------------------------------------------------------------------------------
 
@@ -343,6 +345,7 @@ class HostedPartitions:
         if hosted is None:  # a deleted topic of the same name may still exist until its deletion is applied
             hosted = self.by_id[topic_id] = self.by_name[partition.name] = {}
         hosted[index] = partition
+        self._count += 1
         self._long_lived.made()
         return partition
 
@@ -396,6 +399,7 @@ class HostedPartitions:
         partition = hosted.pop(index, None)
         if partition is None:
             return
+        self._count -= 1
         if not hosted:
             del self.by_id[topic_id]
             if self.by_name.get(partition.name) is hosted:
@@ -420,17 +424,14 @@ class HostedPartitions:
         """See `RoleTaker`."""
         if not delta.configs_changed:
             return
-        self.throttles.configure(delta.configs_changed, self.image)
-        topics: dict[str, None] = {}
-        for resource_type, name in delta.configs_changed:
-            if resource_type is ResourceType.TOPIC:
-                topics[name] = None
-            elif name in ("", str(self.node_id)):
-                topics.update(dict.fromkeys(name.decode() for name in self.by_name))
-        for topic in topics:
-            hosted = self.by_name.get(topic.encode())
+        yield from self.throttles.configuring(delta.configs_changed, self.image)
+        names: Iterable[bytes] = (name.encode() for kind, name in delta.configs_changed if kind is ResourceType.TOPIC)
+        if any((ResourceType.BROKER, name) in delta.configs_changed for name in (CLUSTER_DEFAULT, str(self.node_id))):
+            names = list(self.by_name)
+        for name in names:
+            hosted = self.by_name.get(name)
             if hosted:
-                config = self._settings.config_of(self.image, topic)
+                config = self._settings.config_of(self.image, name.decode())
                 for partition in list(hosted.values()):
                     partition.configure(config)
                     if self.tier is not None and partition.is_leader:

@@ -14,11 +14,12 @@ Without throttled replicas the cost is one check of an empty dictionary per fetc
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 from broker.partitions.replica import Replica, Watcher
 from common.node_settings.replication import ReplicationSettings
-from common.settings import LONG_MAX, overridden
+from common.pacing import Work
+from common.settings import LONG_MAX, overridden, settings_of
 from common.token_bucket import TokenBucket
 from common.topic_settings import TopicSettings
 from kraft.image.configs import CLUSTER_DEFAULT, ResourceKey
@@ -26,9 +27,14 @@ from kraft.image.metadata import EMPTY_IMAGE, MetadataImage
 from kraft.records import ResourceType
 
 _UNTHROTTLED = TopicSettings()
+_LISTS = [
+    settings_of(TopicSettings)[field].setting.name
+    for field in ("leader_replication_throttled_replicas", "follower_replication_throttled_replicas")
+]
 ALL = "*"
 BURST_S = 1.0
 DEBT_S = 11.0
+RESOURCES_AT_ONCE, RESOURCE_COST = 100, 2  # whose settings are applied; units of `common.pacing` for each
 LOOK_AGAIN_S = 1.0  # check again after this, because the rate may have changed
 
 
@@ -123,15 +129,22 @@ class ReplicationThrottles:
         self.leader.close()
         self.follower.close()
 
-    def configure(self, changed: Iterable[ResourceKey], image: MetadataImage) -> None:
+    def configuring(self, changed: Iterable[ResourceKey], image: MetadataImage) -> Work[None]:
         """Apply the settings of the `changed` resources."""
-        for resource_type, name in changed:
+        for number, (resource_type, name) in enumerate(changed, 1):
             if resource_type is ResourceType.TOPIC:
-                topic = overridden(_UNTHROTTLED, image.configs.topic(name))
-                self.leader.throttle(name, topic.leader_replication_throttled_replicas, self._node_id)
-                self.follower.throttle(name, topic.follower_replication_throttled_replicas, self._node_id)
+                self._throttle(name, image.configs.topic(name))
             elif name in (CLUSTER_DEFAULT, str(self._node_id)):
                 self._set_rates(image)
+            if number % RESOURCES_AT_ONCE == 0:
+                yield RESOURCES_AT_ONCE * RESOURCE_COST
+
+    def _throttle(self, topic: str, overrides: Mapping[str, str]) -> None:
+        is_listed = any(name in overrides for name in _LISTS)
+        if is_listed or topic in self.leader.topics or topic in self.follower.topics:
+            settings = overridden(_UNTHROTTLED, overrides)
+            self.leader.throttle(topic, settings.leader_replication_throttled_replicas, self._node_id)
+            self.follower.throttle(topic, settings.follower_replication_throttled_replicas, self._node_id)
 
     def _set_rates(self, image: MetadataImage) -> None:
         broker = self._rates(image)

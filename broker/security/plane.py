@@ -27,6 +27,7 @@ from broker.security.verifications import Verifications
 from common.host_names import parse_host
 from common.metrics import Metrics
 from common.ports import Ports
+from kraft.image.cells import cell_of
 from kraft.image.delta import MetadataDelta
 from kraft.image.metadata import MetadataImage
 from kraft.image.tenants import CONNECTIONS_MAX
@@ -70,10 +71,11 @@ class Security:
         now = ports.clock.monotonic
         self.failures = FailureLog(logger, "authentication failed", now)
         self.rates = ConnectionRates(image, now, config.address_connection_rate, config.tenant_connection_rate)
+        self._broker_id = broker_id
         self.moved_tenants = MovedTenants(image, broker_id, self._close_left_behind)
         self.authenticated = 0  # successful exchanges since the start
         self._logins: dict[str, dict[Login, None]] = {}  # by user
-        self._of_tenant: dict[str, int] = {}
+        self._of_tenant: dict[str, dict[Login, None]] = {}
 
     # connections -------------------------------------------------------------------------------------------
 
@@ -105,12 +107,12 @@ class Security:
         """The connection now belongs to this user. Returns "", or why not: its tenant has too many connections."""
         session, is_new = login.session, not login.user
         if is_new and tenant is not None:
-            count = self._of_tenant.get(tenant, 0)
+            count = len(self._of_tenant.get(tenant, ()))
             image = self.image().tenants.get(tenant)
             limits = image.limits if image is not None else {}
             if count >= limits.get(CONNECTIONS_MAX, self.config.tenant_connections_max):
                 return "too many connections of the tenant"
-            self._of_tenant[tenant] = count + 1
+            self._of_tenant.setdefault(tenant, {})[login] = None
             self.moved_tenants.look(tenant)
         session.belong_to(principal, tenant, self.rights(principal, session.client_host, tenant))
         if is_new:
@@ -128,10 +130,9 @@ class Security:
             self._logins.pop(login.user, None)
         tenant = login.session.tenant
         if tenant is not None:
-            left = self._of_tenant[tenant] - 1
-            if left:
-                self._of_tenant[tenant] = left
-            else:
+            own = self._of_tenant[tenant]
+            del own[login]
+            if not own:
                 del self._of_tenant[tenant]
                 self.moved_tenants.forget(tenant)
 
@@ -140,27 +141,35 @@ class Security:
         self.decoys.metadata_changed(delta, image)
         self.authorizer.follow(image.acls)
         access = delta.access
-        gone = {key: None for key, before in access.keys.changed.items() if before is not None}
-        refused: dict[str | None, None] = {}
+        for key, before in access.keys.changed.items():
+            if before is not None and key in self._logins:
+                known = image.keys.get(key)
+                tenant_now = image.tenants.get(known.tenant) if known is not None else None
+                if tenant_now is None or not tenant_now.may_log_in:
+                    self._revoke(self._logins[key])
         for tenant in access.tenants.changed:
-            now = image.tenants.get(tenant)
-            if now is None or not now.may_log_in:
-                refused[tenant] = None
-        if refused:
-            gone.update(dict.fromkeys(key for key, logins in self._logins.items() if _tenant_of(logins) in refused))
-        for key in gone:
-            known = image.keys.get(key)
-            tenant_now = image.tenants.get(known.tenant) if known is not None else None
-            if tenant_now is None or not tenant_now.may_log_in:
-                for login in list(self._logins.get(key, ())):
-                    self.failures.report("key revoked", login.session.client_host, listener=login.session.listener)
-                    login.session.connection.close()
-        for tenant in self._of_tenant if delta.brokers_changed else access.tenants.changed:
+            if tenant in self._of_tenant:
+                now = image.tenants.get(tenant)
+                if now is None or not now.may_log_in:
+                    self._revoke(self._of_tenant[tenant])
+        for tenant in list(self._of_tenant) if self._is_in_another_cell(delta, image) else access.tenants.changed:
             if tenant in self._of_tenant:
                 self.moved_tenants.look(tenant)
 
+    def _revoke(self, logins: dict[Login, None]) -> None:
+        for login in list(logins):
+            self.failures.report("key revoked", login.session.client_host, listener=login.session.listener)
+            login.session.connection.close()
+
+    def _is_in_another_cell(self, delta: MetadataDelta, image: MetadataImage) -> bool:
+        """Whether this broker is in another cell than before the delta."""
+        if self._broker_id not in delta.brokers_changed:
+            return False
+        before, now = delta.brokers_changed[self._broker_id], image.brokers.get(self._broker_id)
+        return now is not None and (before is None or cell_of(before) != cell_of(now))
+
     def _close_left_behind(self, tenant: str) -> None:
-        left = [login for logins in self._logins.values() if _tenant_of(logins) == tenant for login in logins]
+        left = list(self._of_tenant.get(tenant, ()))
         logger.info("connections of a tenant of another cell closed", extra={"tenant": tenant, "count": len(left)})
         for login in left:
             login.session.connection.close_after_flush()
@@ -245,7 +254,3 @@ class _Door:
 
     def now_ms(self) -> int:
         return self._security.ports.clock.wall_ms()
-
-
-def _tenant_of(logins: dict[Login, None]) -> str | None:
-    return next(iter(logins)).session.tenant

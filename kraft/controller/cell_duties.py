@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import random
 
+from common.pacing import Work
 from kraft.controller.key_ranges import RangeStep, range_step
 from kraft.controller.policy import ControllerPolicy
 from kraft.controller.stepper import Act
@@ -32,7 +33,7 @@ class CellDuties(Act[RangeStep]):
         if delta.brokers_changed or delta.features_changed or delta.ranges_changed or _concerns(delta, image):
             self.changed.set()
 
-    def step(self, image: MetadataImage, subject: str) -> RangeStep:
+    def step(self, image: MetadataImage, subject: str) -> Work[RangeStep]:
         return range_step(image, self._policy, self._random)
 
     def committed(self, subject: str, step: RangeStep) -> None:
@@ -47,6 +48,7 @@ class CellDuties(Act[RangeStep]):
 
 def _concerns(delta: MetadataDelta, image: MetadataImage) -> bool:
     """Whether an internal topic of which cells have ranges changed."""
-    changed = dict.fromkeys(topic_id for topic_id, _ in delta.partitions_changed)
-    names = (topic.name for topic_id in changed if (topic := image.topics.get_by_id(topic_id)) is not None)
-    return any(name in KEYED_TOPICS for name in names)
+    if not delta.partitions_changed:
+        return False
+    ids = [topic_id for name in KEYED_TOPICS if (topic_id := image.topics.ids.get(name)) is not None]
+    return any(image.topics.by_id[one] is not delta.base.topics.by_id.get(one) for one in ids)

@@ -18,6 +18,7 @@ from typing import NamedTuple
 import msgspec
 
 from common.errors import ProtocolError
+from common.pacing import Work
 from kraft.controller.move_throttles import may_throttle_ranges, ranges_lifted, throttles
 from kraft.controller.new_partitions import partition_records
 from kraft.controller.placement import ReplicaPlacer
@@ -34,6 +35,9 @@ from kraft.image.partitions import PartitionImage
 from kraft.image.topics import KeyRange, TopicImage
 from kraft.records import Cause, KeyRangeRecord, KeysPhase, MetadataRecord
 from kraft.topic_names import KEYED_TOPICS
+
+RANGE_COST = 50  # of a topic that is looked at, units of `common.pacing`
+TENANTS_AT_ONCE = 100
 
 
 def founding_cell(image: MetadataImage, policy: ControllerPolicy, factor: int) -> tuple[str, int] | None:
@@ -61,7 +65,8 @@ def new_keys_cell(image: MetadataImage, cell: str) -> str | None:
 def missing_ranges(
     image: MetadataImage, topic: TopicImage, policy: ControllerPolicy, rng: random.Random, *, is_new: bool = False
 ) -> list[MetadataRecord]:
-    """Ranges for cells that have none and can hold one. `is_new`: nothing was ever kept in the topic."""
+    """Ranges for cells that have none and can hold one; the first of a topic that has none yet is that of the cell
+    which holds most of it. `is_new`: nothing was ever kept in the topic."""
     if not _has_ranges(image) or not topic.partitions:
         return []
     cells = _peopled(image)
@@ -76,7 +81,6 @@ def missing_ranges(
         able = [cell for cell in able if cell != owner]
         if able or is_new:
             records.append(KeyRangeRecord(topic.topic_id, owner, 0, count))
-            records += [] if is_new else _kept_in_the_first(image, owner)
     else:
         return []
     for cell in able:
@@ -104,13 +108,17 @@ class _Moves(NamedTuple):
     problem: str
 
 
-def range_step(image: MetadataImage, policy: ControllerPolicy, rng: random.Random) -> RangeStep:
+def range_step(image: MetadataImage, policy: ControllerPolicy, rng: random.Random) -> Work[RangeStep]:
     """Give ranges to cells that lack them, else bring replicas to the cells whose ranges they are of, and as many to
     each partition as there are to be."""
     records: list[MetadataRecord] = []
     topics = [topic for name in KEYED_TOPICS if (topic := image.topics.get(name)) is not None]
     for topic in topics:
-        records += missing_ranges(image, topic, policy, rng)
+        made = missing_ranges(image, topic, policy, rng)
+        records += made
+        yield RANGE_COST + len(made)
+        if not topic.ranges and made and isinstance(made[0], KeyRangeRecord):
+            records += yield from _kept_in_the_first(image, made[0].cell)
     if records:
         return RangeStep(records)
     waits, problem = False, ""
@@ -204,12 +212,17 @@ def _holder(image: MetadataImage, topic: TopicImage, cells: list[str]) -> str:
     return min(cells, key=lambda cell: (-held[cell], cell))
 
 
-def _kept_in_the_first(image: MetadataImage, owner: str) -> list[MetadataRecord]:
+def _kept_in_the_first(image: MetadataImage, owner: str) -> Work[list[MetadataRecord]]:
     """While a topic was one range, the keys of all tenants came there, whatever cell they were to be kept in."""
-    return [
-        msgspec.structs.replace(
-            tenant.record(), keys_cell=None, keys_target=None, keys_phase=KeysPhase.SETTLED, epoch=tenant.epoch + 1
-        )
-        for tenant in image.tenants.values()
-        if tenant.keys_cell not in (None, owner) or tenant.keys_phase is not KeysPhase.SETTLED
-    ]
+    records: list[MetadataRecord] = []
+    for number, tenant in enumerate(image.tenants.values(), 1):
+        if tenant.keys_cell not in (None, owner) or tenant.keys_phase is not KeysPhase.SETTLED:
+            settled = tenant.record()
+            records.append(
+                msgspec.structs.replace(
+                    settled, keys_cell=None, keys_target=None, keys_phase=KeysPhase.SETTLED, epoch=tenant.epoch + 1
+                )
+            )
+        if number % TENANTS_AT_ONCE == 0:
+            yield TENANTS_AT_ONCE
+    return records

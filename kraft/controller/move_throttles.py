@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from kraft.controller.policy import ControllerPolicy
 from kraft.image.configs import CLUSTER_DEFAULT
 from kraft.image.metadata import MetadataImage
-from kraft.records import ConfigRecord, MetadataRecord, ResourceType, TenantState
+from kraft.records import ConfigRecord, MetadataRecord, ResourceType
 from kraft.topic_names import KEYED_TOPICS
 
 LEADER_RATE, FOLLOWER_RATE = RATES = ("leader.replication.throttled.rate", "follower.replication.throttled.rate")
@@ -44,8 +44,7 @@ def lifted(image: MetadataImage, topic: str) -> list[MetadataRecord]:
 
 def rate_lifted(image: MetadataImage, policy: ControllerPolicy, tenant_id: str = "") -> list[MetadataRecord]:
     """Unless something is still on its way; `tenant_id` is that of one who is not any more."""
-    others_move = any(t.state is TenantState.MOVING and t.id != tenant_id for t in image.tenants.values())
-    if others_move or image.topics.index.moving:
+    if any(one != tenant_id for one in image.tenants.moving) or image.topics.index.moving:
         return []
     return [
         ConfigRecord(ResourceType.BROKER, CLUSTER_DEFAULT, name, None)

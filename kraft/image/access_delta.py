@@ -18,6 +18,8 @@ from kraft.image.sharded_map import ShardedMap
 from kraft.image.tenants import TenantsImage
 from kraft.records import ScramMechanism
 
+COMPARED_AT_ONCE, COMPARED_COST = 100, 3  # entries, and units of `common.pacing` for each
+
 K = TypeVar("K")
 V = TypeVar("V")
 
@@ -41,14 +43,19 @@ class Changes(Generic[K, V]):
         self.changed.setdefault(key, self._base.get(key))
         self.now[key] = value
 
-    def find(self, new: Mapping[K, V]) -> None:
+    def finding(self, new: Mapping[K, V]) -> Work[None]:
         """Name in `changed` what differs from `new`."""
-        for key, value in self._base.items():
+        for number, (key, value) in enumerate(self._base.items(), 1):
             if key not in new:
                 self.changed[key] = value
-        for key, value in new.items():
-            if self._base.get(key) != value:
-                self.changed[key] = self._base.get(key)
+            if number % COMPARED_AT_ONCE == 0:
+                yield COMPARED_AT_ONCE * COMPARED_COST
+        for number, (key, value) in enumerate(new.items(), 1):
+            before = self._base.get(key)
+            if before != value:
+                self.changed[key] = before
+            if number % COMPARED_AT_ONCE == 0:
+                yield COMPARED_AT_ONCE * COMPARED_COST
 
 
 class AccessDelta:
@@ -96,10 +103,10 @@ class AccessDelta:
         self.scram.put(name, credentials or None)
 
 
-def access_difference(delta: AccessDelta, new: MetadataImage) -> None:
+def access_difference(delta: AccessDelta, new: MetadataImage) -> Work[None]:
     """Name in `delta` what differs between its base and `new`."""
-    delta.scram.find(new.scram)
-    delta.acls.find(new.acls.by_id)
-    delta.tenants.find(new.tenants)
-    delta.keys.find(new.keys)
-    delta.cells.find(new.cells)
+    yield from delta.scram.finding(new.scram)
+    yield from delta.acls.finding(new.acls.by_id)
+    yield from delta.tenants.finding(new.tenants)
+    yield from delta.keys.finding(new.keys)
+    yield from delta.cells.finding(new.cells)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from itertools import chain
+
 from common.pacing import Work
 from kraft.image.access_delta import access_difference
 from kraft.image.delta import MetadataDelta
 from kraft.image.metadata import MetadataImage
 
 TOPIC_COST, PARTITION_COST, RESOURCE_COST = 2, 2, 3
+PARTITIONS_AT_ONCE = 100
 
 
 def differing(old: MetadataImage, new: MetadataImage) -> Work[MetadataDelta]:
@@ -26,17 +29,19 @@ def differing(old: MetadataImage, new: MetadataImage) -> Work[MetadataDelta]:
             delta.topics_created[topic_id] = topic
         if topic.ranges != (before.ranges if before is not None else ()):
             delta.ranges_changed[topic_id] = None
-        for index, partition in topic.partitions.items():
+        for number, (index, partition) in enumerate(topic.partitions.items(), 1):
             known = before.partitions.get(index) if before is not None else None
             if known != partition:
                 delta.partitions_changed[topic_id, index] = known
-        yield TOPIC_COST + PARTITION_COST * len(topic.partitions)
+            if number % PARTITIONS_AT_ONCE == 0:
+                yield PARTITION_COST * PARTITIONS_AT_ONCE
+        yield TOPIC_COST + PARTITION_COST * (len(topic.partitions) % PARTITIONS_AT_ONCE)
     for broker_id in sorted({*old.brokers, *new.brokers}):
         if old.brokers.get(broker_id) != new.brokers.get(broker_id):
             delta.brokers_changed[broker_id] = old.brokers.get(broker_id)
-    for key in {**old.configs.by_resource, **new.configs.by_resource}:
+    for key in chain(old.configs, new.configs):
         if old.configs.of(*key) != new.configs.of(*key):
             delta.configs_changed[key] = None
         yield RESOURCE_COST
-    access_difference(delta.access, new)
+    yield from access_difference(delta.access, new)
     return delta

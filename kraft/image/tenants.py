@@ -111,15 +111,19 @@ class TenantImage:
 
 
 class TenantsImage(Mapping[str, TenantImage]):
-    """By id; immutable. Names are unique too."""
+    """By id; immutable. Names are unique too. `moving`: the tenants that move, by id."""
 
-    __slots__ = ("_by_id", "_ids")
+    __slots__ = ("_by_id", "_ids", "moving")
 
     def __init__(
-        self, by_id: ShardedMap[str, TenantImage] | None = None, ids: ShardedMap[str, str] | None = None
+        self,
+        by_id: ShardedMap[str, TenantImage] | None = None,
+        ids: ShardedMap[str, str] | None = None,
+        moving: ShardedMap[str, TenantState] | None = None,
     ) -> None:
         self._by_id = ShardedMap[str, TenantImage]() if by_id is None else by_id
         self._ids = ShardedMap[str, str]() if ids is None else ids
+        self.moving = ShardedMap[str, TenantState]() if moving is None else moving
 
     def __getitem__(self, tenant_id: str) -> TenantImage:
         return self._by_id[tenant_id]
@@ -144,11 +148,17 @@ class TenantsImage(Mapping[str, TenantImage]):
 
     def changed(self, changes: Mapping[str, TenantImage | None]) -> TenantsImage:
         ids: dict[str, str | None] = {}
+        moving: dict[str, TenantState | None] = {}
         for tenant_id in changes:
             old = self._by_id.get(tenant_id)
             if old is not None:
                 ids[old.name] = None
+                if old.state is TenantState.MOVING:
+                    moving[tenant_id] = None
         for tenant_id, new in changes.items():
             if new is not None:
                 ids[new.name] = tenant_id
-        return TenantsImage(self._by_id.changed(changes), self._ids.changed(ids))
+                if new.state is TenantState.MOVING:
+                    moving[tenant_id] = new.state
+        others = self.moving.changed(moving) if moving else self.moving
+        return TenantsImage(self._by_id.changed(changes), self._ids.changed(ids), others)

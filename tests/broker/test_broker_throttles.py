@@ -12,10 +12,12 @@ import pytest
 from broker.partitions.log_settings import LogSettings
 from broker.partitions.throttles import ReplicationQuota, ReplicationThrottles
 from common.node_settings.replication import ReplicationSettings
+from common.pacing import at_once
 from kraft.image.delta import MetadataDelta
 from kraft.image.metadata import EMPTY_IMAGE
 from kraft.records import ConfigRecord, PartitionChangeRecord, ResourceType
 from tests.broker.replication_lab import TOPIC, TOPIC_ID, Lab, batch, eventually, produce, within
+from tests.common.call_count import counted_calls
 
 pytestmark = pytest.mark.virtual_time
 
@@ -80,7 +82,7 @@ def test_the_throttled_replicas_are_those_of_this_broker() -> None:
     delta.replay(ConfigRecord(ResourceType.BROKER, "2", "leader.replication.throttled.rate", "0"))
     delta.replay(ConfigRecord(ResourceType.BROKER, "", "follower.replication.throttled.rate", "0"))
     image = delta.image()
-    throttles.configure(delta.configs_changed, image)
+    at_once(throttles.configuring(delta.configs_changed, image))
     assert [throttles.leader.covers(replica("a", index)) for index in (0, 1, 5)] == [True, False, True]
     assert throttles.follower.covers(replica("b", 7))
     assert not throttles.leader.covers(replica("b", 7))
@@ -90,9 +92,24 @@ def test_the_throttled_replicas_are_those_of_this_broker() -> None:
     later = MetadataDelta(image)
     later.replay(ConfigRecord(ResourceType.TOPIC, "a", "leader.replication.throttled.replicas", None))
     later.replay(ConfigRecord(ResourceType.BROKER, "2", "leader.replication.throttled.rate", None))
-    throttles.configure(later.configs_changed, later.image())
+    at_once(throttles.configuring(later.configs_changed, later.image()))
     assert not throttles.leader.topics
     assert not throttles.leader.is_exceeded
+
+
+def test_the_settings_of_many_topics_are_taken_over_in_slices() -> None:
+    throttles = ReplicationThrottles(2, Clock(), lambda image: LogSettings(2, {}).under(image, ReplicationSettings()))
+    delta = MetadataDelta(EMPTY_IMAGE)
+    for number in range(1_000):
+        delta.replay(ConfigRecord(ResourceType.TOPIC, f"t{number}", "retention.ms", "5"))
+    delta.replay(ConfigRecord(ResourceType.TOPIC, "throttled", "leader.replication.throttled.replicas", "*"))
+    work, most = throttles.configuring(delta.configs_changed, delta.image()), 0
+    while not throttles.leader.topics:
+        with counted_calls() as count:
+            next(work, None)
+        most = max(most, count.calls)
+    assert list(throttles.leader.topics) == ["throttled"]
+    assert most < 2_000
 
 
 async def fill(lab: Lab, batches: int) -> None:

@@ -38,7 +38,7 @@ def with_group_topic(image: MetadataImage, factor: int = 3) -> MetadataImage:
 def settled(image: MetadataImage, rng: random.Random) -> MetadataImage:
     """Until no step changes anything, with every reassignment caught up on the way."""
     for _ in range(200):
-        step = range_step(image, POLICY, rng)
+        step = at_once(range_step(image, POLICY, rng))
         image = replayed(image, step.records)
         running = [partition for partition in image.topics.partitions() if partition.is_reassigning]
         if not step.records and not running:
@@ -85,7 +85,7 @@ def test_no_key_changes_its_partition_whatever_cells_come(data: st.DataObject) -
         elif act == "tenant":
             image, _ = created(image, f"t{step}", seed=step)
         elif act == "range":
-            image = replayed(image, range_step(image, POLICY, rng).records)
+            image = replayed(image, at_once(range_step(image, POLICY, rng)).records)
         elif act == "use":
             owners = ["", *(tenant.prefix for tenant in image.tenants.values())]
             key = data.draw(st.sampled_from(owners)) + data.draw(st.sampled_from(KEYS))
@@ -136,7 +136,7 @@ def test_a_tenant_whose_cell_is_there_keeps_its_groups_in_it_and_operators_in_th
 def test_one_cell_alone_is_as_it_ever_was() -> None:
     image = with_group_topic(cells_of_three({"east": (0, 1, 2)}))
     image, reply = created(image, "e", cell="east")
-    assert not range_step(image, POLICY, random.Random(1)).records
+    assert not at_once(range_step(image, POLICY, random.Random(1))).records
     assert not image.topics.by_name[GROUP_TOPIC].ranges
     for key in (*KEYS, f"{reply.tenant_id}_g"):
         assert keeping_partition(image, GROUP_TOPIC, key) == partition_for(key, PARTITIONS)
@@ -157,7 +157,7 @@ def test_a_cell_with_too_few_live_brokers_waits_for_its_range_and_its_tenants_wi
 def test_before_all_nodes_know_of_ranges_there_are_none() -> None:
     image = replayed(cells_of_three(), [FeatureLevelRecord("tidelog.version", 0)])
     image = with_group_topic(image)
-    assert not range_step(image, POLICY, random.Random(1)).records
+    assert not at_once(range_step(image, POLICY, random.Random(1))).records
     assert not image.topics.by_name[GROUP_TOPIC].ranges
 
 
@@ -184,7 +184,7 @@ def test_ranges_go_with_their_topic_and_deltas_name_what_changed() -> None:
     for broker in CELLS["west"]:
         grown = registered(grown, broker, "west")
     topic = image.topics.by_name[GROUP_TOPIC]
-    divided = replayed(grown, range_step(grown, POLICY, random.Random(1)).records)
+    divided = replayed(grown, at_once(range_step(grown, POLICY, random.Random(1))).records)
     assert list(at_once(differing(grown, divided)).ranges_changed) == [topic.topic_id]
     delta = MetadataDelta(divided)
     delta.replay(RemoveTopicRecord(topic.topic_id, GROUP_TOPIC))

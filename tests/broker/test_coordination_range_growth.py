@@ -19,6 +19,7 @@ from broker.node import BrokerNode
 from broker.partitions.config import LogDuties
 from common.errors import ErrorCode
 from common.node_settings.tenants import TenantSettings
+from common.pacing import at_once
 from kraft.controller.key_ranges import range_step
 from kraft.controller.move_throttles import RATES, REPLICAS
 from kraft.controller.node import ControllerConfig, ControllerNode
@@ -69,7 +70,7 @@ def settled(image: MetadataImage, policy: ControllerPolicy, rng: random.Random) 
     """As long as a step changes anything, its moves caught up one at a time."""
     had = {p.partition: set(p.replicas) for p in image.topics.by_name[GROUP_TOPIC].partitions.values()}
     for _ in range(300):
-        step = range_step(image, policy, rng)
+        step = at_once(range_step(image, policy, rng))
         image = replayed(image, step.records)
         partitions = image.topics.by_name[GROUP_TOPIC].partitions.values()
         running = [partition for partition in partitions if partition.is_reassigning]
@@ -109,7 +110,7 @@ def test_ranges_grow_with_their_cells(data: st.DataObject) -> None:
         held = Counter(replica for partition in partitions for replica in partition.replicas)
         assert set(held) <= set(of_cell[cell])
         assert {len(partition.replicas) for partition in partitions} == {min(FACTOR, len(of_cell[cell]))}
-    assert not range_step(image, GROWING, rng).records
+    assert not at_once(range_step(image, GROWING, rng)).records
 
 
 def test_new_replicas_and_leaders_are_spread() -> None:
@@ -129,7 +130,7 @@ def test_without_the_setting_and_beside_an_operators_throttle_nothing_is_changed
     image = joined(new_cluster(), 0, "default")
     image, _ = with_topics(image, new_topic(GROUP_TOPIC, PARTITIONS, 1))
     image = joined(joined(image, 1, "default"), 2, "default")
-    assert not range_step(image, replace(GROWING, group_replication_factor=1), random.Random(1)).records
+    assert not at_once(range_step(image, replace(GROWING, group_replication_factor=1), random.Random(1))).records
 
 
 class Cluster:

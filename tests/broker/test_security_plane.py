@@ -22,6 +22,7 @@ from kraft.records import (
     AclRecord,
     AclResource,
     ApiKeyRecord,
+    BrokerRegistrationChangeRecord,
     MetadataRecord,
     PartitionRecord,
     RegisterBrokerRecord,
@@ -154,6 +155,35 @@ async def test_many_tenants_that_go_at_once_cost_one_look_at_the_connections() -
         world.change(*(TenantRecord(one, one, "default", 0, state=TenantState.DELETING) for one in tenants))
     assert all(connection.is_closed for connection in connections)
     assert count.calls < len(tenants) ** 2
+
+
+async def test_a_broker_that_is_fenced_costs_no_look_at_each_tenant() -> None:
+    world, tenants = World(), [f"lkc-{number:06d}" for number in range(600)]
+    world.change(
+        RegisterBrokerRecord(OWN, bytes(16), (), None, cell="east"),
+        RegisterBrokerRecord(1, bytes(16), (), None, cell="east", broker_epoch=5),
+        *(TenantRecord(one, one, "east", 0) for one in tenants),
+    )
+    for one in tenants:
+        _, _, login = world.come()
+        assert world.security.enter(login, f"key-{one}", "", one) == ""
+    with counted_calls() as count:
+        world.change(BrokerRegistrationChangeRecord(1, 5, fenced=True))
+    assert count.calls < len(tenants)
+
+
+async def test_a_tenant_that_goes_costs_no_look_at_the_others_connections() -> None:
+    world, tenants = World(), [f"lkc-{number:06d}" for number in range(600)]
+    world.change(*(TenantRecord(one, one, "default", 0) for one in tenants))
+    for one in tenants:
+        _, _, login = world.come()
+        assert world.security.enter(login, f"key-{one}", "", one) == ""
+        login.user = f"key-{one}"
+    connection, _, _ = await world.log_in()
+    with counted_calls() as count:
+        world.change(TenantRecord(TENANT, "one", "default", 0, state=TenantState.DELETING))
+    assert connection.is_closed
+    assert count.calls < len(tenants)
 
 
 async def test_a_tenant_has_so_many_connections_and_no_more() -> None:

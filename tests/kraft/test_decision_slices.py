@@ -13,15 +13,18 @@ import pytest
 from common.node_settings.tenants import TenantSettings
 from kraft.controller.broker_loads import BrokerLoads
 from kraft.controller.brokers import decide_heartbeat, decide_registration, decide_unregister
+from kraft.controller.cell_duties import CellDuties
 from kraft.controller.decisions import DECISIONS, Circumstances, decision_of
 from kraft.controller.key_moves import KeyReports
 from kraft.controller.key_ranges import range_step
+from kraft.controller.move_throttles import rate_lifted
 from kraft.controller.partitions import alter_partition
 from kraft.controller.policy import ControllerPolicy
 from kraft.controller.tenant_deletion import deletion_step
 from kraft.controller.tenant_moves import moving
-from kraft.image.delta import replayed
-from kraft.image.metadata import MetadataImage
+from kraft.image.delta import MetadataDelta, replayed
+from kraft.image.difference import differing
+from kraft.image.metadata import EMPTY_IMAGE, MetadataImage
 from kraft.records import (
     AclOperation,
     AclPattern,
@@ -31,6 +34,7 @@ from kraft.records import (
     ApiKeyRecord,
     ConfigRecord,
     MetadataRecord,
+    PartitionChangeRecord,
     PartitionRecord,
     ResourceType,
     ScramCredentialRecord,
@@ -39,6 +43,7 @@ from kraft.records import (
     TenantState,
     TopicRecord,
 )
+from tests.common.call_count import counted_calls
 from tests.kraft.images import create_topics, heartbeat, new_topic, registration, with_brokers
 from tests.kraft.line_counts import LineCount
 from wire import messages
@@ -281,3 +286,28 @@ def test_no_slice_of_what_nodes_and_duties_decide_is_long(label: str) -> None:
     count = LineCount()
     count.of(of_brokers(large_image())[label])
     assert count.most <= PIECE_LINES_MAX, f"{count.most} lines in one go: {count.where}"
+
+
+@pytest.mark.parametrize(("old", "new"), [(EMPTY_IMAGE, large_image), (large_image, EMPTY_IMAGE)], ids=["to", "from"])
+def test_no_slice_of_a_jump_is_long(old: Any, new: Any) -> None:
+    before, after = (image() if callable(image) else image for image in (old, new))
+    count = LineCount()
+    delta = count.of(lambda: differing(before, after))
+    assert len(delta.access.tenants.changed) > MANY
+    assert count.most <= LINES_MAX, f"{count.most} lines in one go: {count.where}"
+
+
+def test_a_move_that_ends_among_many_tenants_costs_no_look_at_each() -> None:
+    image = large_image()
+    with counted_calls() as count:
+        rate_lifted(image, POLICY, LEAVING)
+    assert count.calls < MANY / 10
+
+
+def test_many_changed_topics_are_not_looked_at_for_the_one_with_ranges() -> None:
+    duties, delta = CellDuties(POLICY, random.Random(1)), MetadataDelta(large_image())
+    delta.replay_all(PartitionChangeRecord(number_id(number), 0, isr=(1,)) for number in range(MANY))
+    image = delta.image()
+    with counted_calls() as count:
+        duties.applied(delta, image)
+    assert count.calls < MANY / 10
