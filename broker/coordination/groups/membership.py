@@ -100,8 +100,8 @@ class Memberships:
         """A static member rejoined without its id: it gets a new one, and the old one is fenced.
 
         In a stable group with an unchanged protocol this needs no rebalance. The group would ignore an assignment from
-        the member, so a client that supports it gets skip_assignment, and an older one is told that the old member id
-        is the leader.
+        the member, so a client that supports it gets skip_assignment, and an older one gets the old member id as the
+        leader's.
         """
         leader_before = group.leader_id or ""
         self._rebalances.refuse_parked(group, old, ErrorCode.FENCED_INSTANCE_ID)

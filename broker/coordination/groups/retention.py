@@ -30,7 +30,7 @@ class Rule(NamedTuple):
 
 def rule_of(group: ClassicGroup | None) -> Rule:
     """The time runs from each commit for groups that only commit, and for topics without a subscriber in a stable group
-    (KIP-496); from the departure of the last member for groups that had members (KIP-211)."""
+    (KIP-496); from when the last member left for groups that had members (KIP-211)."""
     if group is None or group.protocol_type is None:
         return Rule(False, None)
     if group.state is GroupState.EMPTY:
