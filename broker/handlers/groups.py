@@ -9,10 +9,13 @@ assignment; LeaveGroup before 3 names one member; DescribeGroups from 6 on repor
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from broker.coordination.groups.coordinator import GroupCoordinator
 from broker.coordination.groups.values import (
     GroupDescription,
     GroupState,
+    GroupType,
     JoinReply,
     JoinRequest,
     ListedGroup,
@@ -51,6 +54,8 @@ LEAVE_MANY_FROM = 3
 NOT_FOUND_FROM = 6
 PROTOCOLS_MAX = 500  # per member; clients list one to five assignors
 ROW_COST = 4  # units of `common.pacing`
+FILTER_COST = 1
+FILTER_LENGTH_MAX = max(map(len, (*GroupState, *GroupType)))
 
 
 class GroupHandlers:
@@ -184,8 +189,8 @@ class GroupHandlers:
 
     async def list_groups(self, context: RequestContext, request: ListGroupsRequest) -> ListGroupsResponse:
         """Filters are case-insensitive; an empty filter matches everything."""
-        states = {state.lower() for state in request.states_filter or ()}
-        types = {group_type.lower() for group_type in request.types_filter or ()}
+        states = await context.paced(_filtered(request.states_filter, GroupState))
+        types = await context.paced(_filtered(request.types_filter, GroupType))
         try:
             prefix = "" if context.tenant is None else prefix_of(context.tenant)
             groups = await self._coordinator.list_groups(prefix)
@@ -204,11 +209,24 @@ class GroupHandlers:
         return DeleteGroupsResponse(results=results)
 
 
+def _filtered(names: Collection[str] | None, known: type[GroupState] | type[GroupType]) -> Work[set[str]]:
+    """Those of `known` that a filter names. No group has another state or type, so other names are not kept."""
+    if not names:
+        return {*known}
+    asked: set[str] = set()
+    members = {one.lower(): one for one in known}
+    for name in names:
+        yield FILTER_COST
+        if len(name) <= FILTER_LENGTH_MAX and (one := members.get(name.lower())) is not None:
+            asked.add(one)
+    return asked
+
+
 def _listed(groups: list[ListedGroup], states: set[str], types: set[str]) -> Work[list[ListGroupsResponse.ListedGroup]]:
     rows: list[ListGroupsResponse.ListedGroup] = []
     for group in groups:
         yield ROW_COST
-        if (not states or group.state.lower() in states) and (not types or group.type.lower() in types):
+        if group.state in states and group.type in types:
             rows.append(
                 ListGroupsResponse.ListedGroup(
                     group_id=group.group_id,

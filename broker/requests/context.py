@@ -96,6 +96,10 @@ class Rewriter(Protocol):
 
     def inward(self, context: RequestContext, request: M) -> M: ...
 
+    def inward_work(self, context: RequestContext, request: M) -> Work[M]:
+        """`inward` in slices, for a request with many elements."""
+        ...
+
     def outward(self, context: RequestContext, response: M) -> M: ...
 
     def outward_work(self, context: RequestContext, response: M) -> Work[M]:

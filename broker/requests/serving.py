@@ -15,7 +15,7 @@ from typing import Any
 
 from broker.requests.admission import Admission
 from broker.requests.context import RequestChain, RequestContext, Route, WrittenRows
-from broker.requests.portions import Listing, distinct, is_long, join, portions
+from broker.requests.portions import LEAVES_MAX, Listing, distinct, is_long, join, portions
 from common.errors import ErrorCode, ProtocolError
 from common.pacing import Pacer, Work
 from wire.codec import encode_response
@@ -95,9 +95,14 @@ class RequestServing:
         listing = route.cut(context.api_version)
         if listing is not None and is_long(listing, request):
             return self._admitted(context, request, route, listing)
-        is_bounded = listing is not None or context.internal or route.paced
-        if not is_bounded and longest_list(request) > UNCUT_ELEMENTS_MAX:
-            raise ProtocolError(ErrorCode.POLICY_VIOLATION, f"the request has more than {UNCUT_ELEMENTS_MAX} elements")
+        if listing is None and not context.internal:
+            elements = longest_list(request)
+            if elements > UNCUT_ELEMENTS_MAX and not route.paced:
+                raise ProtocolError(
+                    ErrorCode.POLICY_VIOLATION, f"the request has more than {UNCUT_ELEMENTS_MAX} elements"
+                )
+            if elements > LEAVES_MAX and context.tenant is not None:
+                return self._renamed(context, request, route)
         answer = self._handled(context, request, route)
         if inspect.isawaitable(answer):
             return self._later(context, answer)
@@ -105,7 +110,17 @@ class RequestServing:
 
     def _handled(self, context: RequestContext, request: Message, route: Route) -> Any:
         """The handler's response; awaitable if it comes later."""
-        request, access = self.chain.rewriter.inward(context, request), context.session.access
+        return self._outcome(context, self.chain.rewriter.inward(context, request), route)
+
+    async def _renamed(self, context: RequestContext, request: Message, route: Route) -> Parts:
+        """The answer to a tenant's request of many elements, whose names become internal ones in slices."""
+        request = await self._pacer.run(self.chain.rewriter.inward_work(context, request), context.lane)
+        answer = self._outcome(context, request, route)
+        parts = self._encoded(context, await answer if inspect.isawaitable(answer) else answer)
+        return await parts if inspect.isawaitable(parts) else parts
+
+    def _outcome(self, context: RequestContext, request: Message, route: Route) -> Any:
+        access = context.session.access
         if access is None:
             outcome = route.handler(context, request)
         else:

@@ -66,23 +66,29 @@ class Compiler:
         """The rewriter of the API's responses."""
         return self._struct(api, api.response.__name__, api.response._struct, (), _outward)
 
+    def inward_work(self, api: Api) -> RewriteWork | None:
+        """`inward` in slices."""
+        return self._struct_work(api, api.request.__name__, api.request._struct, (), _inward)
+
     def outward_work(self, api: Api) -> RewriteWork | None:
         """`outward` in slices."""
-        return self._struct_work(api, api.response._struct, ())
+        return self._struct_work(api, api.response.__name__, api.response._struct, (), _outward)
 
-    def _struct_work(self, api: Api, struct: Any, path: tuple[str, ...]) -> RewriteWork | None:
-        """Lists that contain lists are rewritten element by element, other fields as in `outward`."""
-        message, steps = api.response.__name__, list[RewriteWork]()
+    def _struct_work(
+        self, api: Api, message: str, struct: Any, path: tuple[str, ...], rewrite: Callable[..., Rewrite | None]
+    ) -> RewriteWork | None:
+        """Lists of structures are rewritten element by element, other fields as in `_struct`."""
+        steps: list[RewriteWork] = []
         versions = range(api.min_version, api.max_version + 1)
         for name, field in struct.fields.items():
             if not any(field.for_version_q(version) for version in versions):
                 continue
             if field.is_struct_array():
-                inner = self._struct_work(api, field, (*path, name))
+                inner = self._struct_work(api, message, field, (*path, name), rewrite)
                 if inner is not None:
                     steps.append(_each_work(name, inner))
                 continue
-            step = self._field(api, message, struct, name, field, path, _outward)
+            step = self._field(api, message, struct, name, field, path, rewrite)
             if step is not None:
                 steps.append(_in_one_go(step))
         return _all_work(steps) if steps else None

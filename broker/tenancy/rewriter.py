@@ -34,6 +34,7 @@ class TenantNames:
         self._image = image
         self._proxies = proxies
         self._inward: dict[int, Rewrite | None] = {api.key: compiler.inward(api) for api in apis}
+        self._inward_work: dict[int, RewriteWork | None] = {api.key: compiler.inward_work(api) for api in apis}
         self._outward: dict[int, Rewrite | None] = {api.key: compiler.outward(api) for api in apis}
         self._outward_work: dict[int, RewriteWork | None] = {api.key: compiler.outward_work(api) for api in apis}
 
@@ -44,6 +45,13 @@ class TenantNames:
         rewrite = self._inward[context.api_key]
         if rewrite is not None:
             rewrite(self._scope(context, tenant), request)
+        return request
+
+    def inward_work(self, context: RequestContext, request: M) -> Work[M]:
+        tenant = context.tenant
+        rewrite = None if tenant is None else self._inward_work[context.api_key]
+        if tenant is not None and rewrite is not None:
+            yield from rewrite(self._scope(context, tenant), request)
         return request
 
     def outward(self, context: RequestContext, response: M) -> M:

@@ -13,6 +13,10 @@ class KeepNames:
     def inward(self, context: RequestContext, request: Any) -> Any:
         return request
 
+    def inward_work(self, context: RequestContext, request: Any) -> Work[Any]:
+        return request
+        yield
+
     def outward(self, context: RequestContext, response: Any) -> Any:
         return response
 

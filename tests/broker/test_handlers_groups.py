@@ -11,6 +11,7 @@ import pytest
 from broker.handlers.group_offsets import GroupOffsetHandlers
 from broker.handlers.groups import PROTOCOLS_MAX, GroupHandlers
 from common.errors import ErrorCode
+from common.pacing import SLICE_COST, Pacer
 from kraft.records import PartitionRecord, RemoveTopicRecord, TopicRecord
 from kraft.topic_names import GROUP_TOPIC
 from tests.broker.broker_world import BrokerWorld, context, over_the_wire, reply_over_the_wire, versions_of
@@ -249,6 +250,18 @@ async def test_list_groups(groups: Groups, version: int) -> None:
         for types, count in ((["Classic"], 1), (["consumer"], 0), (["nonsense"], 0)):
             response = await groups.ask("ListGroups", version, ListGroupsRequest(types_filter=types))
             assert len(response.groups) == count
+
+
+@pytest.mark.parametrize("listing", ["states_filter", "types_filter"])
+async def test_a_long_filter_of_groups_is_read_in_slices(groups: Groups, listing: str) -> None:
+    await groups.member()
+    pacer, names = Pacer(), [f"{number:0>249}" for number in range(20_000)]
+    asked = context("ListGroups", 5)
+    asked.pacer = pacer
+    response = await groups.groups.list_groups(asked, ListGroupsRequest(**{listing: names}))
+    assert response.groups == []
+    assert pacer.slices >= len(names) / SLICE_COST
+    assert pacer.costliest <= SLICE_COST
 
 
 @pytest.mark.parametrize("version", versions_of("DeleteGroups"))

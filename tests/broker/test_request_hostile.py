@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import sys
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -24,6 +27,8 @@ from wire.messages import CreateTopicsRequest, OffsetCommitRequest
 CUTS = {int(row.key): row.cuts for row in ROWS if row.cuts}
 ELEMENTS = 1_000
 DESTRUCTIVE = {"UnregisterBroker", "UpdateFeatures", "DeleteTenant", "DeleteTopics", "DeleteGroups"}
+MANY_ELEMENTS = 3_000
+CALLS_MAX = 7 * MANY_ELEMENTS  # in one callback; what a turn without other clients may do makes up to 19,000
 SLICE_MAX = 4 * SLICE_COST  # what one step of a work may add to a slice
 
 
@@ -75,6 +80,40 @@ async def test_no_slice_of_a_hostile_request_is_long(lab: TenantLab, who: str) -
             assert pacer.slices > before + 3, hostile.label
     assert not refused
     assert not lab.fatal
+
+
+class CallbackCalls:
+    """A profiler that counts the calls which each callback of the loop makes, in Python and in C."""
+
+    def __init__(self) -> None:
+        self.most = self._calls = 0
+
+    def __call__(self, frame: FrameType, event: str, _: object) -> None:
+        if event == "call":
+            self._calls += 1
+        elif event == "c_call":
+            self._calls += 1
+            if frame.f_code is asyncio.Handle._run.__code__:
+                self.most, self._calls = max(self.most, self._calls), 0
+
+
+@pytest.mark.asyncio(loop_scope="module")
+@pytest.mark.parametrize("who", [OPERATOR, ALPHA])
+async def test_no_callback_of_a_hostile_request_makes_many_calls(lab: TenantLab, who: str) -> None:
+    """Also of what no work counts, such as the names of a tenant's request becoming internal ones."""
+    names, kind = await _names(lab, who), ListenerKind.OPERATOR if who == OPERATOR else ListenerKind.TENANT
+    for hostile in hostile_requests(names, MANY_ELEMENTS, every_version=False):
+        if kind not in hostile.api.kinds or hostile.api.name in DESTRUCTIVE or hostile.shape != "distinct":
+            continue
+        wire, counted = await lab.connect(who), CallbackCalls()
+        request = encode_request(hostile.message, hostile.version, 1, "hostile")
+        sys.setprofile(counted)
+        try:
+            await wire.send(request)
+        finally:
+            sys.setprofile(None)
+            wire.close()
+        assert counted.most <= CALLS_MAX, f"{hostile.label}: {counted.most}"
 
 
 @pytest.mark.asyncio(loop_scope="module")
