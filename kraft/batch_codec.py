@@ -1,7 +1,7 @@
-"""Batches of many records encoded and decoded in slices (`common.pacing`). The bytes are those of `encode_batch`.
+"""Encodes and decodes large batches in slices (`common.pacing`). The bytes are those of `encode_batch`.
 
-A topic with ten thousand partitions is one batch, because it becomes true at once: to encode or decode it in one go
-would hold the loop.
+A topic with ten thousand partitions is one batch, because it must be atomic; encoding or decoding it at once would
+block the loop.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from common.pacing import Work
 from kraft.records import PIECE_BYTES_MAX, Batch, BatchHeader, MetadataRecord, decode_batch
 
 STRETCH = 100  # records between two yields
-ENCODING_COST, DECODING_COST = 1, 1  # of a record
+ENCODING_COST, DECODING_COST = 1, 1  # per record
 _BYTES_PER_UNIT = 100  # of records with long lists
 
 _ARRAY_OF_2 = b"\x92"

@@ -15,8 +15,8 @@ SUPPORTED_FEATURES: dict[str, tuple[int, int]] = {
     "transaction.version": (0, 0),
 }
 """(lowest, highest) level by name, as nodes of this version register them. Levels are Apache Kafka's (27 is 4.1-IV1);
-groups of KIP-848 and the transactions of KIP-890 raise the other two when they are served. `tidelog.version` is ours,
-for records that Apache Kafka has not or not in this form: 1 has credentials, ACLs, tenants, keys and cells, and brokers
-that lack room; from 2 on brokers leave their partitions in pieces."""
+the groups of KIP-848 and the transactions of KIP-890 will raise the other two. `tidelog.version` is Tidelog's own, for
+records that Apache Kafka does not have in this form: 1 adds credentials, ACLs, tenants, keys, cells, and brokers
+without room; from 2 on brokers leave their partitions in pieces."""
 
 INITIAL_LEVELS = {METADATA_VERSION: 27, TIDELOG_VERSION: 2}

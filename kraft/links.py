@@ -1,4 +1,4 @@
-"""How a node reaches other nodes' internal listeners: one way for the channel, the observer and the controllers."""
+"""Connections to other nodes' internal listeners, for channel, observer and controllers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ R = TypeVar("R")
 
 
 class Link(Protocol):
-    """An open connection to one node; `wire.client.ClientConnection` is one."""
+    """An open connection to one node: `wire.client.ClientConnection`."""
 
     @property
     def is_closed(self) -> bool: ...
@@ -31,7 +31,7 @@ class Link(Protocol):
 
 
 class Links(Protocol):
-    """What opens them."""
+    """Opens links."""
 
     async def connect(self, address: Address, timeout_s: float, closed: Callable[[], None] | None = None) -> Link:
         """Raises ConnectionLost. `closed` is called once when the link ends."""
@@ -39,7 +39,7 @@ class Links(Protocol):
 
 
 class NodeLinks(Struct, frozen=True):
-    """Links over the node's own network, authenticated by the cluster's secret."""
+    """Links over the node's own network, authenticated with the cluster's secret."""
 
     ports: Ports
     tick: Tick

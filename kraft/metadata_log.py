@@ -1,8 +1,8 @@
-"""The committed metadata as record batches: what controllers serve to observers, and observers read. Pure.
+"""The committed metadata as record batches, which controllers serve to observers. No I/O.
 
-Each metadata batch travels as one record batch of Kafka's format with one record, whose value is the encoded batch;
-the record batch spans as many offsets as there are metadata records. Its CRC guards the bytes on the wire and on an
-observer's disk.
+Each metadata batch is one record batch of Kafka's format with one record, whose value is the encoded batch. The record
+batch covers as many offsets as there are metadata records. Its CRC protects the bytes on the wire and on an observer's
+disk.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _DEFAULTS = ControllerSettings()
 
 
 def frame_batch(batch: Batch, encoded: bytes | None = None) -> bytes:
-    """`batch` as a record batch of Kafka's format; `encoded` is its `encode_batch`, where that is at hand."""
+    """`batch` as a record batch of Kafka's format; `encoded`: its `encode_batch`, if available."""
     last_delta = len(batch.records) - 1
     body = encode_record(0, last_delta, None, encode_batch(batch) if encoded is None else encoded, ())
     header = BatchHeader(
@@ -47,7 +47,7 @@ def frame_batch(batch: Batch, encoded: bytes | None = None) -> bytes:
 
 
 class Frame(NamedTuple):
-    """A metadata batch as its frame holds it, and where that lies."""
+    """A metadata batch in its frame, with the frame's position."""
 
     value: bytes
     base_offset: int
@@ -57,11 +57,11 @@ class Frame(NamedTuple):
 
     @property
     def end(self) -> int:
-        """The position behind it."""
+        """The position after it."""
         return self.position + self.size
 
     def decoding(self) -> Work[Batch]:
-        """Raises ProtocolError(CORRUPT_MESSAGE) for bytes that are no metadata batch, or not the frame's."""
+        """Raises ProtocolError(CORRUPT_MESSAGE) if the bytes are not a metadata batch, or not the frame's."""
         batch = yield from decoding_batch(self.value)
         if batch is None or (batch.header.base_offset, batch.end_offset) != (self.base_offset, self.next_offset):
             raise _no_batch(self.position)
@@ -69,9 +69,9 @@ class Frame(NamedTuple):
 
 
 def frames_in(view: memoryview, position: int = 0) -> Iterator[Frame]:
-    """Each whole frame in `view` from `position` on; a cut-off last one is left out.
+    """Each complete frame in `view` from `position` on; an incomplete last one is left out.
 
-    Raises ProtocolError(CORRUPT_MESSAGE) at bytes that are no frame; everything before it was yielded.
+    Raises ProtocolError(CORRUPT_MESSAGE) at invalid bytes, after it has yielded everything before.
     """
     for at, header in iterate_batches(view, position, len(view)):
         records = decode_records(view, at, header.size, inflated_bytes_max=FRAMED_BYTES_MAX)
@@ -82,7 +82,7 @@ def frames_in(view: memoryview, position: int = 0) -> Iterator[Frame]:
 
 
 class FramedBatch(NamedTuple):
-    """A metadata batch and where its frame lies."""
+    """A metadata batch and the position of its frame."""
 
     batch: Batch
     position: int
@@ -90,9 +90,9 @@ class FramedBatch(NamedTuple):
 
 
 def unframe_batches(view: memoryview) -> Iterator[FramedBatch]:
-    """Each whole metadata batch in `view`; a cut-off last one is left out.
+    """Each complete metadata batch in `view`; an incomplete last one is left out.
 
-    Raises ProtocolError(CORRUPT_MESSAGE) at bytes that are no metadata batch; everything before it was yielded.
+    Raises ProtocolError(CORRUPT_MESSAGE) at invalid bytes, after it has yielded everything before.
     """
     for frame in frames_in(view):
         yield FramedBatch(at_once(frame.decoding()), frame.position, frame.size)
@@ -103,10 +103,10 @@ def _no_batch(position: int) -> ProtocolError:
 
 
 class MetadataLog:
-    """The tail of the committed batches, framed, bounded in count and bytes.
+    """The tail of the committed batches, framed, limited in count and bytes.
 
-    A reader that asks for an offset before `start_offset` needs a snapshot. What is cut off goes in runs, so an
-    append costs the same on average at any length; until then the bounds are passed by half.
+    A reader of an offset before `start_offset` needs a snapshot. The tail is trimmed in runs, so that the average cost
+    of an append does not depend on its length; the limits may be exceeded by half until then.
     """
 
     def __init__(
@@ -128,7 +128,7 @@ class MetadataLog:
         return len(self._frames)
 
     def append(self, batch: Batch, encoded: bytes | None = None) -> None:
-        """A committed batch that begins at `end_offset`."""
+        """Append a committed batch that begins at `end_offset`."""
         if batch.header.base_offset != self.end_offset:
             raise ValueError(f"a batch at {batch.header.base_offset} after {self.end_offset}")
         frame = frame_batch(batch, encoded)
@@ -141,13 +141,13 @@ class MetadataLog:
             self._cut()
 
     def reset(self, next_offset: int, epoch: int) -> None:
-        """Start over behind a snapshot that ends before `next_offset`."""
+        """Start over after a snapshot that ends before `next_offset`."""
         self._bases, self._epochs, self._frames, self._bytes = [], [], [], 0
         self.start_offset = self.end_offset = next_offset
         self.start_epoch = epoch
 
     def read(self, offset: int, bytes_max: int) -> bytes | None:
-        """Whole frames from the batch that holds `offset` on, at least one; b"" at the end, None before the start."""
+        """Complete frames from the batch with `offset` on, at least one; b"" at the end, None before the start."""
         if offset < self.start_offset:
             return None
         if offset >= self.end_offset:
@@ -161,7 +161,7 @@ class MetadataLog:
         return b"".join(self._frames[first:last])
 
     def epoch_before(self, offset: int) -> int | None:
-        """The epoch of the batch that ends before `offset`; None where this tail does not know it."""
+        """The epoch of the batch that ends before `offset`; None if this tail does not know it."""
         if offset == self.start_offset:
             return self.start_epoch
         if not self.start_offset < offset <= self.end_offset:

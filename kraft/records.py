@@ -1,12 +1,11 @@
-"""Metadata records, and the batches of them that the quorum orders.
+"""Metadata records, and their batches, which the quorum orders.
 
-A batch is one msgpack array `[header, records]`; header and records are arrays themselves, and a record's first
-element is its type number. Evolution: fields are only ever appended, with a default, and are used once
-`metadata.version` allows it, or `tidelog.version` for what Apache Kafka has not. An older reader skips what it does not
-know at a record's end; a type that it does not know makes the whole batch undecodable, which `decode_batch` reports as
-None, on every node alike.
+A batch is one msgpack array `[header, records]`; header and records are arrays too, and a record's first element is its
+type number. Evolution: fields are only ever appended, with a default, and used only if `metadata.version` allows it, or
+`tidelog.version` for records that Apache Kafka does not have. An older reader skips unknown fields at a record's end;
+an unknown type makes the whole batch undecodable: `decode_batch` returns None, on every node alike.
 
-What is random or comes from a clock (ids, times) is in the records: replay only folds them.
+Random values and times (ids, timestamps) are in the records: replay only applies them.
 """
 
 from __future__ import annotations
@@ -23,12 +22,13 @@ BATCH_BYTES_MAX = 4 * 1024 * 1024
 
 PIECE_RECORDS_MAX = 1_000
 PIECE_BYTES_MAX = 64 * 1024
-"""What a decision over many partitions is cut into: each piece is a batch of its own, so that to encode, commit, replay
-and serve one takes milliseconds. A piece passes the limit in bytes by at most its last record."""
+"""Limits of the pieces into which a decision over many partitions is divided. Each piece is its own batch, so that
+encoding, committing, replaying and serving it takes milliseconds. A piece exceeds the byte limit by at most its last
+record."""
 
 
 class BatchKind(IntEnum):
-    """What a batch is to the state machine, before its records are looked at."""
+    """A batch's meaning to the state machine, apart from its records."""
 
     RECORDS = 0
     LEADER_CHANGE = 1
@@ -68,14 +68,14 @@ class Cause(IntEnum):
 class _Record(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Common shape of all records: immutable, compact arrays on disk.
 
-    `actor`, where a record has it, is who asked for the change (`principal@address`), for the audit; "" for what the
-    controller does by itself, and in snapshots.
+    `actor`, in records that have it: the client that requested the change (`principal@address`), for the audit; "" for
+    the controller's own changes, and in snapshots.
     """
 
 
 class ClusterRecord(_Record, tag=1, frozen=True, array_like=True, gc=False):
-    """Written once, by the first active controller. `cluster_id` is Kafka's text form of a uuid. `incarnation` counts
-    how often the cluster of that id was rebuilt from its object store, from 1."""
+    """Written once, by the first active controller. `cluster_id`: Kafka's text form of a uuid. `incarnation`: how often
+    the cluster was rebuilt from its object store, starting at 1."""
 
     cluster_id: str
     incarnation: int = 1
@@ -94,14 +94,14 @@ class NoOpRecord(_Record, tag=3, frozen=True, array_like=True, gc=False):
 
 
 class LeaderChangeRecord(_Record, tag=4, frozen=True, array_like=True, gc=False):
-    """The only record of a LEADER_CHANGE batch: from its offset on `leader_id` is the controller of `epoch`."""
+    """The only record of a LEADER_CHANGE batch: from its offset on, `leader_id` is the controller of `epoch`."""
 
     leader_id: int
     epoch: int
 
 
 class Endpoint(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Where clients of one listener find a broker. `security_protocol` is Kafka's number (0 is PLAINTEXT)."""
+    """The address of a broker on one listener. `security_protocol`: Kafka's number (0 is PLAINTEXT)."""
 
     name: str
     host: str
@@ -110,10 +110,10 @@ class Endpoint(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class RegisterBrokerRecord(_Record, tag=5, frozen=True, array_like=True):
-    """A broker process (`incarnation`, 16 bytes) came up. Its broker epoch is this record's offset.
+    """A broker process (`incarnation`, 16 bytes) registered. Its broker epoch is this record's offset.
 
-    `features` maps a feature's name to the (lowest, highest) level that the broker supports. `broker_epoch` is given
-    in snapshots only, where the record stands elsewhere.
+    `features`: (lowest, highest) supported level by name. `broker_epoch`: set only in snapshots, where the record has
+    another offset.
     """
 
     broker_id: int
@@ -131,8 +131,8 @@ class RegisterBrokerRecord(_Record, tag=5, frozen=True, array_like=True):
 
 
 class BrokerRegistrationChangeRecord(_Record, tag=6, frozen=True, array_like=True, gc=False):
-    """`fenced`, `in_controlled_shutdown` and `lacks_room`: None leaves the value as it is. `lost_data`: the broker may
-    lack what it had acknowledged."""
+    """`fenced`, `in_controlled_shutdown` and `lacks_room`: None leaves the value unchanged. `lost_data`: the broker may
+    lack acknowledged records."""
 
     broker_id: int
     broker_epoch: int
@@ -150,9 +150,8 @@ class UnregisterBrokerRecord(_Record, tag=7, frozen=True, array_like=True, gc=Fa
 
 
 class TopicRecord(_Record, tag=8, frozen=True, array_like=True, gc=False):
-    """`adopts_tier`: the topic was restored or rebuilt under the id that its objects in the tier have, and its first
-    leaders begin with what the bucket holds of it. `left_out` says what of its records was not restored, for the audit
-    alone."""
+    """`adopts_tier`: the topic was restored or rebuilt under the id of its objects in the tier, and its first leaders
+    start with the bucket's data. `left_out`: what of its records was not restored, only for the audit."""
 
     name: str
     topic_id: bytes
@@ -181,9 +180,9 @@ class PartitionRecord(_Record, tag=9, frozen=True, array_like=True, gc=False):
 
 
 class PartitionChangeRecord(_Record, tag=10, frozen=True, array_like=True, gc=False):
-    """What changed in one partition; None leaves the value as it is. Each such record raises the partition epoch.
+    """Changes of one partition; None leaves a value unchanged. Each such record increments the partition epoch.
 
-    A `leader` that is not None, even the present one, raises the leader epoch.
+    A `leader` other than None, even the current one, increments the leader epoch.
     """
 
     topic_id: bytes
@@ -201,7 +200,7 @@ class PartitionChangeRecord(_Record, tag=10, frozen=True, array_like=True, gc=Fa
 
 
 class RemoveTopicRecord(_Record, tag=11, frozen=True, array_like=True, gc=False):
-    """The topic, its partitions and its configs go. `name` is for the audit."""
+    """Removes the topic, its partitions and its configs. `name` is for the audit."""
 
     topic_id: bytes
     name: str = ""
@@ -216,7 +215,7 @@ class ResourceType(IntEnum):
 
 
 class ConfigRecord(_Record, tag=12, frozen=True, array_like=True, gc=False):
-    """`value` None removes the override. A BROKER resource named "" is the default of the whole cluster."""
+    """`value` None removes the override. A BROKER resource named "" is the cluster's default."""
 
     resource_type: ResourceType
     resource_name: str
@@ -226,7 +225,7 @@ class ConfigRecord(_Record, tag=12, frozen=True, array_like=True, gc=False):
 
 
 class ProducerIdsRecord(_Record, tag=13, frozen=True, array_like=True, gc=False):
-    """All producer ids below `next_producer_id` are given away; the block went to this broker."""
+    """All producer ids below `next_producer_id` are allocated; the last block belongs to this broker."""
 
     broker_id: int
     broker_epoch: int
@@ -241,7 +240,7 @@ class ScramMechanism(IntEnum):
 
 
 class AclResource(IntEnum):
-    """Kafka's ResourceType of ACLs; its ANY (1) stands in filters alone."""
+    """Kafka's ResourceType of ACLs; its ANY (1) occurs only in filters."""
 
     TOPIC = 2
     GROUP = 3
@@ -252,14 +251,14 @@ class AclResource(IntEnum):
 
 
 class AclPattern(IntEnum):
-    """Kafka's PatternType; its ANY (1) and MATCH (2) stand in filters alone."""
+    """Kafka's PatternType; its ANY (1) and MATCH (2) occur only in filters."""
 
     LITERAL = 3
     PREFIXED = 4
 
 
 class AclOperation(IntEnum):
-    """Kafka's numbers; its ANY (1) stands in filters alone."""
+    """Kafka's numbers; its ANY (1) occurs only in filters."""
 
     ALL = 2
     READ = 3
@@ -278,16 +277,16 @@ class AclOperation(IntEnum):
 
 
 class AclPermission(IntEnum):
-    """Kafka's AclPermissionType; its ANY (1) stands in filters alone."""
+    """Kafka's AclPermissionType; its ANY (1) occurs only in filters."""
 
     DENY = 2
     ALLOW = 3
 
 
 class ScramCredentialRecord(_Record, tag=14, frozen=True, array_like=True, gc=False):
-    """A verifier of RFC 5802 for the user `name`, which is a key's id for an API key; a later one replaces it.
+    """A verifier (RFC 5802) for the user `name`, which for an API key is the key's id; a later record replaces it.
 
-    The password itself is never here. `repr` shows no part of the verifier.
+    It never has the password. `repr` shows no part of the verifier.
     """
 
     name: str
@@ -328,8 +327,8 @@ class RemoveAclRecord(_Record, tag=17, frozen=True, array_like=True, gc=False):
 
 
 class TenantState(IntEnum):
-    """What is being done with a tenant. In MOVING its partitions go to `target_cell`, and new ones are made there;
-    in DELETING no client may log in, and all that it has goes."""
+    """The state of a tenant. MOVING: its partitions move to `target_cell`, and new ones are created there. DELETING: no
+    client may log in, and everything of it is being removed."""
 
     ACTIVE = 0
     MOVING = 1
@@ -337,9 +336,9 @@ class TenantState(IntEnum):
 
 
 class KeysPhase(IntEnum):
-    """How far a tenant's groups are on their way into the range of another cell. In CLEARING they are served where they
-    are, and the range where they go is rid of what it may hold of them; in COPYING no broker serves them, while each
-    partition's leader hands them over."""
+    """Progress of the move of a tenant's groups to another cell's range. CLEARING: the old range serves them, and
+    leftovers in the new range are removed. COPYING: no broker serves them, while each partition's leader hands them
+    over."""
 
     SETTLED = 0
     CLEARING = 1
@@ -347,12 +346,12 @@ class KeysPhase(IntEnum):
 
 
 class TenantRecord(_Record, tag=18, frozen=True, array_like=True):
-    """A whole tenant; a later record of the same `id` replaces it. The names of its resources begin with `<id>_`.
+    """A complete tenant; a later record with the same `id` replaces it. The names of its resources begin with `<id>_`.
 
-    `limits` by name (`kraft.image.tenants` has them); what it does not name is the default of the settings.
-    Networks are CIDR text; an empty `allow_networks` allows all. `epoch` rises with each record of the tenant.
-    `keys_cell` is the cell in whose range of the groups' topic its groups are kept; None stands for the first range.
-    `keys_target` is the cell to which they go, None in SETTLED, and `keys_epoch` counts the times that they set out.
+    `limits` by name (see `kraft.image.tenants`); missing ones have the settings' defaults. Networks are CIDR text; an
+    empty `allow_networks` allows all. `epoch` grows with each record of the tenant. `keys_cell`: the cell whose range
+    of the groups' topic holds its groups; None stands for the first range. `keys_target`: the cell to which they move,
+    None in SETTLED. `keys_epoch`: number of such moves.
     """
 
     id: str
@@ -373,15 +372,16 @@ class TenantRecord(_Record, tag=18, frozen=True, array_like=True):
 
 
 class RemoveTenantRecord(_Record, tag=19, frozen=True, array_like=True, gc=False):
-    """The tenant and nothing else: what it had went before."""
+    """Removes only the tenant: its resources were removed before."""
 
     id: str
     actor: str = ""
 
 
 class ApiKeyRecord(_Record, tag=20, frozen=True, array_like=True, gc=False):
-    """An API key of a tenant; a later record of the same `id` replaces it. Its verifiers are SCRAM credentials of
-    the user `id`, its `roles` (`admin`, `read:<prefix>`, `write:<prefix>`) were made into ACLs with it."""
+    """An API key of a tenant; a later record with the same `id` replaces it. Its verifiers are SCRAM credentials of the
+    user `id`; its `roles` (`admin`, `read:<prefix>`, `write:<prefix>`) were translated into ACLs when it was
+    created."""
 
     id: str
     tenant: str
@@ -392,16 +392,16 @@ class ApiKeyRecord(_Record, tag=20, frozen=True, array_like=True, gc=False):
 
 
 class RemoveApiKeyRecord(_Record, tag=21, frozen=True, array_like=True, gc=False):
-    """The key alone: its verifiers and ACLs have records of their own in the same batch."""
+    """Removes only the key: its verifiers and ACLs have their own records in the same batch."""
 
     id: str
     actor: str = ""
 
 
 class CellRecord(_Record, tag=22, frozen=True, array_like=True):
-    """What an operator says of a cell; which brokers are in it they say themselves (`tidelog.cell`).
+    """An operator's settings of a cell; brokers name their cell themselves (`tidelog.cell`).
 
-    A cell that is not `is_open` takes no new tenants. `limits` by name (`kraft.image.cells` has them).
+    A cell that is not `is_open` accepts no new tenants. `limits` by name (see `kraft.image.cells`).
     """
 
     name: str
@@ -411,8 +411,8 @@ class CellRecord(_Record, tag=22, frozen=True, array_like=True):
 
 
 class KeyRangeRecord(_Record, tag=23, frozen=True, array_like=True, gc=False):
-    """From now on a cell keeps its tenants' keys in `count` partitions of an internal topic, from `first` on, which is
-    where the range before it ends. The first range keeps the operators' keys as well. No range ever changes."""
+    """A cell holds its tenants' keys in `count` partitions of an internal topic from `first` on, which is where the
+    range before it ends. The first range also holds the operators' keys. A range never changes."""
 
     topic_id: bytes
     cell: str
@@ -449,11 +449,11 @@ MetadataRecord = (
 
 
 class BatchHeader(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Who wrote a batch, and where it belongs.
+    """The writer of a batch, and its position.
 
-    `epoch` is the controller epoch (the Raft term), `sequence` counts the batches of that epoch, `base_offset` is the
-    offset of the first record: a batch that finds another end of the log is not applied. `metadata_version` is the
-    finalised level under which the records were decided, `timestamp_ms` wall time for the audit.
+    `epoch`: controller epoch (the Raft term); `sequence`: number of the batch in that epoch; `base_offset`: offset of
+    the first record; a batch is applied only if the log ends there. `metadata_version`: finalised level at the
+    decision; `timestamp_ms`: wall time for the audit.
     """
 
     epoch: int
@@ -466,7 +466,7 @@ class BatchHeader(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Batch(msgspec.Struct, frozen=True, array_like=True):
-    """Records that become true together. The batch's end is `header.base_offset + len(records)`."""
+    """Records that are applied atomically. The batch's end is `header.base_offset + len(records)`."""
 
     header: BatchHeader
     records: list[MetadataRecord]
@@ -481,12 +481,12 @@ _decoder = msgspec.msgpack.Decoder(Batch)
 
 
 def encode_batch(batch: Batch) -> bytes:
-    """The form in which the quorum, the metadata log and the observers keep a batch."""
+    """The form of a batch in the quorum, the metadata log and the observers."""
     return _encoder.encode(batch)
 
 
 def decode_batch(data: bytes | bytearray | memoryview) -> Batch | None:
-    """None for bytes that are no batch of this version's; never raises. An empty batch is none either."""
+    """None if the bytes are not a batch of this version, or an empty one; never raises."""
     try:
         batch = _decoder.decode(data)
     except (msgspec.DecodeError, ValueError, TypeError, OverflowError, RecursionError):

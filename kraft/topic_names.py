@@ -1,4 +1,4 @@
-"""Which topic names are allowed, and which belong to the brokers. Pure."""
+"""Allowed topic names, and the internal topics. No I/O."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ TIER_TOPIC = "__tier_state"
 AUDIT_TOPIC = "__audit"
 INTERNAL_TOPICS = frozenset({GROUP_TOPIC, TRANSACTION_TOPIC, TIER_TOPIC, AUDIT_TOPIC})
 KEYED_TOPICS = (GROUP_TOPIC,)
-"""Those that keep what clients name: each cell has a range of their partitions for its tenants. A tenant's keys move by
-the state of one topic, so a second one here needs a state of its own."""
+"""Internal topics that hold clients' keys: each cell has a range of their partitions for its tenants. The move of a
+tenant's keys has the state of only one topic, so a second topic here would need its own state."""
 NAME_CHARACTERS_MAX = 249
 _LEGAL = re.compile(r"[a-zA-Z0-9._-]+")
 _PERIODS_TRIED_MAX = 8
@@ -27,7 +27,7 @@ NAMES_PER_STEP, NAMES_PER_UNIT, TRIES_PER_UNIT = 200, 4, 1  # names that are loo
 def check_topic_name(name: str) -> None:
     """Raises INVALID_TOPIC_EXCEPTION unless `name` may name a topic (it becomes part of a directory's name).
 
-    A tenant's topic is judged, and spoken of, by the name that the tenant knows; its prefix takes from the length.
+    A tenant's topic is checked and reported by the tenant's own name; its prefix counts for the length.
     """
     most = NAME_CHARACTERS_MAX - len(name)
     name = local_name(name)
@@ -43,16 +43,16 @@ def check_topic_name(name: str) -> None:
 
 
 def can_begin_name(text: str) -> bool:
-    """Whether a topic's name may begin so, as far as its characters go."""
+    """Whether a topic's name may begin with `text`, as far as characters are concerned."""
     return _LEGAL.fullmatch(text) is not None
 
 
 def colliding_name(
     name: str, exists: Callable[[str], bool], all_names: Callable[[], Iterable[str]]
 ) -> Work[str | None]:
-    """An existing topic that differs from `name` in '.' against '_' alone: both would give one metric's name.
+    """An existing topic that differs from `name` only in '.' and '_': both would have the same metric names.
 
-    `exists` is asked for the few possible names; only for a name with very many periods are all names looked at.
+    `exists` is called for the few possible names; only for a name with very many periods are all names checked.
     """
     places = [i for i, character in enumerate(name) if character in "._"]
     if len(places) > _PERIODS_TRIED_MAX:

@@ -1,6 +1,6 @@
-"""Audit events of credentials, ACLs, tenants, keys and cells; a part of `kraft.audit.metadata_audit`. Pure.
+"""Audit events of credentials, ACLs, tenants, keys and cells; part of `kraft.audit.metadata_audit`. No I/O.
 
-No event holds any part of a verifier.
+No event has any part of a verifier.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _CELL = _Kind("name", lambda image: image.cells, AuditKind.CELL_CHANGED, left_ou
 
 
 class AccessAudit:
-    """Knows what was before from an image, where there is one, and from the records since."""
+    """Takes the earlier state from an image, if there is one, and from the records since."""
 
     def __init__(self, base: MetadataImage | None) -> None:
         self._base = base

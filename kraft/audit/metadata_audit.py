@@ -1,8 +1,8 @@
-"""The metadata log as events of the audit: each record with what was before it. Pure.
+"""The metadata log as audit events: each record with the state before it. No I/O.
 
-One event per record, whose sequence is the record's offset. `MetadataAudit` reads batches in order; it knows what was
-before from an image of where it began, and from what it has read since. Without such an image (a controller that
-takes over where its log begins above what was exported) `before` is left out until a partition was seen once.
+One event per record; its sequence is the record's offset. `MetadataAudit` reads batches in order. It takes the state
+before a record from the image at its start and from what it has read since. Without that image (a new active controller
+whose log begins above what was exported), `before` is left out until the partition has occurred once.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ Fields = dict[str, Any]
 
 
 class MetadataAudit:
-    """`next_offset` is that of the batch to come. `base` is the image that ends before it, None when unknown."""
+    """`next_offset`: base offset of the next batch. `base`: the image that ends before it, None if unknown."""
 
     def __init__(self, next_offset: int, base: MetadataImage | None) -> None:
         self.next_offset = next_offset
@@ -55,7 +55,7 @@ class MetadataAudit:
         self._partitions: dict[bytes, dict[int, PartitionImage]] = {}  # by topic id
         self._configs: dict[tuple[ResourceType, str], dict[str, str | None]] = {}  # by resource
         self._features: dict[str, int] = {}
-        # fenced, in controlled shutdown, lacks room; None of one that is registered no longer
+        # (fenced, in controlled shutdown, lacks room); None: no longer registered
         self._brokers: dict[int, tuple[bool, bool, bool] | None] = {}
         self._access = AccessAudit(base)
 
@@ -64,7 +64,7 @@ class MetadataAudit:
         return ACCESS_RULES[type(record)](self._access, record)
 
     def events(self, batch: Batch) -> list[AuditEvent]:
-        """Of a batch that begins at `next_offset`."""
+        """The events of a batch that begins at `next_offset`."""
         header = batch.header
         found = []
         for offset, record in enumerate(batch.records, header.base_offset):

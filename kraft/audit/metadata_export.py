@@ -1,9 +1,8 @@
-"""The cluster's metadata as events for its object store: one rule for every type of record there is.
+"""The cluster's metadata as events for its object store: one rule per record type.
 
-An export is made of the records that build the present image from nothing, so a type either has an event or says why
-it never stands in a snapshot. The value of a setting that is secret, or that this version does not know, is withheld,
-and so are the verifiers of passwords.
-`kraft.rebuilding.rebuild` has the other half: what becomes of each event in a rebuilt cluster.
+An export has the records that rebuild the current image from nothing, so each type either has an event or a reason why
+it never occurs in a snapshot. The values of secret settings and of unknown ones are withheld, and so are password
+verifiers. `kraft.rebuilding.rebuild` defines what a rebuilt cluster does with each event.
 """
 
 from __future__ import annotations
@@ -97,7 +96,7 @@ def _config(record: ConfigRecord) -> Event:
 
 
 def is_withheld(record: ConfigRecord) -> bool:
-    """Whether its value must not leave the cluster."""
+    """Whether the value must not leave the cluster."""
     setting = (TOPIC_SETTINGS if record.resource_type is ResourceType.TOPIC else NODE_SETTINGS).get(record.name)
     return setting is None or setting.sensitive
 
@@ -107,7 +106,7 @@ def _producer_ids(record: ProducerIdsRecord) -> Event:
 
 
 def _scram(record: ScramCredentialRecord) -> Event:
-    """Only the credential's existence: with a verifier, readers of the bucket could try passwords offline."""
+    """Only that the credential exists: with a verifier, readers of the bucket could guess passwords offline."""
     return {"name": record.name, "mechanism": record.mechanism.name, "withheld": True}
 
 

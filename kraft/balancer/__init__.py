@@ -1,1 +1,1 @@
-"""Which replicas go where: emptying a broker."""
+"""Placement of replicas when a broker is emptied."""

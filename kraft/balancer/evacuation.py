@@ -1,9 +1,9 @@
-"""Where the replicas of a broker go that is to be emptied. Pure.
+"""New places for the replicas of a broker that is being emptied. No I/O.
 
-Each replica is replaced in its place, so that who was preferred to lead is followed by who is preferred to lead. It
-goes to a live broker that has no replica of the partition: in a rack that has none where there is such a broker, and
-among those to the one with the fewest replicas. A tenant's replicas stay in the tenant's cell, and those of a cell's
-range of an internal topic in that cell.
+Each replica is replaced at its position in the list, so that preferred leaders are replaced by preferred leaders. The
+new broker is a live one without a replica of the partition: in a rack without one if possible, and among those the one
+with the fewest replicas. A tenant's replicas stay in the tenant's cell, and those of a cell's range of an internal
+topic in that cell.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from kraft.image.tenants import tenant_of
 
 
 class PlacedPartition(NamedTuple):
-    """A partition and where its replicas are, the preferred leader first."""
+    """A partition and its replicas, the preferred leader first."""
 
     topic: str
     partition: int
@@ -25,7 +25,7 @@ class PlacedPartition(NamedTuple):
 
 @dataclass(slots=True)
 class Room:
-    """A broker that may take replicas; `replica_count` is what it has."""
+    """A broker that may take replicas; `replica_count`: its current number."""
 
     broker_id: int
     rack: str | None
@@ -36,7 +36,7 @@ class Room:
 
 
 class NoRoom(Exception):
-    """A partition has as many replicas as there are brokers to hold them; the text names it."""
+    """A partition has a replica on every eligible broker; the text names it."""
 
 
 class Evacuation:
@@ -50,8 +50,8 @@ class Evacuation:
         homes: Mapping[str, Collection[int]] | None = None,
         ranges: Mapping[tuple[str, int], Collection[int]] | None = None,
     ) -> None:
-        """`racks` are those of all brokers, `rooms` the brokers that may take replicas; `homes` the only brokers for
-        a tenant's topics, by its id, and `ranges` those for a partition that a cell owns."""
+        """`racks`: of all brokers; `rooms`: brokers that may take replicas; `homes`: by tenant id, the only brokers for
+        its topics; `ranges`: the brokers for a partition in a cell's range."""
         self._homes = homes or {}
         self._ranges = ranges or {}
         self._leaving = leaving

@@ -1,7 +1,7 @@
-"""CreateAcls and DeleteAcls: validation, limits and records. Pure.
+"""CreateAcls and DeleteAcls: validation, limits and records. No I/O.
 
-Error codes and the meaning of filters are Apache Kafka's (AclApis, AclControlManager). A binding that exists already
-is created with success and without a record, as there.
+Error codes and the meaning of filters are Apache Kafka's (AclApis, AclControlManager). As there, creating an existing
+binding succeeds without a record.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ NAME_CHARACTERS_MAX = 1_000
 ID_BYTES = 16
 
 CREATION_COST, FILTER_COST, ROW_COST, FOUND_PER_UNIT = 15, 20, 5, 10
-"""Of an ACL that is created, of a filter, of an ACL that it finds first, and how many found ones cost one more."""
+"""Units of `common.pacing`: per created ACL, per filter, per row of results; number of matched ACLs per unit."""
 
 _Created = CreateAclsResponse.AclCreationResult
 _Deleted = DeleteAclsResponse.DeleteAclsFilterResult
@@ -46,19 +46,19 @@ K = TypeVar("K", bound=IntEnum)
 
 
 class AclDraft:
-    """The ACLs of one decision: what exists, and what this decision adds."""
+    """The ACLs of one decision: existing ones, and those that the decision adds."""
 
     def __init__(self, image: MetadataImage, policy: ControllerPolicy, rng: random.Random) -> None:
         self._image = image
         self._policy = policy
         self._random = rng
-        self._bindings: dict[tuple[Any, ...], None] = {}  # of the resources met so far, and what is added
+        self._bindings: dict[tuple[Any, ...], None] = {}  # bindings of the resources met so far, and added ones
         self._met: dict[tuple[int, int, str], None] = {}
         self._owned: dict[str, int] = {}
         self.records: list[MetadataRecord] = []
 
     def add(self, acl: AclImage) -> None:
-        """`acl` without an id. Nothing for a binding that exists. Raises POLICY_VIOLATION at a limit."""
+        """Add `acl`, which has no id yet; nothing if the binding exists. Raises POLICY_VIOLATION at a limit."""
         at_once(self.meeting(acl))
         acls = self._image.acls
         if acl.binding in self._bindings:
@@ -72,7 +72,7 @@ class AclDraft:
         self.records.append(msgspec.structs.replace(acl.record(), id=self._new_id(acls)))
 
     def meeting(self, acl: AclImage) -> Work[None]:
-        """The look at what the resource has already, once for all ACLs that are added to it."""
+        """Read a resource's existing bindings, once for all ACLs that are added to it."""
         resource = (acl.resource_type, acl.pattern_type, acl.resource_name)
         if resource in self._met:
             return
@@ -124,7 +124,7 @@ def create_acls(
 
 
 def delete_acls(image: MetadataImage, request: DeleteAclsRequest) -> Work[Decision[MetadataRecord, DeleteAclsResponse]]:
-    """DeleteAcls (31): each filter names what it matched; an ACL that two filters match is removed once."""
+    """DeleteAcls (31): each filter returns what it matched; an ACL that two filters match is removed once."""
     removed: dict[bytes, None] = {}
     rows: dict[bytes, _Deleted.DeleteAclsMatchingAcl] = {}
     results = []
@@ -169,7 +169,7 @@ def _known(kind: type[K], name: str, number: int) -> K:
 
 
 def _checked(creation: CreateAclsRequest.AclCreation) -> AclImage:
-    """Raises INVALID_REQUEST, as Apache Kafka does, unless the binding is one."""
+    """Raises INVALID_REQUEST, as Apache Kafka does, unless the binding is valid."""
     resource_type = _known(AclResource, "resourceType", creation.resource_type)
     pattern_type = _known(AclPattern, "patternType", creation.resource_pattern_type)
     operation = _known(AclOperation, "operation", creation.operation)

@@ -1,10 +1,10 @@
-"""API keys: made with verifiers and the ACLs of their roles, given new verifiers, revoked. Pure.
+"""API keys: created with verifiers and the ACLs of their roles, renewed, revoked. No I/O.
 
-The client that requests a key makes and shows its secret, which never reaches the controller.
+The client that requests a key generates and shows its secret, which never reaches the controller.
 
-Roles, as ACLs of the key's principal: `admin` may do everything with what the tenant has; `read:PREFIX` reads topics,
-and commits in groups, whose names begin so; `write:PREFIX` writes to such topics, also in transactions whose ids
-begin so. `read` and `write` without a prefix are for everything.
+Roles are ACLs of the key's principal: `admin` may do everything with the tenant's resources; `read:PREFIX` may read
+topics, and commit in groups, with this prefix; `write:PREFIX` may write to such topics, also in transactions whose ids
+have the prefix. `read` and `write` without a prefix apply to all names.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ _BY_ROLE = {
 def decide_create_api_key(
     image: MetadataImage, request: CreateApiKeyRequest, policy: ControllerPolicy, rng: random.Random, now_ms: int
 ) -> Decision[MetadataRecord, CreateApiKeyResponse]:
-    """CreateApiKey (10009): a new key, or new verifiers for the key of that id."""
+    """CreateApiKey (10009): a new key, or new verifiers for an existing one."""
     try:
         check_access_level(image)
         tenant = image.tenants.get(request.tenant) or image.tenants.by_name(request.tenant)
@@ -99,7 +99,7 @@ def decide_delete_api_key(
 
 
 def revocation(image: MetadataImage, key: ApiKeyImage, acls: Iterable[AclImage]) -> list[MetadataRecord]:
-    """The key, its verifiers, and `acls`, which are those that speak of its principal."""
+    """Records that remove the key, its verifiers, and `acls`, the ACLs of its principal."""
     records: list[MetadataRecord] = [RemoveApiKeyRecord(key.id)]
     records += [RemoveScramCredentialRecord(key.id, mechanism) for mechanism in image.scram.get(key.id, {})]
     records += [RemoveAclRecord(acl.id) for acl in acls]
@@ -107,7 +107,7 @@ def revocation(image: MetadataImage, key: ApiKeyImage, acls: Iterable[AclImage])
 
 
 def acls_by_principal(image: MetadataImage, tenant_id: str) -> dict[str, list[AclImage]]:
-    """All of a tenant's."""
+    """All ACLs of a tenant, by principal."""
     found: dict[str, list[AclImage]] = {}
     for acl in image.acls.of_tenant(tenant_id):
         found.setdefault(acl.principal, []).append(acl)
@@ -115,8 +115,8 @@ def acls_by_principal(image: MetadataImage, tenant_id: str) -> dict[str, list[Ac
 
 
 def parse_role(role: str) -> tuple[str, str]:
-    """Its kind and its prefix, "" for everything. Raises INVALID_REQUEST for what is no role, and for a prefix that no
-    topic's name can have."""
+    """Kind and prefix of a role, "" for all names. Raises INVALID_REQUEST for an unknown role, and for a prefix that no
+    topic name can have."""
     kind, colon, prefix = role.partition(":")
     if kind not in _BY_ROLE or (kind == ADMIN and colon):
         raise _invalid(f"{role!r} is no role; there are {ADMIN}, {READ}:PREFIX and {WRITE}:PREFIX.")
@@ -133,7 +133,7 @@ def parse_role(role: str) -> tuple[str, str]:
 
 
 def role_acls(tenant: TenantImage, principal: str, role: str) -> list[AclImage]:
-    """Without ids. Raises INVALID_REQUEST for what is no role."""
+    """ACLs without ids. Raises INVALID_REQUEST for an unknown role."""
     kind, prefix = parse_role(role)
     grants = [
         _grant(principal, resource, tenant.prefix + prefix, AclPattern.PREFIXED, operation)

@@ -1,4 +1,4 @@
-"""Who asked for what the controller decides: written into the records themselves, for the audit. Pure."""
+"""Writes the requesting client into the records of a decision, for the audit. No I/O."""
 
 from __future__ import annotations
 
@@ -58,12 +58,12 @@ _ATTRIBUTED = (
 
 
 def actor_of(principal: bytes, client_host: bytes) -> str:
-    """As an envelope has them."""
+    """The actor of a forwarded request."""
     return client_actor(principal.decode(errors="replace"), client_host.decode(errors="replace"))
 
 
 def attributed(decide: Callable[[MetadataImage], Decided[R]], actor: str) -> Callable[[MetadataImage], Decided[R]]:
-    """`decide`, whose records name `actor` where they have a place for it."""
+    """`decide`, with `actor` set in all records that have the field."""
 
     def decide_for(image: MetadataImage) -> Decided[R]:
         decision = decide(image)

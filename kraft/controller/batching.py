@@ -1,7 +1,7 @@
-"""How the records of a group of decisions become batches. Pure.
+"""Divides the records of a group of decisions into batches. No I/O.
 
-What has to become true together stays in one batch: a topic with its partitions and settings, the settings of one
-resource. What is a matter of its own may be parted, so that a batch is replayed within milliseconds.
+Records that must be atomic stay in one batch: a topic with its partitions and settings, the settings of one resource.
+Independent records may be separated, so that a batch is replayed within milliseconds.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from kraft.records import (
 
 
 class _Units:
-    """Tells where a batch may end: in front of a record that does not belong to the one before it."""
+    """Finds where a batch may end: before a record that does not belong to the previous one."""
 
     def __init__(self) -> None:
         self._topic_id = b""
@@ -48,13 +48,13 @@ class _Units:
 
 
 def pieces(records: Sequence[MetadataRecord], sizes: Sequence[int], bytes_max: int) -> Iterator[slice]:
-    """Batches of bounded size, but for one whose records belong together; that is at most `bytes_max`. `sizes` are the
-    records' encoded sizes."""
+    """Batches of bounded size, except for records that belong together, which have at most `bytes_max`. `sizes`: the
+    encoded sizes."""
     return _cut(records, sizes, bytes_max, _Units().begins)
 
 
 def chunks(records: Sequence[MetadataRecord], sizes: Sequence[int], bytes_max: int) -> Iterator[slice]:
-    """Batches of up to `bytes_max`, while nodes may run that know nothing of pieces."""
+    """Batches of up to `bytes_max`, while nodes may run that do not support pieces."""
     return _cut(records, sizes, bytes_max, lambda _: False)
 
 
@@ -64,8 +64,8 @@ def _cut(
     bytes_max: int,
     begins: Callable[[MetadataRecord], bool],
 ) -> Iterator[slice]:
-    """Batches of bounded size that end where something `begins`, or else before they exceed `bytes_max`."""
-    start = cut = size = 0  # a batch from `start` on may end before the record number `cut`
+    """Batches of bounded size that end where something `begins`, and at the latest before they exceed `bytes_max`."""
+    start = cut = size = 0  # a batch from `start` on may end before record number `cut`
     for number, record in enumerate(records):
         if begins(record):
             cut = number

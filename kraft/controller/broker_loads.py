@@ -1,7 +1,7 @@
-"""How much each broker does, as its heartbeats say: soft state of the active controller. Pure.
+"""The brokers' loads from their heartbeats: soft state of the active controller. No I/O.
 
-What is kept is a mean that forgets: what was said a time constant ago counts 1/e of what is said now. So a peak of some
-seconds draws no tenant away, and an hour ago is forgotten.
+Loads are exponential means: a report that is one time constant old counts 1/e of a current one. So a peak of some
+seconds does not affect the placement of tenants, and an hour ago is forgotten.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ CPU_SHARE_MAX = 1_000.0
 
 
 class MeanLoad(Struct):
-    """`at_s` is when it was last heard of."""
+    """`at_s`: time of the last heartbeat."""
 
     broker_epoch: int
     at_s: float
@@ -23,7 +23,7 @@ class MeanLoad(Struct):
     cpu_share: float
 
     def heard(self, bytes_per_second: float, cpu_share: float, now: float) -> None:
-        """Count what a heartbeat at `now` says, by how long the last one is ago."""
+        """Add a heartbeat at `now`, weighted by the time since the last one."""
         weight = -math.expm1(-max(now - self.at_s, 0.0) / MEAN_OVER_S)
         self.bytes_per_second += weight * (bytes_per_second - self.bytes_per_second)
         self.cpu_share += weight * (cpu_share - self.cpu_share)
@@ -31,7 +31,7 @@ class MeanLoad(Struct):
 
 
 class BrokerLoads:
-    """Times are seconds of one monotonic clock. A broker that was not heard of does nothing."""
+    """Times are seconds of one monotonic clock. An unknown broker has load 0."""
 
     def __init__(self) -> None:
         self._means: dict[int, MeanLoad] = {}
@@ -40,7 +40,7 @@ class BrokerLoads:
         self._means.clear()
 
     def heard(self, broker_id: int, broker_epoch: int, bytes_per_second: float, cpu_share: float, now: float) -> None:
-        """What no broker can do counts as nothing, or as the most there is."""
+        """Impossible values are clamped."""
         moved = max(float(bytes_per_second), 0.0)
         cpu = min(max(cpu_share, 0.0), CPU_SHARE_MAX) if math.isfinite(cpu_share) else 0.0
         mean = self._means.get(broker_id)

@@ -42,9 +42,9 @@ def with_first_piece(
 def removal_piece(
     image: MetadataImage, policy: ControllerPolicy, cause: Cause | None = None
 ) -> list[PartitionChangeRecord]:
-    """The next partitions that a broker leaves; none when no partition lists one that is gone.
+    """The next partitions that a broker must leave; empty if no partition lists a broker that has left.
 
-    Where `cause` is not given, it is what the image tells of the broker.
+    Without `cause`, it is derived from the broker's state in the image.
     """
     standing = standing_of(image)
     for broker_id in gone(standing):
@@ -55,7 +55,7 @@ def removal_piece(
 
 
 def is_listed(image: MetadataImage, broker_id: int) -> bool:
-    """Whether a partition lists the broker, which is not active, from before it left."""
+    """Whether a partition still lists the broker, which is not active, from before it left."""
     standing = standing_of(image)
     return next(_places(image, standing, broker_id), None) is not None
 
@@ -65,7 +65,8 @@ def gone(standing: Standing) -> list[int]:
 
 
 def _places(image: MetadataImage, standing: Standing, broker_id: int) -> Iterator[PartitionKey]:
-    """What lists the broker, each once, as clients miss it: what it leads comes first, internal topics before all."""
+    """The partitions that list the broker, each once: first those that it leads, and internal topics before all
+    others."""
     index = image.topics.index
     in_sync = index.in_sync_with(broker_id) if broker_id in standing.leaving else NO_PARTITIONS
     leads = index.led_by(broker_id) if in_sync else NO_PARTITIONS

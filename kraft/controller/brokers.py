@@ -1,4 +1,4 @@
-"""The life of a broker as the controller sees it: registered, unfenced, shutting down, fenced, unregistered. Pure.
+"""The broker life cycle at the controller: registered, unfenced, shutting down, fenced, unregistered. Pure.
 
 registered (fenced) --heartbeat, caught up, wants it--> unfenced --wants to stop--> in controlled shutdown
       ^                                                    |                               |
@@ -45,12 +45,12 @@ RACK_CHARACTERS_MAX = 255
 def decide_registration(
     image: MetadataImage, request: BrokerRegistrationRequest, policy: ControllerPolicy, *, has_session: bool
 ) -> Decision[MetadataRecord, BrokerRegistrationResponse]:
-    """BrokerRegistration (62). `has_session`: the process that holds the id now was heard of lately.
+    """BrokerRegistration (62). `has_session`: the process that has the id now was heard recently.
 
-    The stop before was clean if the broker knows the epoch of the run that ended, which only the clean-stop marker
-    tells it, and kept its log directories. From this commit on an unclean stop counts in no ISR and ELR, and any run
-    that is replaced in no ISR; partitions that list it are changed with this commit, or in pieces after it. A repeated
-    request of one incarnation changes nothing.
+    The last stop was clean if the broker has kept its log directories and knows the epoch of that run, which only the
+    clean-stop marker contains. From this commit on, a broker after an unclean stop counts in no ISR and ELR, and any
+    replaced run in no ISR; the partitions that list it change in this commit, or in pieces after it. A repeated request
+    of one incarnation changes nothing.
     """
     existing = image.brokers.get(request.broker_id)
     incarnation = raw_uuid(request.incarnation_id)
@@ -105,12 +105,12 @@ def decide_heartbeat(
     moves_seen: bool,
     fencing_seen: bool = True,
 ) -> Decision[MetadataRecord, BrokerHeartbeatResponse]:
-    """BrokerHeartbeat (63). `moves_seen`: the others know that its leaderships have moved. `fencing_seen`:
-    a fenced broker knows the metadata as they were when it was first heard again.
+    """BrokerHeartbeat (63). `moves_seen`: the other brokers know that its leaderships have moved. `fencing_seen`: a
+    fenced broker knows the metadata as of when it was first heard again.
 
-    A broker is unfenced when it asks for it (its logs are recovered) and has replayed past its own registration, and
-    past its fencing and the last piece of it: else one that was cut off would go on with leaderships that others have
-    by now, or be listed from before.
+    A broker is unfenced when it requests it (its logs are recovered) and has replayed its own registration, its fencing
+    and the last piece of it. Otherwise a broker that was cut off would continue leaderships that others have taken, or
+    still be listed from before.
     """
     broker = image.brokers.get(request.broker_id)
     if broker is None:
@@ -137,7 +137,7 @@ def decide_heartbeat(
     elif request.want_shut_down:
         may_stop = moves_seen and not is_listed(image, broker.broker_id)
     elif request.lacks_room != broker.lacks_room:
-        records = _heed_room(image, broker, policy, lacks_room=request.lacks_room)
+        records = _apply_room(image, broker, policy, lacks_room=request.lacks_room)
     reply = BrokerHeartbeatResponse(error_code=0, is_caught_up=caught_up, is_fenced=fenced, should_shut_down=may_stop)
     return Decision(reply, records)
 
@@ -145,8 +145,8 @@ def decide_heartbeat(
 def decide_unregister(
     image: MetadataImage, request: UnregisterBrokerRequest, policy: ControllerPolicy
 ) -> Decision[MetadataRecord, UnregisterBrokerResponse]:
-    """UnregisterBroker (64): the broker leaves the cluster, and every ISR and ELR; its settings go with it. Should it
-    return, it is a new one."""
+    """UnregisterBroker (64): remove the broker from the cluster, with its settings, and from every ISR and ELR. If it
+    returns, it is a new broker."""
     broker = image.brokers.get(request.broker_id)
     if broker is None:
         return Decision(
@@ -167,8 +167,8 @@ def decide_unregister(
 def fence(
     image: MetadataImage, broker: BrokerImage, policy: ControllerPolicy, cause: Cause, *, unclean: bool = False
 ) -> list[MetadataRecord]:
-    """The broker leaves every ISR and leads nothing any more, in this commit and in pieces that follow it. `unclean`:
-    it leaves every ELR as well. Nothing for a broker that is fenced."""
+    """Fence a broker: it leaves every ISR and all leaderships, in this commit and in pieces after it. `unclean`: it
+    leaves every ELR too. Nothing for a broker that is fenced already."""
     if broker.fenced:
         return []
     fencing = BrokerRegistrationChangeRecord(
@@ -178,7 +178,7 @@ def fence(
 
 
 def unfence(image: MetadataImage, broker: BrokerImage, policy: ControllerPolicy) -> list[MetadataRecord]:
-    """The broker is shown to clients again, and leads what had no leader for want of it."""
+    """Unfence a broker: clients see it again, and it leads partitions that have no leader without it."""
     records: list[MetadataRecord] = [
         BrokerRegistrationChangeRecord(
             broker.broker_id, broker.epoch, fenced=False, in_controlled_shutdown=False, cause=Cause.BROKER_UNFENCED
@@ -197,11 +197,11 @@ def _begin_shutdown(image: MetadataImage, broker: BrokerImage, policy: Controlle
     return with_first_piece(image, policy, [begin], Cause.CONTROLLED_SHUTDOWN)
 
 
-def _heed_room(
+def _apply_room(
     image: MetadataImage, broker: BrokerImage, policy: ControllerPolicy, *, lacks_room: bool
 ) -> list[MetadataRecord]:
-    """The broker's room has gone, with a first piece of what others can do without it, or is back. The other pieces,
-    and what others can do later, are piecework (`kraft.controller.piecework`)."""
+    """The broker has run out of disk space, or has room again. Includes the first piece of moves to brokers with room;
+    the other pieces, and later opportunities, are in `kraft.controller.piecework`."""
     if image.features.get(TIDELOG_VERSION, 0) < ROOM_LEVEL:
         return []
     cause = Cause.NO_ROOM if lacks_room else Cause.ROOM_IS_BACK

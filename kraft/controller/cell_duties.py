@@ -1,4 +1,4 @@
-"""The active controller's work on cells: each gets its ranges of the internal topics, with replicas on its brokers."""
+"""The active controller's work on cells: each gets ranges of the internal topics, with replicas on its brokers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from kraft.topic_names import KEYED_TOPICS
 log = logging.getLogger(__name__)
 
 
-LOOK_S = 2.0  # how often replicas that could not be moved are looked at again
+LOOK_S = 2.0  # interval of retries for replicas that could not be moved
 
 
 class CellDuties(Act[RangeStep]):

@@ -1,7 +1,7 @@
-"""Cells as the controller sees them: what they hold, whether they are full, which of them gets a tenant. Pure.
+"""Cells at the controller: their contents, their load, and the choice of a cell for a tenant. No I/O.
 
-A cell's load is the largest of three: how busy its brokers are on average, its share of the replicas that it may have,
-and its share of the bytes that its brokers can move.
+A cell's load is the largest of three: the average load of its brokers, its share of the replicas that it may have, and
+its share of the bandwidth of its brokers.
 """
 
 from __future__ import annotations
@@ -52,10 +52,10 @@ _Described = DescribeCellsResponse.DescribedCell
 
 
 class CellState(Struct, frozen=True):
-    """One cell. `replicas` counts those on its brokers, `tenants` those that live in it or move there.
+    """One cell. `replicas`: number on its brokers; `tenants`: those that live in it or move there.
 
-    `broker_load` is the share of a processor that its live brokers use on average, `bandwidth_share` what they receive
-    and send of what they can.
+    `broker_load`: average CPU share of its live brokers; `bandwidth_share`: bytes that they receive and send relative
+    to their limit.
     """
 
     name: str
@@ -70,7 +70,7 @@ class CellState(Struct, frozen=True):
 
     @property
     def replica_share(self) -> float:
-        """From 0 to 1; more than 1 where a limit was lowered."""
+        """From 0 to 1; above 1 if a limit was lowered."""
         return self.replicas / self.replicas_max if self.replicas_max else 1.0
 
     @property
@@ -82,7 +82,7 @@ class CellState(Struct, frozen=True):
         return max(self.broker_load, self.replica_share, self.bandwidth_share)
 
     def full_reason(self, factor: int, replicas: int = 0) -> str | None:
-        """Why no tenant with so many `replicas`, and a replication factor of `factor`, fits in; None if it does."""
+        """Why no tenant with `replicas` replicas and a replication factor of `factor` fits in; None if it does."""
         live = sum(broker.is_active for broker in self.brokers)
         if not self.is_open:
             return f"Cell {self.name} is closed for more tenants."
@@ -111,13 +111,13 @@ def tenants_by_cell(image: MetadataImage) -> Work[Living]:
 def knowing_tenants(
     image: MetadataImage, decide: Callable[[Living], Decision[MetadataRecord, R]]
 ) -> Work[Decision[MetadataRecord, R]]:
-    """`decide` of the tenants of each cell, of whom there may be many."""
+    """`decide` with the tenants of each cell, collected as work because there may be many."""
     living = yield from tenants_by_cell(image)
     return decide(living)
 
 
 class Cells:
-    """All cells of one image. Cost: the brokers, once."""
+    """All cells of one image. The cost is one look at each broker."""
 
     def __init__(
         self,
@@ -126,7 +126,7 @@ class Cells:
         loads: BrokerLoads | None = None,
         living: Living | None = None,
     ) -> None:
-        """Without `loads`, brokers do nothing. Without `living` all tenants are looked at."""
+        """Without `loads`, all brokers have load 0. Without `living`, all tenants are counted here."""
         loads = BrokerLoads() if loads is None else loads
         on_broker = Counter({broker: len(held) for broker, held in image.topics.index.replicas.items()})
         living = at_once(tenants_by_cell(image)) if living is None else living
@@ -147,9 +147,9 @@ class Cells:
             )
 
     def room(self, wanted: str | None, rng: random.Random, *, leaving: str = "", replicas: int = 0, factor: int) -> str:
-        """The cell for a tenant: the wanted one, or the lighter of two that are drawn among those with room.
+        """The cell for a tenant: the wanted one, or the less loaded of two random ones among those with room.
 
-        `leaving` is the cell that a moving tenant comes from. Raises POLICY_VIOLATION with a sentence, or
+        `leaving`: the cell that a moving tenant comes from. Raises POLICY_VIOLATION with the reason, or
         RESOURCE_NOT_FOUND for an unknown cell.
         """
         if wanted is not None:
@@ -170,15 +170,15 @@ class Cells:
 
 
 def _lighter(drawn: list[CellState]) -> CellState:
-    """By load; where that is about the same, by tenants: those that have just come do nothing yet, and many that are
-    made at once would all go where a moment's load is less."""
+    """The less loaded cell; if loads are similar, the one with fewer tenants, because new tenants have no load yet, and
+    many that are created at once would all go to the same cell."""
     lightest = min(drawn, key=lambda cell: cell.load)
     alike = [cell for cell in drawn if cell.load - lightest.load < LOADS_ALIKE]
     return min(alike, key=lambda cell: (cell.tenant_share, cell.load))
 
 
 def _shares(brokers: list[BrokerImage], bandwidth: int, loads: BrokerLoads) -> tuple[float, float]:
-    """How busy live brokers are on average, and their share of what they can move."""
+    """Average load of live brokers, and their share of the bandwidth."""
     live = [broker.broker_id for broker in brokers if broker.is_active]
     if not live:
         return 0.0, 0.0
@@ -190,7 +190,7 @@ def _shares(brokers: list[BrokerImage], bandwidth: int, loads: BrokerLoads) -> t
 def decide_alter_cell(
     image: MetadataImage, request: AlterCellRequest, policy: ControllerPolicy
 ) -> Decision[MetadataRecord, AlterCellResponse]:
-    """AlterCell (10013): what an operator says of a cell, which need not have brokers yet."""
+    """AlterCell (10013): an operator's settings of a cell, which need not have brokers yet."""
     try:
         check_access_level(image)
         name = request.cell_name
@@ -215,7 +215,7 @@ def decide_alter_cell(
 
 
 def changed_limits(present: Mapping[str, int], wanted: Iterable[_Limit], known: tuple[str, ...]) -> dict[str, int]:
-    """Limits after the request's: -1 goes back to the default. Raises INVALID_REQUEST."""
+    """Limits after the request; -1 resets to the default. Raises INVALID_REQUEST."""
     limits = dict(present)
     for limit in wanted:
         if limit.name not in known:
@@ -238,7 +238,7 @@ def decide_describe_cells(
     loads: BrokerLoads | None = None,
     living: Living | None = None,
 ) -> Decision[MetadataRecord, DescribeCellsResponse]:
-    """DescribeCells (10012), from the controller, whose settings the limits are and whom brokers tell their load."""
+    """DescribeCells (10012), answered by the controller, which has the limits and the brokers' loads."""
     cells = Cells(image, policy, loads, living)
     names = list(cells.by_name) if request.cells is None else list(dict.fromkeys(request.cells))
     unknown = [name for name in names if name not in cells.by_name]

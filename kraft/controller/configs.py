@@ -1,6 +1,6 @@
-"""Changing the settings of topics, brokers and the whole cluster. Pure.
+"""Changes of topic, broker and cluster settings. No I/O.
 
-What partitions owe to a change of `min.insync.replicas`, and a topic to one that allows unclean elections, is in
+The consequences for partitions of a change of `min.insync.replicas` or of unclean elections are in
 `kraft.controller.setting_effects`.
 """
 
@@ -39,7 +39,7 @@ _Resource = AlterConfigsRequest.AlterConfigsResource | IncrementalAlterConfigsRe
 _Setting = AlterConfigsRequest.AlterConfigsResource.AlterableConfig
 _Change = IncrementalAlterConfigsRequest.AlterConfigsResource.AlterableConfig
 _Wanted = Callable[[ResourceType, Mapping[str, str], Any], dict[str, str | None]]
-"""What a resource's overrides are to be, from its type, those that it has and what the request lists."""
+"""Returns a resource's new overrides from its type, its current overrides and the request."""
 R = TypeVar("R")
 
 _RESOURCES_PER_STEP = 100  # that are counted
@@ -48,7 +48,7 @@ LEAST_LAG, GREATEST_LAG = "min.compaction.lag.ms", "max.compaction.lag.ms"
 
 
 class Operation(IntEnum):
-    """Of IncrementalAlterConfigs."""
+    """The operations of IncrementalAlterConfigs."""
 
     SET = 0
     DELETE = 1
@@ -57,7 +57,7 @@ class Operation(IntEnum):
 
 
 def check_topic_configs(configs: Mapping[str, str | None]) -> None:
-    """Raises INVALID_CONFIG, with a sentence, unless each of these may be an override of a topic."""
+    """Raises INVALID_CONFIG, with the reason, unless each of these may be an override of a topic."""
     for name, value in configs.items():
         setting = TOPIC_SETTINGS.get(name)
         if setting is None:
@@ -71,8 +71,8 @@ def check_together(
     before: Mapping[str, str | None],
     after: Mapping[str, str | None],
 ) -> None:
-    """Raises INVALID_CONFIG when settings of a topic contradict each other once its overrides are `after`, the
-    cluster's values included; not for a contradiction that was there before."""
+    """Raises INVALID_CONFIG if settings of a topic contradict each other with the overrides `after` and the cluster's
+    values; not for a contradiction that existed before."""
     if all(before.get(name) == after.get(name) for name in (LEAST_LAG, GREATEST_LAG)):
         return
     least, greatest = (
@@ -88,8 +88,8 @@ def check_together(
 def check_broker_configs(resource_name: str, configs: Mapping[str, str | None]) -> None:
     """Raises INVALID_CONFIG or INVALID_REQUEST unless these may be overrides of a broker, or of all ("").
 
-    An unknown name may, as in Apache Kafka, unless it begins like Tidelog's own. One that Apache Kafka reads only at
-    the start may not, even where it has no effect here.
+    As in Apache Kafka, unknown names are accepted, except those with Tidelog's prefix. Names that Apache Kafka reads
+    only at the start are rejected, even if they have no effect here.
     """
     static = sorted(name for name in configs if _is_static(name))
     if static:
@@ -99,11 +99,12 @@ def check_broker_configs(resource_name: str, configs: Mapping[str, str | None]) 
         setting = NODE_SETTINGS.get(name)
         if setting is None and name.startswith(OWN_PREFIX):
             raise ProtocolError(ErrorCode.INVALID_CONFIG, f"Unknown broker config name: {name}.")
-        if setting is None:  # Apache Kafka keeps what its plug-ins might read, for one broker and for all
+        if setting is None:  # Apache Kafka keeps names that its plug-ins might read, for one broker and for all
             continue
         if resource_name == CLUSTER_DEFAULT and setting.update == "per-broker":
             raise ProtocolError(ErrorCode.INVALID_REQUEST, f"{name} is set per broker, not for the whole cluster.")
-        if resource_name != CLUSTER_DEFAULT and name in (MIN_ISR, UNCLEAN_ELECTION):  # the controller's to obey
+        # settings that only the controller uses
+        if resource_name != CLUSTER_DEFAULT and name in (MIN_ISR, UNCLEAN_ELECTION):
             raise ProtocolError(ErrorCode.INVALID_CONFIG, f"{name} is set per topic or for the whole cluster.")
         parsed = _parsed(setting, value)
         if name == CONNECTIONS_OF_ADDRESSES:
@@ -121,7 +122,7 @@ def _is_static(name: str) -> bool:
 def incremental_alter_configs(
     image: MetadataImage, request: IncrementalAlterConfigsRequest, policy: ControllerPolicy
 ) -> Work[Decision[MetadataRecord, IncrementalAlterConfigsResponse]]:
-    """IncrementalAlterConfigs (44): each resource is changed wholly or not at all."""
+    """IncrementalAlterConfigs (44): each resource changes completely or not at all."""
     response = IncrementalAlterConfigsResponse
     return _alter(image, request, policy, response, response.AlterConfigsResourceResponse, _incremental)
 
@@ -264,5 +265,5 @@ def _parsed(setting: Setting, value: str | None) -> Any:
         raise ProtocolError(ErrorCode.INVALID_CONFIG, f"{setting.name} has no value.")
     try:
         return setting.parse(value)
-    except ValueError as error:  # its text is made for users: name, value and range
+    except ValueError as error:  # the error's text is for users: name, value and range
         raise ProtocolError(ErrorCode.INVALID_CONFIG, str(error)) from None

@@ -1,7 +1,7 @@
-"""What the controller decides for clients: one row for each API whose requests brokers pass on in an Envelope.
+"""The controller's decisions for clients: one row per API that brokers forward in an Envelope.
 
-Each decision is pure: image and request to records and reply. UnregisterBroker is not here, although brokers pass it on
-too: `BrokerLiveness` ends the broker's session with it.
+Each decision is a pure function: image and request to records and reply. UnregisterBroker is forwarded too, but is not
+in this table, because `BrokerLiveness` also ends the broker's session.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from wire.messages import Message
 
 
 class Circumstances(Struct, frozen=True):
-    """What a decision may depend on besides image and request. `now_ms` is wall time."""
+    """Inputs of a decision besides image and request. `now_ms`: wall time."""
 
     policy: ControllerPolicy
     rng: random.Random
@@ -75,6 +75,6 @@ DECISIONS: Mapping[int, Callable[[MetadataImage, Any, Circumstances], Decided[An
 
 
 def decision_of(api_key: int, request: Message, at: Circumstances) -> Decide | None:
-    """How to decide one request; None for an API that is not in the table."""
+    """The decision for one request; None for an API that is not in the table."""
     decide = DECISIONS.get(api_key)
     return None if decide is None else lambda image: decide(image, request, at)

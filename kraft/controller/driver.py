@@ -1,14 +1,13 @@
-"""The active controller's work: one queue of writes, committed in groups, and the timers of the brokers' sessions.
+"""The active controller's queue of writes, which it commits in groups.
 
-A write is a function from image to decision. While one group is in flight, further writes gather; they are then
-decided one after another, each on a scratch image that holds the ones before it, and proposed together. Replies wait
-for the commit, also those that only say "it exists already" about something of the same group. A long decision is work
-in slices, and what a group holds is proposed in pieces of bounded size, so that the loop serves heartbeats and the
-quorum in between.
+A write is a function from image to decision. While one group is in flight, further writes gather. They are then decided
+one after another, each on a scratch image with the earlier ones applied, and proposed together. Every reply waits for
+the commit, even one that only reports that something of the same group exists. A long decision is work in slices, and a
+group is proposed in pieces of bounded size, so that the loop serves heartbeats and the quorum in between.
 
-The controller is active from the moment its LEADER_CHANGE is applied until leadership is lost. When the fate of a
-batch is unknown it claims the leadership again, with another LEADER_CHANGE of the same term: what comes before that
-is committed or will never be, and the scratch image is gone.
+The controller is active from when its LEADER_CHANGE is applied until it loses the leadership. If the outcome of a batch
+is unknown, it claims the leadership again with another LEADER_CHANGE of the same term: everything before that is
+committed or never will be, and the scratch image is discarded.
 """
 
 from __future__ import annotations
@@ -52,18 +51,18 @@ _COMMITTED = (Verdict.APPLIED, Verdict.DUPLICATE)
 
 R = TypeVar("R")
 Decided = Decision[MetadataRecord, R] | Work[Decision[MetadataRecord, R]]
-"""The decision, or where that may be long the work that ends in it."""
+"""The decision, or work that ends in it if it may take long."""
 Decide = Callable[[MetadataImage], Decided[Any]]
 
 GROUP_RECORDS_MAX = PIECE_RECORDS_MAX
-"""Writes are added to a group until it has so many records."""
+"""Writes are added to a group until it has this many records."""
 DECISION_COST, RECORD_COST = 50, 6
-"""Of a decision, and of each of its records, which is folded into a scratch image and encoded."""
+"""Units of `common.pacing`: per decision, and per record, which is applied to a scratch image and encoded."""
 _LANE = "decisions"
 
 
 class Quorum(Protocol):
-    """What the driver needs of `kraft.quorum.quorum.RaftQuorum`."""
+    """`kraft.quorum.quorum.RaftQuorum` as the driver uses it."""
 
     @property
     def is_leader(self) -> bool: ...
@@ -82,8 +81,8 @@ class Quorum(Protocol):
 
 
 class DriverConfig(Struct, frozen=True):
-    """Seconds, bytes and counts; the settings that set them stand beside. `rebuilt` is what an empty quorum begins
-    with, when the cluster is rebuilt from its object store."""
+    """Seconds, bytes and counts, each beside its setting. `rebuilt`: the first metadata of a cluster that is rebuilt
+    from its object store."""
 
     propose_timeout_s: float = 5.0
     claim_pause_s: float = 0.1
@@ -99,8 +98,8 @@ class _Write(Struct):
 
 
 class _Group(Struct):
-    """Writes that are proposed together, and what each is answered once that is committed; `repeated` are decided again
-    then. `scratch` is `base` with the records."""
+    """Writes that are proposed together, with their replies; `repeated` writes are decided again after the commit.
+    `scratch` is `base` with the records applied."""
 
     base: MetadataImage
     scratch: MetadataImage
@@ -109,13 +108,14 @@ class _Group(Struct):
     repeated: list[_Write] = field(default_factory=list)
 
     def hold(self, records: list[MetadataRecord], scratch: MetadataImage) -> None:
-        """Hold the records of one more decision; `scratch` is the image after them."""
+        """Add the records of one decision; `scratch` is the image after them."""
         self.scratch = scratch
         self.records += records
 
 
 class ControllerDriver:
-    """Owns one task. `on_active` is called with True and False as this node becomes and ceases to be active."""
+    """Owns one task. `on_active` is called with True when this node becomes active, and with False when it no longer
+    is."""
 
     def __init__(
         self,
@@ -147,12 +147,12 @@ class ControllerDriver:
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Take part. Call it before the quorum starts, so that no change of leadership is missed."""
+        """Join. Call it before the quorum starts, so that no change of leadership is missed."""
         self._quorum.on_leadership(self._leadership_changed)
         self._task = asyncio.create_task(self._run(), name=duty("controller-driver"))
 
     async def stop(self) -> None:
-        """Resign and end; writes that wait fail. Idempotent."""
+        """Resign and stop; waiting writes fail. Idempotent."""
         self._leading_term = None
         self._resign()
         await end_task(self._task)
@@ -161,7 +161,7 @@ class ControllerDriver:
 
     @property
     def is_active(self) -> bool:
-        """Claimed, and not known to have lost, the leadership."""
+        """Whether this node has claimed the leadership and does not know that it lost it."""
         return self._active
 
     @property
@@ -172,8 +172,8 @@ class ControllerDriver:
     async def write(self, decide: Callable[[MetadataImage], Decided[R]]) -> R:
         """Decide on the newest state, commit, and return the reply.
 
-        Raises ProtocolError: the decision's own, NOT_CONTROLLER when nothing took effect because this controller is
-        not active, REQUEST_TIMED_OUT when its queue is full. Raises OutcomeUnknown when it may have taken effect.
+        Raises ProtocolError: the decision's own; NOT_CONTROLLER if this controller is not active and nothing took
+        effect; REQUEST_TIMED_OUT if its queue is full. Raises OutcomeUnknown if it may have taken effect.
         """
         if not self._active:
             raise not_controller()
@@ -191,7 +191,7 @@ class ControllerDriver:
         self._wake.set()
 
     def _resign(self) -> None:
-        """Nothing speculative outlives the term: what was not proposed yet has had no effect."""
+        """Discard speculative state at the end of the term: what was not proposed has had no effect."""
         was_active, self._active = self._active, False
         while self._writes:
             _fail(self._writes.popleft().done, not_controller())
@@ -209,13 +209,13 @@ class ControllerDriver:
                 else:
                     self._wake.clear()
                     await self._wake.wait()
-        except Exception as error:  # broken invariants among them: no decision may follow on one that failed so
+        except Exception as error:  # including broken invariants: after this, no further decision may be made
             log.exception("the controller failed", extra={"node": self._node_id})
             self._resign()
             self._fatal(f"controller: {error}")
 
     async def _claim(self, term: int) -> None:
-        """Become active in `term`: when the LEADER_CHANGE is applied, so is all that was committed before it."""
+        """Become active in `term`: when the LEADER_CHANGE is applied, everything committed before it is too."""
         self._sequence += 1
         header = self._header(term, BatchKind.LEADER_CHANGE)
         try:
@@ -231,7 +231,7 @@ class ControllerDriver:
             await asyncio.sleep(self._config.claim_pause_s)
 
     def _take_over(self) -> None:
-        """The first write of a leadership: make the cluster."""
+        """The first write of a leadership: create the cluster if it is new."""
         loop = asyncio.get_running_loop()
         self._writes.appendleft(_Write(self._decide_take_over, loop.create_future()))
 
@@ -270,11 +270,11 @@ class ControllerDriver:
                 self._abandon(group, not_controller())
 
     async def _decide_group(self, group: _Group) -> None:
-        """Decide what waits, up to a group's size."""
+        """Decide waiting writes, up to a group's size."""
         cost = 0
         while self._writes and len(group.records) < self._config.group_records_max:
             write = self._writes.popleft()
-            if write.done.cancelled():  # who asked has gone: nothing was promised
+            if write.done.cancelled():  # the caller has gone
                 continue
             group.answers.append((write, None))
             try:
@@ -292,10 +292,10 @@ class ControllerDriver:
                 _fail(write.done, ProtocolError(ErrorCode.UNKNOWN_SERVER_ERROR))
                 continue
             if decision.again:
-                check(bool(decision.records), "a decision goes on without having changed anything")
+                check(bool(decision.records), "a repeated decision must have changed something")
                 group.repeated.append(write)
                 del group.answers[-1]
-                return  # what it goes on with is decided on what was committed
+                return  # the repeated decision needs the committed state
             group.answers[-1] = (write, decision.reply)
             cost += DECISION_COST + RECORD_COST * len(decision.records)
             if cost >= SLICE_COST:
@@ -303,7 +303,7 @@ class ControllerDriver:
                 await self._pacer.rest(_LANE)
 
     async def _fold(self, group: _Group, records: list[MetadataRecord]) -> None:
-        """Add `records` to the group. Raises ReplayError where they do not fit, and adds none."""
+        """Add `records` to the group. Raises ReplayError if they do not fit, and adds none."""
         if not records:
             return
         if len(records) * RECORD_COST <= SLICE_COST:
@@ -313,10 +313,10 @@ class ControllerDriver:
         group.hold(records, scratch)
 
     async def _propose_all(self, group: _Group) -> Verdict:
-        """In pieces, in order; stops at the first not applied.
+        """Propose pieces in order; stops at the first that is not applied.
 
-        Raises NotLeader when something else was applied meanwhile, and OutcomeUnknown when that was not the very first:
-        then part of it all has taken effect.
+        Raises NotLeader if something else was applied meanwhile; OutcomeUnknown if that was not the first piece,
+        because then part of the group has taken effect.
         """
         records = group.records
         level = group.base.features.get(TIDELOG_VERSION, 0)
@@ -359,7 +359,7 @@ class ControllerDriver:
         )
 
     def _abandon(self, group: _Group, error: Exception, *, keep: bool = False) -> None:
-        """The group fails. Unless `keep`, the leadership has to be claimed again before anything else is decided."""
+        """The group fails. Unless `keep`, the leadership must be claimed again before the next decision."""
         for write in [*(write for write, _reply in group.answers), *group.repeated]:
             _fail(write.done, error)
         if not keep:

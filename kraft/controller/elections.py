@@ -1,13 +1,12 @@
-"""Who leads, who is in the ISR and who in the ELR after something happened to a partition. Pure.
+"""Leader, ISR and ELR of a partition after an event. No I/O.
 
-Leaders come from the ISR (brokers with room on their disks first), else from the ELR. When both are empty, only the
-last known leader may return; another replica only with unclean elections, or where the partition has had no leader yet.
-The eligible leader replicas (KIP-966) are those that left the ISR while it was below `min.insync.replicas`: the high
-watermark has not moved since, so they hold all that was ever committed. A replica that stopped uncleanly is in neither
-set, whatever it was before.
+Leaders come from the ISR (brokers with room on their disks first), else from the ELR. If both are empty, only the last
+known leader may return; another replica only with unclean elections, or if the partition has never had a leader. The
+eligible leader replicas (KIP-966) are those that left the ISR while it was below `min.insync.replicas`: the high
+watermark has not moved since, so they hold everything committed. A replica that stopped uncleanly leaves both sets.
 
-A broker leaves many partitions in pieces (`kraft.controller.broker_removal`). Until the last one, some partitions still
-list it, and every decision treats these as if it were gone: see `Standing`.
+A broker leaves many partitions in pieces (`kraft.controller.broker_removal`). Until the last piece, some partitions
+still list it, and every decision treats it as gone from them: see `Standing`.
 """
 
 from __future__ import annotations
@@ -30,12 +29,12 @@ from kraft.records import NO_LEADER, Cause, PartitionChangeRecord
 Replicas = tuple[int, ...]
 
 LOOK_COST, CHANGE_COST = 2, 15
-"""Of one partition that is looked at, and of one that changes."""
+"""Per partition that is checked, and per partition that changes."""
 
 
 class Election(Enum):
-    """KEEP leaves a valid leader in place; PREFERRED moves to the first replica if that is in sync; UNCLEAN is KEEP
-    that takes any live replica rather than none."""
+    """KEEP leaves a valid leader in place; PREFERRED moves leadership to the first replica if it is in sync; UNCLEAN is
+    KEEP, but elects any live replica rather than none."""
 
     KEEP = 1
     PREFERRED = 2
@@ -63,11 +62,11 @@ class PartitionTarget(msgspec.Struct, frozen=True, gc=False):
 
 
 class Standing(Struct, frozen=True):
-    """What brokers may be to partitions, as one image has it.
+    """The state of brokers towards partitions in one image.
 
-    `leaving` are those that partitions list as in sync although they are not active: fenced, on their way out, or
-    unregistered. `unclean` are those of them, and of the eligible ones, that lost what they had not flushed: a
-    partition that still lists such a broker does so from before its loss.
+    `leaving`: brokers that partitions list as in sync although they are not active: fenced, shutting down or
+    unregistered. `unclean`: those of them, and of the eligible ones, that lost unflushed records: a partition that
+    still lists such a broker does so from before the loss.
     """
 
     active: frozenset[int]
@@ -88,7 +87,7 @@ def standing_of(image: MetadataImage) -> Standing:
 
 
 class Targets:
-    """Makes the targets of one decision: what brokers may be is found once, and once a topic what that asks for."""
+    """Creates the targets of one decision; looks up brokers once, and each topic's settings once."""
 
     def __init__(self, image: MetadataImage, policy: ControllerPolicy) -> None:
         self.image = image
@@ -105,8 +104,8 @@ class Targets:
         isr: Replicas | None = None,
         leaders: frozenset[int] | None = None,
     ) -> PartitionTarget:
-        """Where nothing else is asked for: who is leaving goes, and there is a leader if there may be one. `leaders`
-        are the brokers that may lead, where these are not all that are active."""
+        """The target without further requests: leaving brokers are removed, and a leader is elected if possible.
+        `leaders`: the brokers that may lead; default: all active ones."""
         min_isr, unclean = self._of_topic(topic.name)
         standing = self.standing
         return PartitionTarget(
@@ -133,8 +132,7 @@ class Targets:
         return asked
 
     def settled(self, topic: TopicImage, partition: PartitionImage) -> PartitionImage:
-        """`partition` as it is once the brokers that it lists although they have left are gone: what may be counted
-        on."""
+        """`partition` without the brokers that it lists although they have left."""
         standing = self.standing
         if standing.leaving.isdisjoint(partition.isr) and standing.unclean.isdisjoint(partition.elr):
             return partition
@@ -143,7 +141,7 @@ class Targets:
 
 
 def change_partition(partition: PartitionImage, target: PartitionTarget) -> PartitionChangeRecord | None:
-    """The record that leads to `target`, with leader, ISR and ELR as the rules above have it; None for no change."""
+    """The record that leads to `target`, with leader, ISR and ELR by the rules above; None if nothing changes."""
     replicas = partition.replicas if target.replicas is None else target.replicas
     isr = partition.isr if target.isr is None else target.isr
     if not target.leaving.isdisjoint(isr):
@@ -158,7 +156,7 @@ def change_partition(partition: PartitionImage, target: PartitionTarget) -> Part
         if cause is Cause.ELECTED_FROM_ELR:
             elr, last_known_elr = _eligible(partition, target, replicas, isr, needed)
         else:
-            elr, last_known_elr = (), ()  # no other replica is known to hold what this leader is going to commit
+            elr, last_known_elr = (), ()  # no other replica is known to hold what this leader will commit
     last_known_leader = NO_LEADER
     if leader == NO_LEADER:
         last_known_leader = partition.leader if partition.has_leader else partition.last_known_leader
@@ -200,7 +198,7 @@ def _eligible(
         return (), ()
     before = partition.elr, partition.last_known_elr
     if len(partition.isr) >= min(target.min_isr, partition.settled_replica_count):
-        before = (), ()  # made under a larger min.insync.replicas: the ISR may have committed without them since
+        before = (), ()  # from a larger min.insync.replicas: the ISR may have committed without them since
     candidates = dict.fromkeys(partition.isr + before[0])
     elr = tuple(r for r in candidates if r not in isr and r not in target.unclean and r in replicas)
     candidates.update(dict.fromkeys(before[1]))
@@ -226,7 +224,7 @@ def _elect(
         last_leader = current if current != NO_LEADER else partition.last_known_leader
         if last_leader in replicas and acceptable(last_leader):
             return last_leader, Cause.ELECTED_LAST_KNOWN_LEADER
-        if last_leader == NO_LEADER:  # of a rebuilt cluster: no replica holds anything, so any may be the first
+        if last_leader == NO_LEADER:  # in a rebuilt cluster no replica holds anything, so any may be the first leader
             first = next((replica for replica in replicas if acceptable(replica)), NO_LEADER)
             return first, Cause.FIRST_LEADER if first != NO_LEADER else target.cause
     if target.election is Election.UNCLEAN:
@@ -239,25 +237,25 @@ def _elect(
 def changes_where_brokers_leave(
     image: MetadataImage, policy: ControllerPolicy, keys: Iterable[PartitionKey], cause: Cause
 ) -> list[PartitionChangeRecord]:
-    """Who is leaving goes from the ISRs of these partitions, and from the ELRs if it stopped uncleanly; its leaderships
-    move."""
+    """Changes by which leaving brokers leave these partitions' ISRs, after unclean stops also the ELRs, and their
+    leaderships move."""
     return _changes(image, policy, keys, cause)
 
 
 def changes_where_leaders_lack(
     image: MetadataImage, policy: ControllerPolicy, keys: Iterable[PartitionKey], cause: Cause
 ) -> list[PartitionChangeRecord]:
-    """Those of these partitions that have no leader get one, if there may be one now."""
+    """Changes that elect leaders for these partitions, where they have none and one is possible now."""
     return _changes(image, policy, keys, cause, lambda partition: not partition.has_leader)
 
 
 def changes_where_room_lacks(
     image: MetadataImage, policy: ControllerPolicy, keys: Iterable[PartitionKey]
 ) -> list[PartitionChangeRecord]:
-    """Changes by which brokers with full disks leave the ISRs that can commit without them, and lead there no longer.
+    """Changes by which brokers with full disks leave ISRs that can commit without them, and stop leading there.
 
-    Where fewer members with room than `min.insync.replicas` would stay, nothing changes: no other leader could commit,
-    and the present one returns the reason to producers.
+    If fewer members with room than `min.insync.replicas` would remain, nothing changes: no other leader could commit,
+    and the current one reports the reason to producers.
     """
     targets = Targets(image, policy)
     able = frozenset(broker.broker_id for broker in image.brokers.values() if broker.may_join)
@@ -278,8 +276,8 @@ def changes_where_room_lacks(
 def changes_where_isr_suffices(
     image: MetadataImage, policy: ControllerPolicy, keys: Iterable[PartitionKey]
 ) -> list[PartitionChangeRecord]:
-    """ELRs go where the ISR is large enough to commit without them: made while `min.insync.replicas` was larger, which
-    a restart with other settings may have changed."""
+    """Changes that clear ELRs where the ISR is large enough to commit. Such ELRs are from a time with a larger
+    `min.insync.replicas`, which a restart with other settings may have changed."""
     targets = Targets(image, policy)
     return [
         _without_elr(partition)
@@ -290,7 +288,7 @@ def changes_where_isr_suffices(
 
 
 def changes_where_min_isr_changes(image: MetadataImage, keys: Iterable[PartitionKey]) -> list[PartitionChangeRecord]:
-    """The ELRs were made under another `min.insync.replicas`, so they prove nothing any more: they are cleared."""
+    """Changes that clear the ELRs from another `min.insync.replicas`, because they prove nothing any more."""
     return [_without_elr(partition) for _topic, partition in _found(image, keys) if _has_elr(partition)]
 
 
@@ -311,8 +309,8 @@ def _without_elr(partition: PartitionImage) -> PartitionChangeRecord:
 def return_leaders(
     image: MetadataImage, policy: ControllerPolicy, changes_max: int
 ) -> Work[list[PartitionChangeRecord]]:
-    """Leadership returns to the first replica where that is active, in sync and has room; at most `changes_max` at a
-    time."""
+    """Changes that return leadership to the first replica if it is active, in sync and has room; at most
+    `changes_max`."""
     targets = Targets(image, policy)
     fit = targets.standing.active - targets.standing.low_on_disk
     records: list[PartitionChangeRecord] = []
@@ -349,7 +347,7 @@ def _changes(
 
 
 def _found(image: MetadataImage, keys: Iterable[PartitionKey]) -> Iterator[tuple[TopicImage, PartitionImage]]:
-    """Those of these partitions that are still there."""
+    """Those of these partitions that still exist."""
     topic: TopicImage | None = None
     for topic_id, index in keys:
         if topic is None or topic.topic_id != topic_id:

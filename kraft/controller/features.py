@@ -10,12 +10,13 @@ from kraft.image.metadata import MetadataImage
 from kraft.records import FeatureLevelRecord, MetadataRecord
 from wire.messages import UpdateFeaturesRequest, UpdateFeaturesResponse
 
-UPDATE_COST = 5  # of one level, beside the look at each broker
+UPDATE_COST = 5  # of one level, besides checking each broker
 UPGRADE, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE = 1, 2, 3
 
 
 def check_access_level(image: MetadataImage) -> None:
-    """Raises UNSUPPORTED_VERSION while nodes may run that do not know the records of who may do what."""
+    """Raises UNSUPPORTED_VERSION while nodes may run that do not support access records (users, ACLs, tenants,
+    cells)."""
     if image.features.get(TIDELOG_VERSION, 0) < ACCESS_LEVEL:
         raise ProtocolError(
             ErrorCode.UNSUPPORTED_VERSION,

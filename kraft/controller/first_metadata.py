@@ -1,4 +1,4 @@
-"""The first records of a cluster: made new, or those of a cluster that is rebuilt. Pure."""
+"""The first records of a cluster, new or rebuilt. No I/O."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _RECORD_COST = 3
 def first_records(
     image: MetadataImage, rebuilt: MetadataImage | None, rng: random.Random
 ) -> Work[list[MetadataRecord]]:  # fmt: skip
-    """What makes a cluster of `image`, which has no cluster id yet.
+    """The records that create the cluster in `image`, which has no cluster id yet.
 
-    The id comes last: until it is there no broker registers, and a controller that finds a part of the rest, which
-    the one before it has committed, adds what is missing.
+    The id comes last: no broker registers before it exists, and a controller that finds only part of the rest,
+    committed by its predecessor, adds what is missing.
     """
     if rebuilt is None or rebuilt.cluster_id is None:
         levels = [FeatureLevelRecord(name, level) for name, level in INITIAL_LEVELS.items()]

@@ -1,11 +1,11 @@
-"""The groups of a tenant on their way to the range of the cell where it lives: one step after another. Pure.
+"""The move of a tenant's groups to the range of its new cell, step by step. No I/O.
 
-CLEARING: each leader of the range where they go removes what an earlier attempt may have left there. COPYING is the
-fence: a broker that knows of it no longer serves the tenant's groups, so each leader of the old range, once it knows,
-can hand over everything that was ever committed. When all have, the groups are served in the new range. A leader that
-is elected later knows of the fence, since it knows of its election, and one that was deposed commits nothing: so what
-counts is that each partition's present leader has reported. Until the last step the old range has everything, and a
-move may be taken back at any time.
+In CLEARING, each leader of the target range removes what an earlier attempt may have left. COPYING is the fence: a
+broker that knows of it no longer serves the tenant's groups, so each leader of the old range can then hand over
+everything that was ever committed. When all have done so, the groups are served in the new range. A leader that is
+elected later knows of the fence, because it knows of its election, and a deposed leader commits nothing; so the step
+ends when each partition's current leader has reported. Until the last step the old range has everything, and a move may
+be cancelled at any time.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from kraft.topic_names import GROUP_TOPIC
 
 
 class Report(NamedTuple):
-    """What a broker says of one tenant: in the partitions that it leads, (index, leader epoch), the phase is done."""
+    """A broker's report on one tenant: the phase is done in the partitions (index, leader epoch) that it leads."""
 
     tenant_id: str
     keys_epoch: int
@@ -34,7 +34,7 @@ class Report(NamedTuple):
 
 
 class KeyReports(Struct):
-    """What leaders have reported. Soft state of the active controller; brokers say it again and again."""
+    """The leaders' reports. Soft state of the active controller; brokers repeat them."""
 
     _done: dict[tuple[str, int, int], dict[int, None]] = field(default_factory=dict)
 
@@ -42,7 +42,7 @@ class KeyReports(Struct):
         self._done.clear()
 
     def take(self, image: MetadataImage, broker_id: int, topic_id: bytes, reports: Iterable[Report]) -> None:
-        """Only the present leader's word counts, and only for what the tenant is in."""
+        """Accept reports only from current leaders, and only for the tenant's current phase."""
         for report in reports:
             tenant = image.tenants.get(report.tenant_id)
             if tenant is None or (tenant.keys_epoch, tenant.keys_phase) != (report.keys_epoch, report.phase):
@@ -63,7 +63,7 @@ class KeyReports(Struct):
 
 
 class KeyStep(Struct):
-    """`record`: what to commit now. `settled`: the keys are where the tenant lives, nothing is left to do."""
+    """`record`: what to commit now. `settled`: the groups are in the tenant's cell, nothing is left to do."""
 
     record: TenantRecord | None = None
     settled: bool = False
@@ -71,17 +71,17 @@ class KeyStep(Struct):
 
 
 def key_step(image: MetadataImage, tenant: TenantImage, reports: KeyReports) -> KeyStep:
-    """The next step of a tenant's keys towards the cell where it lives."""
+    """The next step of a tenant's groups towards the cell where it lives."""
     topic = image.topics.get(GROUP_TOPIC)
     here, there = _places(topic, tenant)
     is_settled = tenant.keys_phase is KeysPhase.SETTLED
     if not is_settled and (tenant.keys_target != tenant.home or here is None or there is None or here == there):
-        return KeyStep(_changed(tenant, keys_phase=KeysPhase.SETTLED, keys_target=None))  # back to where they are
+        return KeyStep(_changed(tenant, keys_phase=KeysPhase.SETTLED, keys_target=None))  # the move was cancelled
     if here == there:
         return KeyStep(settled=True)
     if there is None:
         return KeyStep(problem=f"Cell {tenant.home} has no range of {GROUP_TOPIC} yet.")
-    if here is None:  # nowhere yet: its old cell never got a range
+    if here is None:  # nowhere yet: the old cell never got a range
         return KeyStep(_changed(tenant, keys_cell=tenant.home))
     if is_settled:
         epoch = tenant.keys_epoch + 1
@@ -101,7 +101,7 @@ def keys_are_home(image: MetadataImage, tenant: TenantImage) -> bool:
 
 
 def _places(topic: TopicImage | None, tenant: TenantImage) -> tuple[KeyRange | None, KeyRange | None]:
-    """Where the keys are, and where they belong."""
+    """The current range of the groups, and the one where they belong."""
     if topic is None:
         return None, None
     return range_for(topic, tenant), range_at(topic, tenant, tenant.home)

@@ -1,9 +1,10 @@
-"""Which partitions of the internal topics each cell owns, so that its tenants' groups are on its brokers. Pure.
+"""The ranges of internal topics' partitions that cells own, so that tenants' groups are on their cell's brokers. No
+I/O.
 
-A topic that is made while there is one cell is one range for everybody. When another cell appears, what is there
-becomes the range of the cell that holds most of it, and each further cell gets a range of as many new partitions
-behind it, on its own brokers. So no key ever changes its partition: operators' keys, and those of tenants who were
-there before, stay in the first range until a tenant's move takes its own along.
+With one cell, a topic is one range for all. When another cell appears, the existing partitions become the range of the
+cell that holds most of them, and each further cell gets a range of as many new partitions after it, on its own brokers.
+So no key ever changes its partition: operators' keys and those of existing tenants stay in the first range until a
+tenant's move takes its keys along.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ TENANTS_AT_ONCE = 100
 
 
 def founding_cell(image: MetadataImage, policy: ControllerPolicy, factor: int) -> tuple[str, int] | None:
-    """The cell on whose brokers the first range of a new internal topic is placed, and with how many replicas, where it
+    """The cell on whose brokers the first range of a new internal topic is placed, and its replication factor if it
     cannot hold `factor`; None for all brokers.
 
     That is the default cell, or the first by name, among those that could hold tenants' topics.
@@ -56,8 +57,8 @@ def founding_cell(image: MetadataImage, policy: ControllerPolicy, factor: int) -
 
 
 def new_keys_cell(image: MetadataImage, cell: str) -> str | None:
-    """Where a tenant of `cell` of whom no key is kept yet has them: in the cell's range, unless a topic that exists is
-    one range for everybody."""
+    """Where a new tenant of `cell` gets its keys: in the cell's range, unless an existing topic is still one range for
+    all."""
     undivided = [name for name in KEYED_TOPICS if (topic := image.topics.get(name)) is not None and not topic.ranges]
     return None if undivided or not _has_ranges(image) else cell
 
@@ -94,14 +95,14 @@ def missing_ranges(
 
 @dataclass(frozen=True, slots=True)
 class RangeStep(Step):
-    """`waits`: something has to be looked at again although nothing changes."""
+    """`waits`: check again later even if nothing changes."""
 
     waits: bool = False
 
 
 class _Moves(NamedTuple):
-    """The reassignments of one topic that begin now; `waits` where partitions are not as they should be, and `problem`
-    says why one of them could not be sent on its way."""
+    """Reassignments of one topic that begin now. `waits`: some partitions are not in their final state; `problem`: why
+    one could not be reassigned."""
 
     records: list[MetadataRecord]
     waits: bool
@@ -135,14 +136,15 @@ def range_step(image: MetadataImage, policy: ControllerPolicy, rng: random.Rando
 
 
 def _moves(image: MetadataImage, topic: TopicImage, policy: ControllerPolicy, rng: random.Random) -> _Moves:
-    """Reassignments of replicas that are outside their cell, then of partitions that have fewer than they could."""
+    """Reassignments of replicas outside their cell, then of partitions with too few replicas."""
     room = policy.access.move_partitions_max - sum(p.is_reassigning for p in topic.partitions.values())
     wanted: list[tuple[PartitionImage, Callable[[], tuple[int, ...]]]] = []
     for held, brokers in _homes(image, topic):
         home = frozenset(broker.broker_id for broker in brokers)
         resting = [p for i in range(held.first, held.end) if not (p := topic.partitions[i]).is_reassigning]
         outside = [partition for partition in resting if not home.issuperset(partition.replicas)]
-        if outside and len(home) >= _replicas_needed(topic, policy):  # else too few to take what lies elsewhere
+        # otherwise there are too few brokers for the replicas that are elsewhere
+        if outside and len(home) >= _replicas_needed(topic, policy):
             placer = ReplicaPlacer([usable(image, broker) for broker in brokers], rng)
             wanted += [(p, partial(_elsewhere, placer, p, len(home))) for p in outside]
         elif not outside:
@@ -164,7 +166,7 @@ def _elsewhere(placer: ReplicaPlacer, partition: PartitionImage, home_count: int
 
 
 def _homes(image: MetadataImage, topic: TopicImage) -> list[tuple[KeyRange, list[BrokerImage]]]:
-    """Each range and the brokers that it is to be on. While there is one cell, all is one range."""
+    """Each range and the brokers that it belongs on. With one cell, everything is one range."""
     if topic.ranges:
         return [(held, brokers_of(held.cell, image.brokers)) for held in topic.ranges]
     cells = _peopled(image)
@@ -175,7 +177,8 @@ def _homes(image: MetadataImage, topic: TopicImage) -> list[tuple[KeyRange, list
 
 
 def _full_factor(topic: TopicImage, policy: ControllerPolicy) -> int:
-    """How many replicas a partition has where its cell has brokers enough: in each range no fewer than in the first."""
+    """The number of replicas of a partition if its cell has enough brokers: in each range at least as many as in the
+    first."""
     first = [
         topic.partitions[i].settled_replica_count for held in topic.ranges[:1] for i in range(held.first, held.end)
     ]
@@ -187,7 +190,7 @@ def _has_ranges(image: MetadataImage) -> bool:
 
 
 def _replicas_needed(topic: TopicImage, policy: ControllerPolicy) -> int:
-    """How many brokers a cell has to have for a range: with fewer it can hold no tenant's topics either."""
+    """How many brokers a cell needs for a range: with fewer it could not hold tenants' topics either."""
     return max(1, min(topic.partitions[0].settled_replica_count, policy.default_replication_factor))
 
 

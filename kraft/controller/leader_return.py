@@ -1,9 +1,9 @@
-"""Leaderships go back to the preferred replicas, some at a time, once those are active and in sync again.
+"""Return of leaderships to preferred replicas, some at a time, once those are active and in sync.
 
-This happens at intervals, and once more when the whole cluster has been restarted: the broker that stopped last or
-returned first leads everything then, and waiting would help no client. So the leaders return as soon as all brokers
-have registered again and every replica is in sync; the decision about each move is the same. A broker that
-returns is not flooded: each step moves a bounded number, then there is a pause.
+This happens at intervals, and additionally when the whole cluster has been restarted: then the broker that stopped last
+or returned first leads everything, and waiting would not help. So leaders return as soon as all brokers have registered
+again and every replica is in sync; the decision about each move is the same. To protect a returning broker, each step
+moves a bounded number, then there is a pause.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class LeaderReturnConfig:
-    """When leadership goes back to preferred replicas, and in what steps."""
+    """When leadership returns to preferred replicas, and in what steps."""
 
     enabled: bool = same(ReplicationSettings, "auto_leader_rebalance_enable")
     interval_s: float = same(ReplicationSettings, "leader_imbalance_check_interval_seconds", float)
     moves_per_step: int = 250
     step_pause_s: float = 0.5
-    restart_look_s: float = 0.5  # how often a restarted cluster is looked at, until it is whole
+    restart_look_s: float = 0.5  # interval of checks of a restarted cluster until it is complete
 
 
 class LeaderReturn(Act[Step]):
-    """Notes on every controller whether all brokers were away: which one will be active when a cluster starts is not
-    known before."""
+    """Records on every controller whether all brokers were down, because it is not known before which controller
+    becomes active."""
 
     name = "leader-return"
 
@@ -53,8 +53,8 @@ class LeaderReturn(Act[Step]):
         self._clock = clock
         self._config = config
         self._all_were_down = False
-        self._since = -1  # brokers whose epoch is larger have registered under this leadership
-        self._is_returning = False  # until a step finds fewer than it may move
+        self._since = -1  # brokers with a larger epoch have registered under this leadership
+        self._is_returning = False  # until a step finds fewer moves than it may make
         self._due_s = 0.0
 
     def applied(self, delta: MetadataDelta, image: MetadataImage) -> None:
@@ -62,7 +62,7 @@ class LeaderReturn(Act[Step]):
             self._note_brokers(image)
             self.changed.set()
         if self._all_were_down and not self._driver.is_active and _is_whole(image):
-            self._all_were_down = False  # the controller that is active returns the leaders; who follows it need not
+            self._all_were_down = False  # the active controller returns the leaders; a later one need not
 
     def became_active(self, image: MetadataImage) -> None:
         self._since = image.offset
@@ -99,7 +99,7 @@ class LeaderReturn(Act[Step]):
         self._is_returning, self._due_s = False, self._clock.monotonic() + self._config.interval_s
 
     def _has_restarted(self, image: MetadataImage) -> bool:
-        """Whether every broker has been away and is back."""
+        """Whether every broker was down and is back."""
         if not _all_are_active(image):
             return False
         return self._all_were_down or all(broker.epoch > self._since for broker in image.brokers.values())
@@ -111,5 +111,5 @@ def _is_whole(image: MetadataImage) -> bool:
 
 
 def _all_are_active(image: MetadataImage) -> bool:
-    """Of brokers, of which there have to be some: none yet is no restart of all."""
+    """False without brokers: a cluster without brokers was not restarted."""
     return bool(image.brokers) and all(broker.is_active for broker in image.brokers.values())

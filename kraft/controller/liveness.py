@@ -1,4 +1,4 @@
-"""Registration and heartbeats at the active controller, and the timer that fences silent brokers.
+"""Registrations and heartbeats at the active controller, and fencing of silent brokers.
 
 Most heartbeats change nothing durable and are answered from the committed image. They are answered only while a
 majority of the voters answers this node, so that a controller that is cut off keeps no broker unfenced.
@@ -38,7 +38,7 @@ from wire.messages import (
 log = logging.getLogger(__name__)
 
 LATE_S_MIN = 0.05
-"""A timer is late by less on a busy machine without having kept anything from being read."""
+"""Below this, a late timer only shows a busy machine, on which messages were still read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,14 +48,14 @@ class LivenessConfig:
     session_timeout_s: float = same(ControllerSettings, "broker_session_timeout_ms", seconds)
     suspicion_s: float = same(ControllerSettings, "broker_suspicion_ms", seconds)
     probe_pause_s: float = 0.03
-    """Between two looks whether a suspected broker's process still listens."""
+    """Between two probes whether a suspected broker's process still listens."""
     late_s: float = 0.5
-    """A timer that fires this much too late tells of this process's own stall, not of the brokers' silence."""
+    """A timer that fires this late shows a stall of this process, not the brokers' silence."""
     retry_s: float = 0.1
 
 
 class BrokerLiveness:
-    """Owns the task that fences, and one for each broker under suspicion."""
+    """Owns the fencing task, and one task per suspected broker."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class BrokerLiveness:
         config: LivenessConfig,
         listener: str = "",
     ) -> None:
-        """`listener` is the name of the brokers' internal listener."""
+        """`listener`: name of the brokers' internal listener."""
         self._clock = ports.clock
         self._network = ports.network
         self._listener = listener
@@ -77,7 +77,7 @@ class BrokerLiveness:
         self._sessions = BrokerSessions(config.session_timeout_s, config.suspicion_s)
         self.loads = BrokerLoads()
         self._moved_by: dict[int, int] = {}  # broker in controlled shutdown → offset at which its moves are known
-        self._fenced_by: dict[int, int] = {}  # fenced broker → offset that it has to know before it is unfenced
+        self._fenced_by: dict[int, int] = {}  # fenced broker → offset that it must reach before it is unfenced
         self._changed = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._probes: dict[int, asyncio.Task[None]] = {}
@@ -92,8 +92,8 @@ class BrokerLiveness:
         self._task = None
 
     def became_active(self) -> None:
-        """Every broker gets a whole session timeout from now on. One that died together with the last controller has no
-        connection here whose end would tell, so all are looked at until they are heard."""
+        """Give every broker a whole session timeout. A broker that died with the last controller has no connection here
+        that could close, so all brokers are probed until they are heard."""
         image = self._driver.image
         unfenced = [(broker.broker_id, broker.epoch) for broker in image.unfenced_brokers()]
         self._sessions.restart(unfenced, self._clock.monotonic())
@@ -110,7 +110,7 @@ class BrokerLiveness:
             self._probes[broker_id] = asyncio.create_task(probe, name=f"probe-{broker_id}")
 
     def connection_closed(self, connection: int) -> None:
-        """The connection of that number, on which heartbeats may have come, has ended."""
+        """The connection, on which heartbeats may have come, has closed."""
         if self._task is None:  # stopped: the listener closes its connections later
             return
         for broker_id, broker_epoch in self._sessions.connection_closed(connection, self._clock.monotonic()):
@@ -118,7 +118,7 @@ class BrokerLiveness:
         self._changed.set()
 
     async def _probe(self, broker_id: int, broker_epoch: int, pause_s: float) -> None:
-        """Look whether a suspected broker's process still listens; a refused connection proves that it does not."""
+        """Probe whether a suspected broker's process still listens; a refused connection proves that it does not."""
         try:
             while self._sessions.is_suspected(broker_id, broker_epoch, self._clock.monotonic()):
                 broker = self._driver.image.brokers.get(broker_id)
@@ -134,9 +134,9 @@ class BrokerLiveness:
                     self._sessions.found_gone(broker_id, broker_epoch, self._clock.monotonic())
                     self._changed.set()
                     return
-                except OSError:  # TimeoutError is one: it may be cut off from this controller alone
+                except OSError:  # may be unreachable from this controller only
                     pass
-                await asyncio.sleep(pause_s)  # while a process dies its listener may outlive others
+                await asyncio.sleep(pause_s)  # while a process dies, its listener may outlive its connections
         finally:
             self._probes.pop(broker_id, None)
 
@@ -162,7 +162,7 @@ class BrokerLiveness:
         return reply
 
     async def heartbeat(self, request: BrokerHeartbeatRequest, connection: int) -> BrokerHeartbeatResponse:
-        """Raises NOT_CONTROLLER while this controller is not active or hears no majority."""
+        """Raises NOT_CONTROLLER if this controller is not active or has no contact to a majority."""
         if not (self._driver.is_active and self._quorum.has_quorum_contact()):
             raise not_controller()
         image = self._driver.image
@@ -220,7 +220,7 @@ class BrokerLiveness:
         return self._sessions.all_have_seen(offset, [b.broker_id for b in image.brokers.values() if b.is_active])
 
     async def _watch(self) -> None:
-        """Fence at each deadline. After a stall of this process everybody gets a new timeout instead."""
+        """Fence at each deadline. After a stall of this process, all brokers get a new timeout instead."""
         while True:
             self._changed.clear()
             deadline = self._sessions.next_deadline() if self._driver.is_active else None
@@ -258,7 +258,7 @@ class BrokerLiveness:
     ) -> Callable[[MetadataImage], Decision[MetadataRecord, None]]:
         def decide(image: MetadataImage) -> Decision[MetadataRecord, None]:
             broker = image.brokers.get(broker_id)
-            # It may have been heard, or have come back, while this waited for its turn.
+            # The broker may have been heard, or have registered again, while this waited.
             if broker is None or not self._sessions.is_expired(broker_id, broker_epoch, self._clock.monotonic()):
                 return Decision(None)
             if broker.epoch != broker_epoch or broker.fenced:

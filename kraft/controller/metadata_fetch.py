@@ -1,7 +1,7 @@
-"""Serving the committed metadata to observers, on every controller: Fetch (1) and FetchSnapshot (59).
+"""Serves the committed metadata to observers, on every controller: Fetch (1) and FetchSnapshot (59).
 
-An answer names the epoch and the end that this controller has applied, so that an observer can tell a controller
-that is behind. A controller without contact to a quorum serves nothing: it might not know what it is missing.
+A response has the epoch and end offset that this controller has applied, so that an observer can recognize a controller
+that is behind. Without contact to a quorum a controller serves nothing, because it may be missing something.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _SnapshotPartition = _SnapshotTopic.PartitionSnapshot
 
 
 class MetadataFetch:
-    """`in_touch` says whether this controller hears a leader, or as a leader a majority."""
+    """`in_touch`: whether this controller hears a leader, or as leader a majority."""
 
     def __init__(self, machine: MetadataStateMachine, pacer: Pacer, in_touch: Callable[[], bool]) -> None:
         self._machine = machine
@@ -48,11 +48,11 @@ class MetadataFetch:
         self._in_touch = in_touch
         self._moved = asyncio.Event()
         self._snapshots: dict[tuple[int, int], bytes] = {}
-        self._encoding = asyncio.Lock()  # many ask together after a restart: one encodes for all
+        self._encoding = asyncio.Lock()  # many observers ask at once after a restart: encode once for all
         machine.subscribe(self._applied)
 
     async def fetch(self, request: FetchRequest) -> FetchResponse:
-        """Committed batches from the asked offset on; waits up to `max_wait_ms` for the first of them."""
+        """Committed batches from the requested offset on; waits up to `max_wait_ms` for the first."""
         wanted = _metadata_partition(request.topics)
         if wanted is None:
             return FetchResponse(error_code=int(ErrorCode.INVALID_REQUEST))
@@ -84,7 +84,7 @@ class MetadataFetch:
         )
 
     def fetch_snapshot(self, request: FetchSnapshotRequest) -> FetchSnapshotResponse:
-        """A part of a snapshot whose id an earlier Fetch named; SNAPSHOT_NOT_FOUND when it is not kept any more."""
+        """A part of a snapshot whose id an earlier Fetch returned; SNAPSHOT_NOT_FOUND if it was dropped."""
         refusal = self._refusal(request.cluster_id)
         if refusal is not None or not request.topics or not request.topics[0].partitions:
             return FetchSnapshotResponse(error_code=int(refusal or ErrorCode.INVALID_REQUEST), topics=[])
@@ -145,7 +145,7 @@ class MetadataFetch:
         return answer(error_code=0, records=log.read(wanted.fetch_offset, bytes_max) or b"")
 
     async def _snapshot_id(self) -> tuple[int, int]:
-        """A snapshot of now, or one of lately from which the log goes on."""
+        """A new snapshot, or a recent one from which the log continues."""
         log = self._machine.log
         async with self._encoding:
             for snapshot_id in reversed(self._snapshots):
@@ -160,7 +160,7 @@ class MetadataFetch:
 
 
 def _metadata_partition(topics: list[FetchRequest.FetchTopic]) -> _Wanted | None:
-    """The one partition that may be fetched here, None when the request asks for anything else."""
+    """The metadata partition; None if the request asks for anything else."""
     if len(topics) != 1 or len(topics[0].partitions) != 1 or topics[0].partitions[0].partition != 0:
         return None
     is_metadata = raw_uuid(topics[0].topic_id) == ONE_UUID or topics[0].topic == METADATA_TOPIC

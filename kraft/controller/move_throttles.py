@@ -1,7 +1,7 @@
-"""Kafka's replication throttle around moves that the controller begins itself. Pure.
+"""Kafka's replication throttle for moves that the controller itself begins. No I/O.
 
-A topic under way names all its replicas, of which only those out of sync are held to the rate, and the rate is the
-cluster's default unless an operator has set one.
+A moving topic lists all its replicas as throttled, which only affects those out of sync. The rate is the cluster's
+default unless an operator has set one.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ ALL_REPLICAS = "*"
 
 
 def throttles(image: MetadataImage, policy: ControllerPolicy, topics: Iterable[str]) -> list[MetadataRecord]:
-    """To go before the moves of these topics."""
+    """Records to commit before the moves of these topics."""
     rate = str(policy.access.move_bytes_per_second)
     cluster = image.configs.cluster()
     records: list[MetadataRecord] = [
@@ -35,7 +35,7 @@ def throttles(image: MetadataImage, policy: ControllerPolicy, topics: Iterable[s
 
 
 def lifted(image: MetadataImage, topic: str) -> list[MetadataRecord]:
-    """The topic is where it was to go."""
+    """The topic's move is complete."""
     overrides = image.configs.topic(topic)
     return [
         ConfigRecord(ResourceType.TOPIC, topic, name, None) for name in REPLICAS if overrides.get(name) == ALL_REPLICAS
@@ -54,7 +54,7 @@ def rate_lifted(image: MetadataImage, policy: ControllerPolicy, tenant_id: str =
 
 
 def may_throttle_ranges(image: MetadataImage, policy: ControllerPolicy, topic: str) -> bool:
-    """Whether the throttle is ours to set, so that it is known as ours when it is to go: not beside an operator's."""
+    """Whether the controller may set the throttle and later recognize it as its own: not if an operator has set one."""
     rate, cluster = str(policy.access.move_bytes_per_second), image.configs.cluster()
     overrides = image.configs.topic(topic)
     return (
@@ -65,7 +65,7 @@ def may_throttle_ranges(image: MetadataImage, policy: ControllerPolicy, topic: s
 
 
 def ranges_lifted(image: MetadataImage, policy: ControllerPolicy) -> list[MetadataRecord]:
-    """What was set for moves of the internal topics that cells have ranges of, when none is under way."""
+    """Removes what was set for moves of internal topics with ranges, if none is under way."""
     rate = str(policy.access.move_bytes_per_second)
     if any(image.configs.cluster().get(name) != rate for name in RATES):
         return []

@@ -17,7 +17,8 @@ def partition_records(
     cause: Cause,
     leader_epochs: Sequence[int] = (),
 ) -> list[PartitionRecord]:
-    """New partitions from number `first` on. Raises INVALID_REPLICATION_ASSIGNMENT when no replica could lead one."""
+    """Records of new partitions from number `first` on. Raises INVALID_REPLICATION_ASSIGNMENT if no replica could lead
+    one."""
     active = {broker.broker_id: None for broker in image.brokers.values() if broker.is_active}
     records = []
     for index, replicas in enumerate(assignments, first):

@@ -1,4 +1,4 @@
-"""A controller process: quorum, state machine, driver and the internal listener, wired over ports."""
+"""A controller process: quorum, state machine, driver and the internal listener."""
 
 from __future__ import annotations
 
@@ -47,9 +47,9 @@ READY_POLL_S = 0.02
 
 @dataclass(frozen=True, slots=True)
 class ControllerConfig:
-    """`voters` holds the consensus address of every voter, this one included; `listener` is internal. `directory`
-    is below the node's disk. `cluster` binds the nodes' proofs to one cluster's name. `tls` is the listener's, and of
-    the links between voters."""
+    """`voters`: consensus addresses of all voters, including this one; `listener`: internal. `directory` is relative to
+    the node's disk. `cluster` binds the nodes' proofs to one cluster. `tls`: for the listener and the links between
+    voters."""
 
     node_id: int
     voters: Mapping[int, Address]
@@ -69,7 +69,7 @@ class ControllerConfig:
 
 
 class ControllerNode:
-    """Make it while its event loop runs. `fatal` is called, with a sentence, when the node has to stop."""
+    """Create it while its event loop runs. `fatal` is called with a message when the node must stop."""
 
     def __init__(self, ports: Ports, config: ControllerConfig, fatal: Callable[[str], None]) -> None:
         listener, ports, voters_ports = _secured(config, ports)
@@ -149,7 +149,7 @@ class ControllerNode:
         )
 
     async def start(self) -> None:
-        """Listen, recover and take part; returns when this voter votes. Raises as `RaftQuorum.start`, and OSError."""
+        """Listen, recover and join; returns when this voter votes. Raises as `RaftQuorum.start`, and OSError."""
         self.server.check_addresses()
         await self.driver.start()
         self.liveness.start()
@@ -158,25 +158,25 @@ class ControllerNode:
         self.server.start()
 
     async def wait_ready(self) -> None:
-        """Until this voter has applied all that a leader has committed. Another one may be stopped then: whichever is
-        elected serves at once."""
+        """Wait until this voter has applied everything that a leader has committed. Then another voter may be stopped:
+        any that is elected serves at once."""
         while self.ready_problem() is not None:  # noqa: ASYNC110  at a start alone; neither has an event
             await asyncio.sleep(READY_POLL_S)
 
     def ready_problem(self) -> str | None:
-        """Why this controller does not take part; None when it does."""
+        """Why this controller is not ready; None if it is."""
         if self.quorum.leader_id is None:
-            return "the quorum has no leader that this voter knows of"
+            return "this voter knows no leader of the quorum"
         if not self.quorum.has_caught_up:
-            return "this voter has not applied all yet that was committed before"
+            return "this voter has not applied all committed metadata yet"
         return None if self.machine.image.cluster_id is not None else "no metadata has been committed yet"
 
     def health_problem(self) -> str | None:
-        """A controller whose journal fails stops at once, so one that answers works."""
+        """A controller whose journal fails stops at once, so one that answers is healthy."""
         return None
 
     async def stop(self) -> None:
-        """Resign, hand the leadership over and leave."""
+        """Resign, hand over the leadership and stop."""
         self.server.stop_accepting()
         for stepper in self._steppers:
             await stepper.stop()
@@ -190,12 +190,12 @@ class ControllerNode:
 
     @property
     def image(self) -> MetadataImage:
-        """The committed metadata as far as this voter has applied it."""
+        """The committed metadata that this voter has applied."""
         return self.machine.image
 
     @property
     def address(self) -> Address:
-        """Where the internal listener is bound."""
+        """The bound address of the internal listener."""
         return self.server.addresses[self._config.listener.name]
 
     def _applied(self, delta: MetadataDelta, image: MetadataImage) -> None:
@@ -214,7 +214,7 @@ class ControllerNode:
 
 
 def _secured(config: ControllerConfig, ports: Ports) -> tuple[ListenerConfig, Ports, Ports]:
-    """The listener, the ports with a network for links, and those with one for voters: plain, or both over TLS."""
+    """The listener, the ports for links, and the ports for voters: plaintext, or both over TLS."""
     if config.tls is None:
         return config.listener, ports, ports
     contexts = TlsContexts(config.tls, ports.clock)

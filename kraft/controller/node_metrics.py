@@ -1,4 +1,4 @@
-"""What a controller shows on /metrics; read when somebody scrapes and at no other time."""
+"""Metrics of a controller, read only when they are scraped."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""AlterPartition: the leader's word about who is in sync, as compare-and-set on leader and partition epoch. Pure."""
+"""AlterPartition: a leader changes the ISR, as compare-and-set on leader and partition epoch. No I/O."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ def alter_partition(
 ) -> Work[Decision[MetadataRecord, AlterPartitionResponse]]:
     """AlterPartition (56). Each partition succeeds or fails on its own; a stale broker epoch fails the whole request.
 
-    Version 3 names the broker epoch of each member. Who joins the ISR must be active and have room, and its
-    epoch that of its present registration (KIP-903): a replica that restarted since the leader saw it may have lost
-    its tail.
+    Version 3 has the broker epoch of each member. A broker that joins the ISR must be active and have room, and its
+    epoch must be that of its current registration (KIP-903): a replica that restarted since the leader saw it may have
+    lost its tail.
     """
     broker = image.brokers.get(request.broker_id)
     if broker is None or broker.epoch != request.broker_epoch:
@@ -66,7 +66,7 @@ def _alter(
     targets: Targets,
     records: list[MetadataRecord],
 ) -> _Partition:
-    """The partition's part of the reply; what has to be committed for it goes to `records`."""
+    """The partition's response; changes to commit are added to `records`."""
     partition = topic.partitions.get(change.partition_index)
     if partition is None:
         return _failed(change, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
@@ -105,7 +105,7 @@ def _members(change: _Change, version: int) -> list[tuple[int, int]]:
 def _refusal(
     image: MetadataImage, partition: PartitionImage, change: _Change, members: list[tuple[int, int]], broker_id: int
 ) -> ErrorCode | None:
-    # A leader that is ahead of us: then we are not the controller any more.
+    # A leader is ahead of this image: this node is no longer the controller.
     if change.leader_epoch > partition.leader_epoch or change.partition_epoch > partition.partition_epoch:
         return ErrorCode.NOT_CONTROLLER
     if change.leader_epoch < partition.leader_epoch:
@@ -128,7 +128,7 @@ def _may_join(image: MetadataImage, partition: PartitionImage, member: int, epoc
     broker = image.brokers.get(member)
     if broker is None or not broker.is_active:
         return False
-    if epoch == NO_BROKER_EPOCH:  # only for who is in already: it was there before this registration's changes
+    if epoch == NO_BROKER_EPOCH:  # accepted only for current members, which were there before this registration
         return member in partition.isr
     return epoch == broker.epoch and (broker.may_join or member in partition.isr)
 

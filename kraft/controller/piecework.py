@@ -1,8 +1,8 @@
-"""The active controller's work on what concerns many partitions: one committed piece after another.
+"""The active controller's work on many partitions: one committed piece after another.
 
-What brokers leave is derived from the image before each piece. What has to be looked at after an event (partitions
-without a leader once a broker returns, reassignments once settings change) is a set of the image at that event; a new
-controller looks at all of them once.
+Partitions that brokers must leave are derived from the image before each piece. Partitions to check after an event
+(those without a leader when a broker returns, reassignments when settings change) are a set of the image at that event;
+a new controller checks all of them once.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ Look = Callable[[MetadataImage, ControllerPolicy, Iterable[PartitionKey]], list[
 
 
 class PieceworkConfig(Struct, frozen=True):
-    """Seconds. `room_look_s`: how often it is looked at what others may take over from a broker without room, when the
-    metadata have changed."""
+    """Seconds. `room_look_s`: how often to check whether others can take over from a broker without room, if the
+    metadata has changed."""
 
     retry_s: float = 0.1
     room_look_s: float = 5.0
 
 
 class _Walk:
-    """Partitions to be looked at, in pieces; a piece that was not committed is looked at again."""
+    """Partitions to check, in pieces; a piece that was not committed is checked again."""
 
     def __init__(self, keys: Iterable[PartitionKey], look: Look) -> None:
         self._keys = iter(keys)
@@ -52,7 +52,7 @@ class _Walk:
         self._piece: list[PartitionKey] = []
 
     def decide(self, image: MetadataImage, policy: ControllerPolicy) -> Decision[MetadataRecord, int]:
-        """The reply is how many were looked at: none at the end."""
+        """The reply is the number of partitions checked; 0 at the end."""
         if not self._piece:
             self._piece = list(islice(self._keys, policy.piece_records_max))
         records: list[MetadataRecord] = list(self._look(image, policy, self._piece))
@@ -63,19 +63,19 @@ class _Walk:
 
 
 class Piecework:
-    """Owns one task. Tell it of every change of the metadata, on every controller."""
+    """Owns one task. Report every metadata change to it, on every controller."""
 
     def __init__(self, driver: ControllerDriver, policy: ControllerPolicy, config: PieceworkConfig) -> None:
         self._driver = driver
         self._policy = policy
         self._config = config
         self._walks: list[_Walk] = []
-        self._room_known = EMPTY_IMAGE  # in which it was looked at what others may take over
+        self._room_known = EMPTY_IMAGE  # image in which brokers without room were last checked
         self._changed = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
     def applied(self, delta: MetadataDelta, image: MetadataImage) -> None:
-        """Within the replay: takes note alone."""
+        """Called during the replay: only takes notes."""
         if not self._driver.is_active or not (delta.brokers_changed or delta.configs_changed):
             return
         index = image.topics.index
@@ -133,12 +133,12 @@ class Piecework:
                 pass
 
     def _room_may_be_elsewhere(self, image: MetadataImage) -> bool:
-        """Whether anything has changed on which that depends, since it was looked at for the last time."""
+        """Whether anything relevant has changed since the last check."""
         known, self._room_known = self._room_known, image
         return not (known.topics is image.topics and known.brokers is image.brokers and known.configs is image.configs)
 
     async def _step(self) -> bool:
-        """Whether something was committed or looked at, so that there may be more."""
+        """Whether something was committed or checked, so that there may be more."""
         if gone(standing_of(self._driver.image)):
             left: int = await self._driver.write(self._removal)
             if left:

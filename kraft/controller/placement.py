@@ -1,9 +1,9 @@
-"""Where the replicas of new partitions go: striped over racks and, within a rack, over brokers. Pure.
+"""Placement of new partitions' replicas: striped over racks and, within a rack, over brokers. No I/O.
 
-Each partition begins one rack further than the one before, so leaders spread over racks and brokers; the brokers of
-a rack are taken in turn. After each full round the order is drawn again: with a fixed order the brokers behind one
-that fails would always be the same ones. Fenced brokers, and those that are being emptied, are used only when there
-are too few others, and never first.
+Each partition begins one rack after the previous one, so leaders spread over racks and brokers; the brokers of a rack
+are used in turn. After each full round the order is shuffled, because otherwise the load of a failed broker would
+always go to the same ones. Fenced brokers, and those that are being emptied, are used only if there are too few others,
+and never first.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class UsableBroker(Struct, frozen=True):
 
 
 class ReplicaPlacer:
-    """Places any number of topics' partitions among the same brokers, each going on where the one before ended."""
+    """Places the partitions of any number of topics on the same brokers, each continuing after the one before."""
 
     def __init__(self, brokers: Iterable[UsableBroker], rng: random.Random) -> None:
         by_id = sorted(brokers, key=lambda broker: broker.broker_id)
@@ -32,9 +32,9 @@ class ReplicaPlacer:
         self._spare = _Stripes([b for b in by_id if b.fenced], rng)
 
     def place(self, partition_count: int, replication_factor: int) -> list[tuple[int, ...]]:
-        """For each new partition its replicas, the preferred leader first.
+        """The replicas of each new partition, the preferred leader first.
 
-        Raises INVALID_REPLICATION_FACTOR when there are not enough brokers, or none that is not fenced.
+        Raises INVALID_REPLICATION_FACTOR if there are not enough brokers, or all are fenced.
         """
         live, spare = self._live, self._spare
         if replication_factor > self._count:
@@ -55,7 +55,7 @@ class ReplicaPlacer:
 
 
 class _Stripes:
-    """Racks and their brokers in a drawn order; `take` begins one rack further each time."""
+    """Racks and their brokers in random order; `take` begins one rack further each time."""
 
     def __init__(self, brokers: list[UsableBroker], rng: random.Random) -> None:
         by_rack: dict[str | None, list[UsableBroker]] = {}
@@ -69,7 +69,7 @@ class _Stripes:
         self._shuffle()
 
     def take(self, count: int, racks_used: tuple[str | None, ...]) -> list[UsableBroker]:
-        """`count` different brokers, from different racks as long as there are any; `racks_used` come last."""
+        """`count` different brokers, from different racks if possible; `racks_used` come last."""
         racks = self._racks
         first, lap = self._taken % len(racks), self._taken // len(racks)
         order = [racks[(first + i) % len(racks)] for i in range(len(racks))]

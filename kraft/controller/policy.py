@@ -1,4 +1,4 @@
-"""A controller's settings, and how a topic's own settings take precedence over them."""
+"""A controller's settings, and their precedence with topics' own settings."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ UNCLEAN_ELECTION = declared(TopicSettings, "unclean_leader_election_enable").nam
 class ControllerPolicy(TopicDefaults):
     """Static defaults of the cluster.
 
-    `static` holds the broker settings that were given explicitly, as text: the synonyms of topic settings.
+    `static`: the broker settings that were given explicitly, as text: the synonyms of topic settings.
     """
 
     group_replication_factor: int = same(GroupSettings, "offsets_topic_replication_factor")
     partitions_per_request_max: int = 10_000
     piece_records_max: int = PIECE_RECORDS_MAX // 2
-    """Changes of partitions in one commit, where an event concerns many."""
+    """Partition changes in one commit, for an event that concerns many partitions."""
     static: Mapping[str, str] = field(default_factory=dict)
     access: TenantSettings = field(default_factory=TenantSettings)
 
 
 def tenant_limit(tenant: TenantImage, limit: str, policy: ControllerPolicy) -> int:
-    """The tenant's own limit of that name, else the setting's."""
+    """The tenant's own limit, else the setting's."""
     own, defaults = tenant.limits.get(limit), policy.access
     if own is not None:
         return own
@@ -51,7 +51,7 @@ def tenant_limit(tenant: TenantImage, limit: str, policy: ControllerPolicy) -> i
 
 
 def cell_limit(cell: CellImage, limit: str, policy: ControllerPolicy) -> int:
-    """The cell's own limit of that name, else the setting's."""
+    """The cell's own limit, else the setting's."""
     own, defaults = cell.limits.get(limit), policy.access
     if own is not None:
         return own
@@ -74,12 +74,12 @@ def unclean_leader_election(image: MetadataImage, topic_name: str, policy: Contr
 
 
 def is_cordoned(image: MetadataImage, broker_id: int) -> bool:
-    """Whether new replicas stay away from that broker because it is being emptied."""
+    """Whether no new replicas are placed on the broker because it is being emptied."""
     return image.configs.broker(broker_id).get(CORDONED, "").strip().lower() == "true"
 
 
 def _integer(text: str, otherwise: int) -> int:
     try:
         return int(TOPIC_SETTINGS[MIN_ISR].parse(text))
-    except ValueError:  # checked before it was committed, perhaps by an older version with other ranges
+    except ValueError:  # validated before the commit, perhaps by an older version with other ranges
         return otherwise

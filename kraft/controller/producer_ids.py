@@ -1,4 +1,4 @@
-"""Blocks of producer ids for brokers: never the same id twice. Pure."""
+"""Allocates blocks of producer ids to brokers, never the same id twice. No I/O."""
 
 from __future__ import annotations
 

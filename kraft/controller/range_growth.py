@@ -1,4 +1,4 @@
-"""More replicas for partitions that were made while there were too few brokers. Pure."""
+"""Adds replicas to partitions that were created when there were too few brokers. No I/O."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from kraft.image.topics import TopicImage
 
 
 class RangeGrowth:
-    """Of one range's partitions, on its cell's `brokers`, up to `factor` replicas or as many as there are live ones."""
+    """For one range's partitions, on its cell's `brokers`: up to `factor` replicas, or the number of live brokers."""
 
     def __init__(self, topic: TopicImage, brokers: list[UsableBroker], factor: int) -> None:
         self._live = {broker.broker_id: broker for broker in brokers if not broker.fenced}
@@ -23,8 +23,8 @@ class RangeGrowth:
         return partition.settled_replica_count < self._count
 
     def replicas(self, partition: PartitionImage) -> tuple[int, ...]:
-        """Those that it has, and others: in new racks first, then where the fewest are. The first one, which is to
-        lead, is the live one that leads the fewest."""
+        """The current replicas plus new ones, in new racks first, then where the fewest are. The preferred leader
+        becomes the live replica that leads the fewest partitions."""
         replicas = list(partition.replicas)
         racks = Counter(self._racks.get(replica) for replica in replicas)
         while len(replicas) < self._count and (others := [b for b in self._live if b not in replicas]):

@@ -1,9 +1,9 @@
-"""The one way in which the replicas of a partition change. Pure.
+"""Reassignment, the only way in which a partition's replicas change. No I/O.
 
-A reassignment first adds the new replicas (`adding`), and when all of them are in the ISR it takes the old ones out
-(`removing`), in the commit that found them in sync. Requests of operators and of the balancer both use it. No step
-removes an in-sync replica where fewer than `min.insync.replicas` would be left. Nor does a step remove a replica of the
-ISR or ELR where fewer of these would be left: any one may just have lost power, which only its silence will show.
+A reassignment first adds the new replicas (`adding`). When all of them are in the ISR it removes the old ones
+(`removing`), in the commit that found them in sync. Operators and the balancer both use it. No step removes an in-sync
+replica if fewer than `min.insync.replicas` would remain. Nor does a step remove a replica of ISR or ELR if fewer of
+these would remain, because any one of them may just have lost power, which is only noticed later.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ Replicas = tuple[int, ...]
 
 
 class Completion(Struct, frozen=True):
-    """What a finished reassignment leaves."""
+    """The result of a finished reassignment."""
 
     replicas: Replicas
     isr: Replicas
 
 
 class _Moving(Struct, frozen=True):
-    """A partition's replicas on their way: `replicas` are those of before and after together."""
+    """The replicas of a moving partition: `replicas` has old and new ones."""
 
     replicas: Replicas
     adding: Replicas
@@ -41,10 +41,10 @@ class _Moving(Struct, frozen=True):
 
 
 def completion(partition: PartitionImage, isr: Replicas, min_isr: int) -> Completion | None:
-    """The end of `partition`'s reassignment once `isr` is its ISR; None while it has to wait.
+    """The end of `partition`'s reassignment when `isr` is its ISR; None if it must wait.
 
-    It waits for all new replicas to be in sync, and while taking the old ones out would leave fewer in sync, or fewer
-    that hold all that was committed, than `min_isr`.
+    It waits until all new replicas are in sync, and while removing the old ones would leave fewer than `min_isr` in
+    sync, or fewer than `min_isr` that hold everything committed.
     """
     if not partition.is_reassigning:
         return None
@@ -54,7 +54,7 @@ def completion(partition: PartitionImage, isr: Replicas, min_isr: int) -> Comple
 def changes_where_moves_may_end(
     image: MetadataImage, policy: ControllerPolicy, keys: Iterable[PartitionKey]
 ) -> list[PartitionChangeRecord]:
-    """Those of these partitions' reassignments that waited for what their settings ask no more end."""
+    """Changes that end reassignments that waited for a setting that has changed."""
     targets = Targets(image, policy)
     records = []
     for topic_id, index in keys:
@@ -85,7 +85,8 @@ def _completion(partition: PartitionImage, moving: _Moving, isr: Replicas, min_i
 
 
 def _holders(partition: PartitionImage, isr: Replicas, min_isr: int) -> Replicas:
-    """Who holds all that was committed once `isr` is the ISR: the ELR as well, where that is too small to commit."""
+    """The replicas that hold everything committed if `isr` is the ISR: the ELR too, if the ISR is too small to
+    commit."""
     if len(isr) >= min(min_isr, partition.settled_replica_count):
         return isr
     return tuple(dict.fromkeys(isr + partition.isr + partition.elr))
@@ -104,10 +105,10 @@ def start_reassignment(
     policy: ControllerPolicy,
     targets: Targets | None = None,
 ) -> PartitionChangeRecord | None:
-    """Lead `partition` to the replicas `wanted`, the preferred leader first; an earlier reassignment is overridden.
+    """Reassign `partition` to `wanted`, the preferred leader first; overrides an earlier reassignment.
 
-    `targets` are those of a decision on the same image. Raises INVALID_REPLICATION_ASSIGNMENT for replicas that cannot
-    be. None when nothing changes.
+    `targets`: of a decision on the same image. Raises INVALID_REPLICATION_ASSIGNMENT for impossible replicas. None if
+    nothing changes.
     """
     _check_wanted(image, wanted)
     targets = targets or Targets(image, policy)
@@ -117,13 +118,13 @@ def start_reassignment(
     removing = tuple(r for r in before if r not in wanted)
     moving = _Moving(wanted + removing, adding, removing)
     min_isr = targets.min_isr(topic)
-    # An overridden reassignment may have added replicas that are not wanted any more: they go at once.
+    # An overridden reassignment may have added replicas that are no longer wanted: they are removed at once.
     isr = _isr_within(settled, moving.replicas, min(min_isr, len(before)))
     target = _target(targets, topic, moving, isr, Cause.REASSIGNMENT_STARTED)
     done = _completion(settled, moving, isr, min_isr)
     if done is not None:
         target = completed(target, done)
-    elif not adding and not settled.isr:  # only removals, and no leader: no replica has to catch up
+    elif not adding and not settled.isr:  # only removals and no leader: no replica has to catch up
         isr = _isr_within(settled, wanted, 0)
         if not _loses_holders(_holders(settled, isr, min_isr), wanted, min(min_isr, len(wanted))):
             target = completed(target, Completion(wanted, isr))
@@ -137,8 +138,8 @@ def cancel_reassignment(
     policy: ControllerPolicy,
     targets: Targets | None = None,
 ) -> PartitionChangeRecord | None:
-    """Back to the replicas from before. Raises NO_REASSIGNMENT_IN_PROGRESS, or INVALID_REPLICATION_ASSIGNMENT when
-    too few of them are in sync."""
+    """Return to the old replicas. Raises NO_REASSIGNMENT_IN_PROGRESS, or INVALID_REPLICATION_ASSIGNMENT if too few of
+    them are in sync."""
     if not partition.is_reassigning:
         raise ProtocolError(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, "No reassignment of the partition is running.")
     targets = targets or Targets(image, policy)
@@ -163,8 +164,8 @@ def _check_wanted(image: MetadataImage, wanted: Replicas) -> None:
 
 
 def _isr_within(partition: PartitionImage, kept: Replicas, needed: int) -> Replicas:
-    """The ISR when only `kept` stay. Raises INVALID_REPLICATION_ASSIGNMENT when that would lose in-sync replicas, or
-    such that hold all that was committed, and leave fewer than `needed`, or would leave none of them."""
+    """The ISR if only `kept` remain. Raises INVALID_REPLICATION_ASSIGNMENT if that would remove in-sync replicas, or
+    ones that hold everything committed, and leave fewer than `needed`, or none."""
     isr = tuple(r for r in partition.isr if r in kept)
     if len(isr) < len(partition.isr) and len(isr) < max(needed, 1):
         raise ProtocolError(

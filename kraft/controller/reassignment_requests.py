@@ -29,9 +29,9 @@ _OngoingPartition = _Ongoing.OngoingPartitionReassignment
 def alter_reassignments(
     image: MetadataImage, request: AlterPartitionReassignmentsRequest, policy: ControllerPolicy
 ) -> Work[Decision[MetadataRecord, AlterPartitionReassignmentsResponse]]:
-    """AlterPartitionReassignments (45): each partition succeeds or fails on its own; no replicas (null) cancel.
+    """AlterPartitionReassignments (45): each partition succeeds or fails on its own; null replicas cancel.
 
-    Version 1 can forbid that the number of replicas changes (KIP-860).
+    Version 1 can forbid a change of the number of replicas (KIP-860).
     """
     targets = Targets(image, policy)
     records: list[MetadataRecord] = []
@@ -96,7 +96,7 @@ def _change(
 def list_reassignments(
     image: MetadataImage, request: ListPartitionReassignmentsRequest
 ) -> Work[Decision[MetadataRecord, ListPartitionReassignmentsResponse]]:
-    """ListPartitionReassignments (46): what runs, of the given partitions or of all (null)."""
+    """ListPartitionReassignments (46): current reassignments of the given partitions, or of all (null)."""
     topics = []
     if request.topics is None:
         running: dict[bytes, list[PartitionImage]] = {}

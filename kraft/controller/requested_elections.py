@@ -1,4 +1,4 @@
-"""ElectLeaders: leadership to the preferred replica, or to any that lives where there is no leader at all. Pure."""
+"""ElectLeaders: elects the preferred replica, or any live replica if there is no leader. No I/O."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def elect_leaders(
 ) -> Work[Decision[MetadataRecord, ElectLeadersResponse]]:
     """ElectLeaders (43): each partition succeeds or fails on its own.
 
-    Without partitions (null) all are meant, and those that need no election are left out of the reply. An unclean
-    election is the operator's word that lost records are accepted; the metadata log keeps it as the cause.
+    Null partitions mean all, and those that need no election are left out of the reply. With an unclean election the
+    operator accepts the loss of records; the metadata log records it as the cause.
     """
     try:
         kind = ElectionType(request.election_type)

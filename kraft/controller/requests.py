@@ -1,6 +1,6 @@
-"""The controller's internal listener: frames in, the table of what it answers, frames out.
+"""The controller's internal listener: receives frames, dispatches them by a table, and responds.
 
-What brokers pass on for their clients is decoded and encoded in slices, in the lane of the client's principal.
+Requests that brokers forward are decoded and encoded in slices, in the lane of the client's principal.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ FORWARDED_BYTES_MAX = 512 << 20  # of an answer; the broker bounds what it sends
 
 
 class ControllerRequests:
-    """Handles the frames of all connections; each connection gets a number, by which its end is reported."""
+    """Handles the frames of all connections. Each connection has a number, by which its end is reported."""
 
     def __init__(
         self,
@@ -74,7 +74,7 @@ class ControllerRequests:
         self._tasks: dict[asyncio.Task[None], None] = {}
 
     def frame(self, connection: Connection, _buffer: bytearray, view: memoryview, at: int, end: int) -> None:
-        """A request; what is not served closes the connection."""
+        """Handle a request; one that is not served closes the connection."""
         number = self._numbers.get(connection)
         if number is None:
             self._connections += 1
@@ -106,7 +106,7 @@ class ControllerRequests:
             self._liveness.connection_closed(number)
 
     async def stop(self) -> None:
-        """End all requests in work."""
+        """Cancel all requests in progress."""
         await end_tasks(self._tasks)
 
     async def _answer(self, reply: Any, header: RequestHeader, request: Message, connection: int) -> None:
@@ -124,7 +124,7 @@ class ControllerRequests:
         reply.send([encode_response(header.api_key, header.version, header.correlation, answer)])
 
     async def _forwarded(self, request: EnvelopeRequest) -> EnvelopeResponse:
-        """A client's request that a broker passes on, whose principal it has authenticated and authorized."""
+        """A client's request forwarded by a broker, which has authenticated and authorized the principal."""
         lane = bytes(request.request_principal or b"")
         try:
             decoding = decode_request_work(memoryview(request.request_data))
@@ -162,7 +162,7 @@ class ControllerRequests:
         return decide
 
     def _quorum_state(self) -> DescribeQuorumResponse:
-        """From the active controller alone. How far the other voters are is the quorum's own affair: -1."""
+        """From the active controller only. The offsets of other voters are not known here: -1."""
         if not self._driver.is_active:
             raise not_controller()
         image = self._driver.image
@@ -203,4 +203,4 @@ ANSWERS: Mapping[int, Callable[[ControllerRequests, Any, int, int], Awaitable[Me
     ApiKey.TENANT_GROUPS_CLEARED: lambda own, request, version, connection: own._tenants.groups_cleared(request),
     ApiKey.TENANT_KEYS_READY: lambda own, request, version, connection: own._tenants.keys_ready(request),
 }
-"""What the controller answers on its own listener, and nothing else."""
+"""All APIs on the controller's own listener."""

@@ -1,4 +1,4 @@
-"""RestoreTopic (10002): a topic whose records are in the tier already, under an id that was given to it there. Pure."""
+"""RestoreTopic (10002): a topic whose records are already in the tier, under a given id. No I/O."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ LEFT_OUT_CHARACTERS_MAX = 4_000
 def restore_topic(
     image: MetadataImage, request: RestoreTopicRequest, policy: ControllerPolicy, rng: random.Random
 ) -> Work[Decision[MetadataRecord, RestoreTopicResponse]]:
-    """Its first leaders adopt what the manifests say. `leader_epochs` are above those of the records in the tier;
-    `left_out` is what its restorer knows to be missing, which the audit keeps."""
+    """The first leaders adopt the manifests. `leader_epochs`: above those of the records in the tier; `left_out`: what
+    is known to be missing, for the audit."""
     name, topic_id, epochs = request.topic_name, raw_uuid(request.topic_id), list(request.leader_epochs)
     try:
         tenant, tenants = (yield from check_new_name(image, name, {})), TenantTopics(image, policy, rng)

@@ -1,7 +1,7 @@
-"""AlterUserScramCredentials: verifiers of users' passwords. Pure.
+"""AlterUserScramCredentials: verifiers of users' passwords. No I/O.
 
-Error codes are Apache Kafka's (KIP-554, ScramControlManager). A user's changes are made all together or not at all.
-What crosses the wire is the salted password; what is kept is the verifier that follows from it (RFC 5802).
+Error codes are Apache Kafka's (KIP-554, ScramControlManager). A user's changes are atomic. The request has the salted
+password; the verifier derived from it is stored (RFC 5802).
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _Changes = dict[str, dict[ScramMechanism, MetadataRecord]]
 def alter_user_scram_credentials(
     image: MetadataImage, request: AlterUserScramCredentialsRequest, policy: ControllerPolicy
 ) -> Work[Decision[MetadataRecord, AlterUserScramCredentialsResponse]]:
-    """AlterUserScramCredentials (51): one result for each user that the request names."""
+    """AlterUserScramCredentials (51): one result per user in the request."""
     changes: _Changes = {}
     failures: dict[str, ProtocolError] = {}
     for deletion in request.deletions:
@@ -79,7 +79,7 @@ def alter_user_scram_credentials(
 
 
 def _user_count(image: MetadataImage) -> Work[int]:
-    """How many have credentials, API keys apart."""
+    """Number of users with credentials, without API keys."""
     users = 0
     for number, name in enumerate(image.scram, 1):
         users += name not in image.keys
@@ -106,7 +106,7 @@ def _take(
 
 
 def check_iterations(iterations: int) -> None:
-    """Raises UNACCEPTABLE_CREDENTIAL: too few are guessed too fast, too many are a way to keep the brokers busy."""
+    """Raises UNACCEPTABLE_CREDENTIAL: too few iterations make guessing fast, too many keep the brokers busy."""
     if iterations < ITERATIONS_MIN:
         raise _unacceptable(f"Too few iterations: at least {ITERATIONS_MIN} are needed.")
     if iterations > ITERATIONS_MAX:

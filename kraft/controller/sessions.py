@@ -1,8 +1,8 @@
-"""Which brokers were heard of lately: soft state of the active controller, begun again with each leadership. Pure.
+"""Sessions of brokers: soft state of the active controller, new with each leadership. No I/O.
 
-Silence ends a session after `timeout_s`. A closed heartbeat connection is a suspicion: it ends the session after
-`suspicion_s` unless the broker is heard again, and at once when nothing listens at the broker's address any more.
-Connections are known by a number.
+Silence ends a session after `timeout_s`. A closed heartbeat connection makes it suspect: the session ends after
+`suspicion_s` unless the broker is heard again, and at once if nothing listens at the broker's address any more.
+Connections are identified by numbers.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ class Session(Struct):
     was_extended: bool = False
 
     def fall_under_suspicion(self, until: float) -> None:
-        """Its connection has closed: it ends at `until`, unless it was to end before that."""
+        """Its connection has closed: end at `until`, unless it ends earlier anyway."""
         self.suspect = True
         self.deadline = min(self.deadline, until)
 
     def extend(self, until: float) -> None:
-        """Last until then, where it seems to be over: once until the broker is heard again."""
+        """Extend a session that seems to be over, once until the broker is heard again."""
         if not self.was_extended and not self.gone:
             self.deadline, self.was_extended = until, True
 
     def end(self, now: float) -> None:
-        """Its broker's process no longer exists."""
+        """The broker's process no longer exists."""
         self.deadline, self.gone = now, True
 
 
@@ -59,7 +59,7 @@ class BrokerSessions:
         )
 
     def connection_closed(self, connection: int, now: float) -> list[tuple[int, int]]:
-        """(broker id, broker epoch) of those who fell under suspicion by it: one at most."""
+        """(broker id, broker epoch) of the broker that became suspect, at most one."""
         fallen = []
         for broker_id, session in self._sessions.items():
             if session.connection == connection and not session.suspect:
@@ -68,8 +68,8 @@ class BrokerSessions:
         return fallen
 
     def is_suspected(self, broker_id: int, broker_epoch: int, now: float) -> bool:
-        """Whether its fate is open: not heard since its connection closed, or in this leadership at all, and not given
-        up yet."""
+        """Whether its state is unknown: not heard since its connection closed, or not heard in this leadership, and not
+        expired."""
         session = self._sessions.get(broker_id)
         return (
             session is not None
@@ -79,8 +79,8 @@ class BrokerSessions:
         )
 
     def give_back(self, late_s: float, now: float) -> None:
-        """This process was late by so much: what brokers sent meanwhile is not read yet. Sessions that seem to be over
-        last longer by it, once until the broker is heard again."""
+        """This process was stalled for `late_s`, so heartbeats may be unread. Extend sessions that seem to be over,
+        once until the broker is heard again."""
         for session in self._sessions.values():
             if session.deadline <= now:
                 session.extend(now + late_s)
@@ -95,12 +95,12 @@ class BrokerSessions:
         self._sessions.pop(broker_id, None)
 
     def is_live(self, broker_id: int, now: float) -> bool:
-        """Heard in this leadership, not suspected, not overdue: another process must not take its id."""
+        """Heard in this leadership, not suspect, not expired: another process must not take its id."""
         session = self._sessions.get(broker_id)
         return session is not None and session.heard and not session.suspect and session.deadline > now
 
     def expired(self, now: float) -> list[tuple[int, int, Cause]]:
-        """(broker id, broker epoch, why) of the sessions that are over, which stay until they are forgotten."""
+        """(broker id, broker epoch, cause) of the expired sessions, which stay until `forget`."""
         return [
             (broker_id, s.broker_epoch, Cause.CONNECTION_LOST if s.suspect or s.gone else Cause.SESSION_EXPIRED)
             for broker_id, s in self._sessions.items()
@@ -115,6 +115,6 @@ class BrokerSessions:
         return min((session.deadline for session in self._sessions.values()), default=None)
 
     def all_have_seen(self, offset: int, among: Iterable[int]) -> bool:
-        """Whether each of these brokers that has a session said that its metadata reaches `offset`."""
+        """Whether each of these brokers with a session has reported that its metadata reaches `offset`."""
         sessions = (self._sessions.get(broker_id) for broker_id in among)
         return all(session.metadata_offset >= offset for session in sessions if session is not None)

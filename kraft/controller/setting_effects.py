@@ -1,7 +1,7 @@
-"""What partitions owe to a change of `min.insync.replicas` or of who may be elected. Pure.
+"""Consequences for partitions of a change of `min.insync.replicas` or unclean elections. No I/O.
 
-ELRs that were made under another `min.insync.replicas` prove nothing any more. They are cleared before the setting
-changes, or with it: were they cleared after it, an election in between could take one at its word.
+ELRs from another `min.insync.replicas` prove nothing any more. They are cleared before the setting changes, or with it;
+otherwise an election in between could rely on one.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ LOOKS_PER_YIELD = 100  # partitions, each of which may be of another topic
 def with_effects(
     image: MetadataImage, records: list[MetadataRecord], reply: R, policy: ControllerPolicy
 ) -> Work[Decision[MetadataRecord, R]]:
-    """Commits `records`, which change settings, with what follows for partitions; what is too much for one commit comes
-    before it, or in pieces after it (`kraft.controller.piecework`)."""
+    """The commit of `records`, which change settings, with the consequences for partitions. What is too much for one
+    commit comes before it, or in pieces after it (`kraft.controller.piecework`)."""
     concerned = [r for r in records if isinstance(r, ConfigRecord) and r.name in (MIN_ISR, UNCLEAN_ELECTION)]
     yield len(records)
     if not concerned:
@@ -58,7 +58,7 @@ def with_effects(
 
 
 def _first(keys: Iterator[tuple[PartitionKey, bool]], most: int) -> Work[list[PartitionKey]]:
-    """The first of those that are marked as concerned."""
+    """The first of the keys that are marked as concerned."""
     found: list[PartitionKey] = []
     for number, (key, is_concerned) in enumerate(keys, 1):
         if is_concerned:
@@ -71,7 +71,7 @@ def _first(keys: Iterator[tuple[PartitionKey, bool]], most: int) -> Work[list[Pa
 
 
 class _Changes:
-    """For which topics the changed settings are others than before."""
+    """The topics whose effective settings change."""
 
     def __init__(
         self, before: MetadataImage, after: MetadataImage, concerned: list[ConfigRecord], policy: ControllerPolicy
@@ -83,7 +83,7 @@ class _Changes:
         self._everywhere = ResourceType.BROKER in self._named.values()
 
     def of(self, partitions: PartitionSet, differs: Callable[[str], bool]) -> Iterator[tuple[PartitionKey, bool]]:
-        """Those of `partitions` whose topics may be concerned, each with whether `differs` is true for its topic."""
+        """`partitions` whose topics may be concerned, each with `differs` of its topic."""
         topics = self._after.topics
         if not self._everywhere:
             for name in self._named:
@@ -105,7 +105,7 @@ class _Changes:
         return min_insync_replicas(before, name, policy) != min_insync_replicas(after, name, policy)
 
     def either(self, name: str) -> bool:
-        """Also where unclean elections are allowed from now on."""
+        """Also true if unclean elections become allowed."""
         before, after, policy = self._before, self._after, self._policy
         relaxed = unclean_leader_election(after, name, policy) and not unclean_leader_election(before, name, policy)
         return relaxed or self.min_isr(name)

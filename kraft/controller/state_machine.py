@@ -1,5 +1,5 @@
-"""The replicated state: committed bytes in, image and metadata log out. Deterministic, and never an exception for
-what a command says."""
+"""The replicated state: committed bytes in, image and metadata log out. Deterministic; no command raises an
+exception."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ from kraft.records import Batch, BatchKind, LeaderChangeRecord
 
 
 class Verdict(IntEnum):
-    """What became of a committed batch."""
+    """The result of a committed batch."""
 
     APPLIED = 0
     FENCED = 1
-    """Written by a controller that is not the one of the present epoch."""
+    """Written by a controller of an earlier epoch."""
     CONFLICT = 2
-    """Decided on another end of the log than the one it found."""
+    """Decided on another end of the log than the current one."""
     DUPLICATE = 3
-    """A batch of this epoch that was applied before."""
+    """A batch of this epoch that was already applied."""
     REJECTED = 4
     """Undecodable, contradicting the image, or of another metadata version."""
 
 
 class Applied(NamedTuple):
-    """The batch took the offsets from `base_offset` to before `end_offset`; none unless it was APPLIED."""
+    """The batch got the offsets from `base_offset` to before `end_offset`; none unless it was APPLIED."""
 
     verdict: Verdict
     base_offset: int
@@ -47,7 +47,7 @@ Subscriber = Callable[[MetadataDelta, MetadataImage], None]
 
 
 class MetadataStateMachine:
-    """What the quorum replicates. `image` is the committed state."""
+    """The state that the quorum replicates. `image` is the committed state."""
 
     def __init__(self, log: MetadataLog) -> None:
         self.image: MetadataImage = EMPTY_IMAGE
@@ -55,7 +55,8 @@ class MetadataStateMachine:
         self._subscribers: list[Subscriber] = []
 
     def subscribe(self, callback: Subscriber) -> None:
-        """Call `callback(delta, image)` after each change, within `applying`: it must not raise, and only take note."""
+        """Call `callback(delta, image)` after each change, during `applying`: it must not raise, and only take
+        notes."""
         self._subscribers.append(callback)
 
     def apply(self, index: int, data: bytes) -> Applied:
@@ -63,14 +64,14 @@ class MetadataStateMachine:
         return at_once(self.applying(index, data))
 
     def applying(self, index: int, data: bytes) -> Work[Applied]:
-        """Judge and fold one committed batch; `index` plays no part. A batch is seen as a whole or not at all."""
+        """Check and apply one committed batch; `index` is not used. Others see a batch completely or not at all."""
         image = self.image
         batch = yield from decoding_batch(data)
         verdict = _judge(image, batch)
         if batch is None or verdict is not Verdict.APPLIED:
             return Applied(verdict, image.next_offset, image.next_offset)
         encoded: bytes | None = data
-        if batch.header.kind is BatchKind.LEADER_CHANGE:  # takes its place wherever the log ends
+        if batch.header.kind is BatchKind.LEADER_CHANGE:  # valid wherever the log ends
             header = msgspec.structs.replace(batch.header, base_offset=image.next_offset)
             batch, encoded = Batch(header, batch.records), None
         delta = MetadataDelta(image)
@@ -121,7 +122,7 @@ def _judge(image: MetadataImage, batch: Batch | None) -> Verdict:
 
 
 def _judge_leader_change(image: MetadataImage, batch: Batch) -> Verdict:
-    """A later epoch, or the same controller once more (it lost track of a batch of its own)."""
+    """A later epoch, or the same controller again, which lost track of one of its batches."""
     header, record = batch.header, batch.records[0]
     if not isinstance(record, LeaderChangeRecord) or len(batch.records) != 1:
         return Verdict.REJECTED

@@ -1,8 +1,8 @@
-"""Settings that Apache Kafka's brokers read at their start alone, and that Tidelog does not have.
+"""Settings that Apache Kafka's brokers read only at their start, and that Tidelog does not have.
 
-Apache Kafka 4.1.1 rejects a change of one on a running broker: all names of its `KafkaConfig` that are not in
-`DynamicBrokerConfig.AllDynamicConfigs`, and the passwords of key stores without a listener's prefix. If they were taken
-here, as unknown names are, a change without effect would look like success.
+Apache Kafka 4.1.1 rejects a change of such a setting on a running broker: all names of `KafkaConfig` that are not in
+`DynamicBrokerConfig.AllDynamicConfigs`, and the passwords of key stores without a listener's prefix. If they were
+accepted here like unknown names, a change without effect would look like a success.
 """
 
 _NAMES = """

@@ -1,8 +1,7 @@
-"""What the active controller does in many commits: one step after another, for as long as it is active.
+"""Runs work of the active controller that takes many commits: one step after another, while it is active.
 
-An act decides each step on the committed image, so whichever controller is active goes on where another one stopped.
-Whatever else such work needs is here: the commit, the pause after it, the wait for a change, the end with the
-leadership.
+An act decides each step on the committed image, so any controller can continue what another one began. The stepper does
+the rest: the commit, the pause after it, the wait for a change, the end with the leadership.
 """
 
 from __future__ import annotations
@@ -26,13 +25,12 @@ from kraft.records import MetadataRecord
 log = logging.getLogger(__name__)
 
 RETRY_S = 1.0
-"""A step that could not be committed is decided again after so long, or when something changes."""
+"""A step that could not be committed is decided again after this time, or when something changes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """`records` are committed together: none while the act has to wait. `problem`: why it cannot go on; it is logged
-    once."""
+    """`records` are committed together; empty if the act must wait. `problem`: why it cannot continue, logged once."""
 
     records: list[MetadataRecord] = field(default_factory=list)
     problem: str = ""
@@ -42,9 +40,9 @@ S = TypeVar("S", bound=Step)
 
 
 class Act(ABC, Generic[S]):
-    """Work of the active controller. A subclass says what the next step is, and when there may be one.
+    """Work of the active controller. A subclass defines the next step, and when there may be one.
 
-    `name` is its task's, `pause_s` the least time between two steps. Make it while its event loop runs.
+    `name`: of its task; `pause_s`: minimal time between two steps. Create it while its event loop runs.
     """
 
     name: str
@@ -52,33 +50,33 @@ class Act(ABC, Generic[S]):
 
     def __init__(self) -> None:
         self.changed = asyncio.Event()
-        """To be set when a step may be due that was not before."""
+        """Set it when a new step may be due."""
 
     @abstractmethod
     def applied(self, delta: MetadataDelta, image: MetadataImage) -> None:
-        """Note a change of the metadata, on every controller and within the replay: keep it short."""
+        """Take note of a metadata change, on every controller and during the replay: keep it short."""
 
     def became_active(self, image: MetadataImage) -> None:
-        """This controller has become the active one. Forget what was noted under an earlier leadership."""
+        """This controller has become active. Forget notes of earlier leaderships."""
 
     def due(self, image: MetadataImage) -> Sequence[str]:
-        """For what a step is to be taken now, each by itself: tenants by their ids, say."""
+        """The subjects that need a step now, such as tenant ids; each gets its own."""
         return ("",)
 
     @abstractmethod
     def step(self, image: MetadataImage, subject: str) -> S | Work[S]:
-        """The next step. It changes nothing: it may be decided again, by another controller too."""
+        """The next step. It must have no effect itself, because it may be decided again, by another controller too."""
 
     def committed(self, subject: str, step: S) -> None:
-        """The step's records are in the image now; also called for a step that has none."""
+        """The step's records are in the image; also called for a step without records."""
 
     def look_s(self, image: MetadataImage) -> float | None:
-        """Seconds until `due` is asked again though nothing changes; None for never."""
+        """Seconds until `due` is called again even if nothing changes; None for never."""
         return None
 
 
 class Driver(Protocol):
-    """What a stepper needs of `kraft.controller.driver.ControllerDriver`."""
+    """`kraft.controller.driver.ControllerDriver` as a stepper uses it."""
 
     @property
     def image(self) -> MetadataImage: ...
@@ -96,7 +94,7 @@ class Stepper(Generic[S]):
         self._task: asyncio.Task[None] | None = None
 
     def activity_changed(self, is_active: bool) -> None:
-        """A step under way is given up with the leadership."""
+        """A step in progress is dropped when the leadership ends."""
         if self._task is not None:
             self._task.cancel()
         if is_active:
@@ -121,7 +119,7 @@ class Stepper(Generic[S]):
             await asyncio.sleep(act.pause_s)
 
     async def _round(self) -> tuple[bool, bool]:
-        """Take a step for each subject: whether one of them had records, and whether one was not committed."""
+        """Take a step for each subject. Returns whether one had records, and whether one was not committed."""
         went_on = failed = False
         problems: dict[str, str] = {}
         for subject in self._act.due(self._driver.image):
@@ -135,12 +133,12 @@ class Stepper(Generic[S]):
                 problems[subject] = step.problem
                 if self._problems.get(subject) != step.problem:
                     extra = {"act": self._act.name, "subject": subject, "reason": step.problem}
-                    log.warning("the controller cannot go on with something", extra=extra)
+                    log.warning("the controller cannot continue a task", extra=extra)
         self._problems = problems
         return went_on, failed
 
     async def _commit(self, subject: str) -> S | None:
-        """The next step, committed; None when that failed or is not known."""
+        """The next step after its commit; None if that failed or its outcome is unknown."""
 
         def decide(image: MetadataImage) -> Work[Decision[MetadataRecord, S]]:
             step = self._act.step(image, subject)

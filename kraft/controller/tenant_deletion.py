@@ -1,7 +1,7 @@
-"""What a deleted tenant had goes in steps: keys, ACLs, topics, its groups, and the tenant itself last. Pure.
+"""Removal of a deleted tenant in steps: keys, ACLs, topics, groups, and the tenant itself last. No I/O.
 
-Where a deletion stands is in the image alone, but for the groups: those are with the brokers that host them, who
-remove them by themselves and say so (`kraft.controller.tenant_groups`).
+The state of a deletion is in the image, except for the groups: their brokers remove them and report it
+(`kraft.controller.tenant_groups`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ TOPICS_PER_STEP_MAX, KEYS_PER_STEP_MAX = 100, 100
 
 
 def deletion_step(image: MetadataImage, tenant: TenantImage, groups_are_gone: bool) -> list[MetadataRecord]:
-    """The next step of a DELETING tenant; nothing while it waits for its groups to go."""
+    """The next step of a DELETING tenant; empty while it waits for its groups to be removed."""
     records: list[MetadataRecord] = []
     keys = image.keys.of_tenant(tenant.id)[:KEYS_PER_STEP_MAX]
     if keys:

@@ -1,4 +1,4 @@
-"""The active controller's work on tenants that move or are being deleted: one committed step after another."""
+"""The active controller's work on tenants that move or are being deleted, one committed step after another."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from wire.messages import (
 log = logging.getLogger(__name__)
 
 
-LOOK_S = 1.0  # how often tenants in work are looked at when nothing tells of a change
+LOOK_S = 1.0  # interval of checks when nothing reports a change
 
 
 class TenantDuties(Act[MoveStep]):

@@ -1,6 +1,6 @@
-"""Which groups of deleted tenants are gone, as the brokers that host them say. Soft state of the active controller.
+"""Groups of deleted tenants that brokers report as removed. Soft state of the active controller.
 
-Brokers say it again and again while the tenant is there, so a new controller hears it all again.
+Brokers repeat their reports while the tenant exists, so a new controller gets them all.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from kraft.topic_names import GROUP_TOPIC
 
 
 class TenantGroups:
-    """Partitions of the groups' topic whose host has removed the tenant's groups, and made that durable."""
+    """Partitions of the groups' topic whose host has durably removed the tenant's groups."""
 
     def __init__(self) -> None:
         self._cleared: dict[str, dict[int, None]] = {}
@@ -21,7 +21,7 @@ class TenantGroups:
         self._cleared.clear()
 
     def cleared(self, image: MetadataImage, tenant_ids: Iterable[str], partitions: Iterable[int]) -> None:
-        """A broker said so; its image knew that the tenants are being deleted."""
+        """A broker's report; its image knew that the tenants are being deleted."""
         numbers = dict.fromkeys(partitions)
         for tenant_id in tenant_ids:
             if tenant_id in image.tenants:

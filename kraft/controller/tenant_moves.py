@@ -1,9 +1,9 @@
-"""A tenant on its way to another cell: partition by partition, by the one way in which replicas change, then its groups
-(`kraft.controller.key_moves`). Pure.
+"""The move of a tenant to another cell: its partitions by reassignments, then its groups
+(`kraft.controller.key_moves`). No I/O.
 
-Where a move stands is in the image alone, so any controller goes on with it. The replicas that are added fetch under
-Kafka's replication throttle: the tenant's topics name all their replicas, of which only those out of sync are held to
-the rate, and the rate is the cluster's default unless an operator has set one.
+The state of a move is in the image, so any controller continues it. Added replicas fetch under Kafka's replication
+throttle: the tenant's topics list all their replicas as throttled, which only affects those out of sync. The rate is
+the cluster's default unless an operator has set one.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ from kraft.records import MetadataRecord, TenantState
 from kraft.topic_names import KEYED_TOPICS
 
 RECORDS_PER_STEP_MAX = 1_000
-LOOKS_PER_YIELD, TOPIC_COST = 200, 4  # partitions that are looked at, and what a topic costs beside them
+LOOKS_PER_YIELD, TOPIC_COST = 200, 4  # partitions checked per step; cost of a topic besides them
 
 
 @dataclass(frozen=True, slots=True)
 class MoveStep(Step):
-    """`problem` says why a partition could not be sent on its way; it is tried again later. `running` partitions are on
-    it, `waiting` ones are not yet."""
+    """`problem`: why a partition could not be reassigned; it is retried later. `running`: partitions that move;
+    `waiting`: not begun yet."""
 
     running: int = 0
     waiting: int = 0
@@ -109,14 +109,14 @@ def _begun(
 
 
 def _ending(image: MetadataImage, policy: ControllerPolicy, tenant: TenantImage) -> Work[MoveStep]:
-    """Take the throttles away, in so many steps as it takes, and let the tenant live where it is."""
+    """Remove the throttles, in as many steps as necessary, then end the move."""
     records: list[MetadataRecord] = []
     for topic in topics_of(image, tenant):
         records += lifted(image, topic.name)
         yield TOPIC_COST
         if len(records) >= RECORDS_PER_STEP_MAX:
             return MoveStep(records)
-    if not any(lifted(image, name) for name in KEYED_TOPICS):  # otherwise the lifting of that lifts the rate as well
+    if not any(lifted(image, name) for name in KEYED_TOPICS):  # otherwise lifting those throttles removes the rate too
         records += rate_lifted(image, policy, tenant.id)
     records.append(
         msgspec.structs.replace(

@@ -1,4 +1,4 @@
-"""Topics of tenants: whose a name is, where its replicas may be, and how many partitions there may be. Pure.
+"""Rules for tenants' topics: owner of a name, allowed brokers, limits of partitions. No I/O.
 
 Messages here may reach a tenant: they name no other tenant, and no number that depends on others.
 """
@@ -24,9 +24,9 @@ _LIKE_A_TENANTS = re.compile(r"lkc-[a-z0-9]{6}\.")  # with the dot it would coll
 
 
 def check_owner(image: MetadataImage, topic_name: str) -> TenantImage | None:
-    """The tenant to whom a new topic of that name belongs, None for an operator's.
+    """The tenant that a new topic of that name belongs to, None for an operator's.
 
-    Raises INVALID_TOPIC_EXCEPTION for names that only a tenant could have, when there is no such tenant.
+    Raises INVALID_TOPIC_EXCEPTION for a name with a tenant's prefix if there is no such tenant.
     """
     tenant = image.tenants.owner(topic_name)
     if tenant is not None and tenant.state is not TenantState.DELETING:
@@ -43,7 +43,7 @@ def check_owner(image: MetadataImage, topic_name: str) -> TenantImage | None:
 
 
 class Home:
-    """Where the replicas of one topic may be."""
+    """The brokers that may have replicas of one topic."""
 
     def __init__(self, image: MetadataImage, topic_name: str) -> None:
         self._image = image
@@ -51,7 +51,7 @@ class Home:
         self._brokers = frozenset() if self._tenant is None else home_ids(image, self._tenant)
 
     def check(self, replicas: tuple[int, ...]) -> None:
-        """Raises INVALID_REPLICATION_ASSIGNMENT when a tenant's replicas would leave the cell where it lives."""
+        """Raises INVALID_REPLICATION_ASSIGNMENT if a tenant's replicas would leave its cell."""
         if self._tenant is None:
             return
         outside = [r for r in replicas if r not in self._brokers and r in self._image.brokers]
@@ -64,7 +64,7 @@ class Home:
 
 
 def check_range(image: MetadataImage, topic_name: str, partition: int, replicas: tuple[int, ...]) -> None:
-    """Raises INVALID_REPLICATION_ASSIGNMENT when the replicas would leave the cell whose range the partition is in."""
+    """Raises INVALID_REPLICATION_ASSIGNMENT if the replicas would leave the cell of the partition's range."""
     topic = image.topics.get(topic_name)
     held = topic.range_with(partition) if topic is not None else None
     if held is None:
@@ -79,7 +79,7 @@ def check_range(image: MetadataImage, topic_name: str, partition: int, replicas:
 
 
 class TenantTopics:
-    """What the new partitions of one request may take, for each tenant and for the operators."""
+    """Limits of the new partitions of one request, per tenant and for operators."""
 
     def __init__(self, image: MetadataImage, policy: ControllerPolicy, rng: random.Random) -> None:
         self._image = image
@@ -91,11 +91,11 @@ class TenantTopics:
         self._cells: Cells | None = None
 
     def placer(self, tenant: TenantImage | None) -> ReplicaPlacer:
-        """Over the brokers of the tenant's cell, or over all."""
+        """Places on the brokers of the tenant's cell, or on all."""
         return self.cell_placer(None if tenant is None else tenant.home)
 
     def cell_placer(self, key: str | None) -> ReplicaPlacer:
-        """Over the brokers of that cell; None stands for all."""
+        """Places on the brokers of that cell; None means all brokers."""
         if key not in self._placers:
             all_brokers = list(self._image.brokers.values())
             brokers = all_brokers if key is None else brokers_of(key, self._image.brokers)
@@ -103,7 +103,7 @@ class TenantTopics:
         return self._placers[key]
 
     def check_partitions(self, tenant: TenantImage | None, added: int) -> Work[None]:
-        """Raises POLICY_VIOLATION where so many more partitions would be more than the tenant may have."""
+        """Raises POLICY_VIOLATION if the tenant may not have `added` more partitions."""
         if tenant is None:
             return
         present = self._partitions.get(tenant.id)
@@ -118,7 +118,7 @@ class TenantTopics:
         self._partitions[tenant.id] = present
 
     def take(self, tenant: TenantImage | None, assignments: list[tuple[int, ...]]) -> None:
-        """Count what was placed. Raises POLICY_VIOLATION where the cell has no room for it."""
+        """Count placed replicas. Raises POLICY_VIOLATION if the cell has no room for them."""
         if tenant is None:
             return
         self._cells = self._cells or Cells(self._image, self._policy, living={})

@@ -1,6 +1,6 @@
-"""Tenants: created in a cell with room, changed, sent to another cell, deleted. Pure.
+"""Tenants: created in a cell with room, changed, moved, deleted. No I/O.
 
-A move and a deletion are begun here and go on in steps (`kraft.controller.tenant_moves`, `tenant_deletion`).
+Moves and deletions begin here and continue in steps (`kraft.controller.tenant_moves`, `tenant_deletion`).
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def decide_create_tenant(
     loads: BrokerLoads | None = None,
     living: Living | None = None,
 ) -> Decision[MetadataRecord, CreateTenantResponse]:
-    """CreateTenant (10004): in the wanted cell, or the lighter of two that are drawn."""
+    """CreateTenant (10004): in the wanted cell, or the less loaded of two random ones."""
     try:
         check_access_level(image)
         name = request.tenant_name
@@ -99,7 +99,7 @@ def decide_alter_tenant(
 def decide_delete_tenant(
     image: MetadataImage, request: DeleteTenantRequest, policy: ControllerPolicy
 ) -> Decision[MetadataRecord, DeleteTenantResponse]:
-    """DeleteTenant (10007): its keys go at once, the rest in steps. A second request changes nothing."""
+    """DeleteTenant (10007): its keys are removed at once, the rest in steps. A repeated request changes nothing."""
 
     def delete(tenant: TenantImage) -> _Records:
         if tenant.state is TenantState.DELETING:
@@ -135,8 +135,8 @@ def move_tenant(
 ) -> Work[Decision[MetadataRecord, MoveTenantResponse]]:
     """MoveTenant (10008).
 
-    Towards the cell that it comes from, a move is taken back; towards the cell where it lives, what lies elsewhere
-    (after a rebuild, or a broker's change of cells) is gathered there.
+    To the cell that it comes from: cancel the move. To the cell where it lives: move partitions that are elsewhere
+    (after a rebuild, or when a broker changed cells) into it.
     """
     cell = ""
     living = yield from tenants_by_cell(image)
@@ -168,8 +168,8 @@ def move_tenant(
 
 
 class _Holding(NamedTuple):
-    """What a tenant's partitions take: their replicas, the largest replication factor, 0 without partitions, and
-    whether all of them are in the cell where it lives."""
+    """A tenant's replicas, its largest replication factor (0 without partitions), and whether all partitions are in its
+    cell."""
 
     replicas: int = 0
     factor: int = 0
@@ -216,7 +216,7 @@ def _decide(
 
 
 def _networks(texts: Iterable[str]) -> tuple[str, ...]:
-    """CIDR text in its normal form; an address alone is the network of it alone. Raises INVALID_REQUEST."""
+    """Networks in normal form; a single address is a network of one. Raises INVALID_REQUEST."""
     networks: dict[str, None] = {}
     for text in texts:
         try:
@@ -229,7 +229,7 @@ def _networks(texts: Iterable[str]) -> tuple[str, ...]:
 
 
 def _new_id(image: MetadataImage, rng: random.Random) -> str:
-    """One that no tenant has, and of which nothing is left in the topics."""
+    """An unused id that no leftover topic has."""
     while True:
         tenant_id = "lkc-" + "".join(rng.choice(ID_CHARACTERS) for _ in range(ID_LENGTH))
         taken = image.acls.by_tenant.get(tenant_id) or image.topics.names_by_tenant.get(tenant_id)

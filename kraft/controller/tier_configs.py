@@ -1,4 +1,4 @@
-"""Rejects settings of tiered topics that would not have the intended effect. Pure."""
+"""Rejects settings of tiered topics that would not have the intended effect. No I/O."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ Overrides = Mapping[str, str | None]
 def default_tier_overrides(
     image: MetadataImage, policy: ControllerPolicy, topic: str, overrides: Overrides
 ) -> dict[str, str]:
-    """What a new topic is given when tiering is the cluster's default.
+    """Overrides for a new topic if tiering is the cluster's default.
 
-    It is written down with the topic: a later change of the default must not cut a topic off from its history.
+    They are stored with the topic, so that a later change of the default does not separate the topic from its history.
     """
     default = image.configs.cluster().get(TIER_ENABLE) or policy.static.get(TIER_ENABLE) or ""
     if topic in INTERNAL_TOPICS or REMOTE_STORAGE in overrides:
@@ -45,9 +45,9 @@ def default_tier_overrides(
 
 
 def check_tier(image: MetadataImage, policy: ControllerPolicy, topic: str, before: Overrides, after: Overrides) -> None:
-    """Raises INVALID_CONFIG, with a sentence that says why, for overrides `after` that a topic with overrides `before`
-    cannot have. What was there before, and only the cluster's defaults make wrong, is let be."""
-    if topic == TIER_TOPIC and before:  # the brokers made it, and its settings with it
+    """Raises INVALID_CONFIG, with the reason, for overrides `after` that a topic with overrides `before` cannot have. A
+    setting that existed before, and that only the cluster's defaults make invalid, is accepted."""
+    if topic == TIER_TOPIC and before:  # created by the brokers, with its settings
         setting = TOPIC_SETTINGS["cleanup.policy"]
         if setting.parse(topic_config(image, after, policy, setting)[0] or "") != ("compact",):
             raise _refused(f"cleanup.policy of {topic} stays compact: by it the cluster finds what is in the tier.")
@@ -78,20 +78,20 @@ def check_tier(image: MetadataImage, policy: ControllerPolicy, topic: str, befor
         for local_name, total_name in _LIMITS:
             _check_identical(local_name, value(local_name), total_name, value(total_name))
     if "delete" not in value("cleanup.policy"):
-        return  # the whole topic has no bound
+        return  # retention of the whole topic is unlimited
     for local_name, total_name in _LIMITS:
         _check_limits(local_name, value(local_name), total_name, value(total_name))
 
 
 def check_generation(configs: Overrides) -> None:
-    """Raises INVALID_CONFIG when somebody sets what the controllers count."""
+    """Raises INVALID_CONFIG if a client sets the generation, which only controllers set."""
     if GENERATION in configs:
         raise _refused(f"{GENERATION} cannot be set: the controllers count how often tiering was disabled.")
 
 
 def with_generation(before: Overrides, after: dict[str, str | None]) -> dict[str, str | None]:
-    """`after` with the count of how often tiering was disabled, which no alteration takes away: brokers know by it what
-    they have to forget of the tier, whatever they have missed meanwhile."""
+    """`after` with the number of times that tiering was disabled, which no change may remove: by it brokers know what
+    to forget of the tier, whatever they have missed."""
     count = int(before.get(GENERATION) or 0)
     if _is_true(before.get(REMOTE_STORAGE)) and not _is_true(after.get(REMOTE_STORAGE)):
         count += 1
@@ -101,8 +101,8 @@ def with_generation(before: Overrides, after: dict[str, str | None]) -> dict[str
 def check_tier_defaults(
     image: MetadataImage, policy: ControllerPolicy, resource_name: str, before: Overrides, after: Overrides
 ) -> None:
-    """Raises INVALID_CONFIG when a broker with overrides `after`, or every one (""), would by default keep more of a
-    tiered topic than the whole topic has; not for what was so `before`."""
+    """Raises INVALID_CONFIG if a broker with overrides `after`, or all (""), would by default keep more of a tiered
+    topic locally than its whole retention; not if that was so `before`."""
     cluster = {} if resource_name == CLUSTER_DEFAULT else image.configs.cluster()
 
     def value(name: str) -> Any:

@@ -1,4 +1,4 @@
-"""A topic's settings as they hold, each with where it comes from. Pure."""
+"""The effective settings of a topic and their sources. No I/O."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def described_topic_configs(
 def topic_config(
     image: MetadataImage, overrides: Mapping[str, str | None], policy: ControllerPolicy, setting: Setting
 ) -> tuple[str | None, ConfigSource]:
-    """What holds for a topic with these overrides, as text, and where it comes from."""
+    """The effective value for a topic with these overrides, as text, and its source."""
     if setting.name in overrides:
         return overrides[setting.name], ConfigSource.TOPIC
     for given, source in (

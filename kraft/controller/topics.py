@@ -1,6 +1,6 @@
-"""Creating and deleting topics, and adding partitions to them. Pure.
+"""Creation and deletion of topics, and new partitions for them. No I/O.
 
-Topic ids and placement take chance from the given generator; what was drawn is in the records.
+Topic ids and placement use the given random generator; the results are in the records.
 """
 
 from __future__ import annotations
@@ -55,11 +55,11 @@ from wire.messages import (
 )
 
 DESCRIBED_TOPICS_MAX = 100
-"""Requests with more topics get no settings in their replies: thirty a topic would hold the controller for seconds."""
+"""Replies to larger requests have no settings: thirty per topic would block the controller for seconds."""
 
 TOPIC_COST, PARTITION_COST, PLACE_COST, DESCRIPTION_COST = 60, 4, 10, 150
-"""Of a topic that is created, of each of its partitions, of placing its replicas, of a topic's settings in a reply."""
-ASSIGNMENT_COST, DELETION_COST = 4, 10  # of a given assignment, beside its replicas; of a topic that goes
+"""Units of `common.pacing`: per created topic, per partition, per placed partition, per topic's settings in a reply."""
+ASSIGNMENT_COST, DELETION_COST = 4, 10  # per given assignment, besides its replicas; per deleted topic
 AT_A_TIME = 50  # partitions
 
 _TopicResult = CreateTopicsResponse.CreatableTopicResult
@@ -99,7 +99,7 @@ def create_topics(
 def delete_topics(
     image: MetadataImage, request: DeleteTopicsRequest, policy: ControllerPolicy
 ) -> Work[Decision[MetadataRecord, DeleteTopicsResponse]]:
-    """DeleteTopics (20), by name or by id; version 1 to 5 give `topic_names`."""
+    """DeleteTopics (20), by name or by id; versions 1 to 5 have `topic_names`."""
     wanted = chain(
         ((state.name, raw_uuid(state.topic_id)) for state in request.topics or ()),
         ((name, ZERO_UUID) for name in request.topic_names or ()),
@@ -148,7 +148,7 @@ def create_partitions(
 
 
 class _Creation:
-    """What the topics of one CreateTopics request have in common."""
+    """Shared state of the topics of one CreateTopics request."""
 
     def __init__(self, image: MetadataImage, policy: ControllerPolicy, rng: random.Random, describes: bool) -> None:
         self._image = image
@@ -231,7 +231,7 @@ def new_partitions(
     cause: Cause,
     leader_epochs: Sequence[int] = (),
 ) -> Work[list[MetadataRecord]]:
-    """The work of `partition_records`."""
+    """As `partition_records`, as work."""
     records: list[MetadataRecord] = []
     for at in range(0, len(assignments), AT_A_TIME):
         some, epochs = assignments[at : at + AT_A_TIME], leader_epochs[at : at + AT_A_TIME]
@@ -241,8 +241,8 @@ def new_partitions(
 
 
 def check_new_name(image: MetadataImage, name: str, others: Mapping[str, None]) -> Work[TenantImage | None]:
-    """The tenant whose topic it would be, None for an operator's. Raises ProtocolError unless a topic may be made by
-    that name; `others` are made in the same commit."""
+    """The tenant that would own the topic, None for an operator's. Raises ProtocolError unless a topic of that name may
+    be created; `others` are created in the same commit."""
     check_topic_name(name)
     tenant = check_owner(image, name)
     if name == METADATA_TOPIC:
@@ -294,7 +294,7 @@ def _manual(image: MetadataImage, topic: _Wanted) -> Work[list[tuple[int, ...]]]
 def _checked_assignments(
     image: MetadataImage, name: str, assignments: list[tuple[int, ...]], replication_factor: int
 ) -> Work[None]:
-    """Raises INVALID_REPLICATION_ASSIGNMENT unless all of them may be those of partitions of the topic `name`."""
+    """Raises INVALID_REPLICATION_ASSIGNMENT unless all of them are valid for partitions of the topic `name`."""
     home = Home(image, name)
     for at in range(0, len(assignments), AT_A_TIME):
         cost = 0
@@ -330,7 +330,8 @@ def _added_partitions(
     topic = image.topics.get(wanted.name)
     if topic is None:
         raise ProtocolError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{wanted.name}' does not exist.")
-    if wanted.name in INTERNAL_TOPICS:  # a key's partition follows from their number: what is kept would not be found
+    # keys are hashed over the number of partitions: existing ones would not be found
+    if wanted.name in INTERNAL_TOPICS:
         raise ProtocolError(ErrorCode.INVALID_REQUEST, f"The partitions of {wanted.name} keep their number.")
     present = len(topic.partitions)
     added = wanted.count - present

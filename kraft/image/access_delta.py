@@ -1,7 +1,7 @@
-"""Replay of who may do what: credentials, ACLs, tenants, keys and cells; a part of `MetadataDelta`.
+"""Replay of credentials, ACLs, tenants, keys and cells; a part of `MetadataDelta`.
 
-What a record removes may be gone already: removals name what they mean by an id that is never used again, or a user
-and a mechanism, so that a second removal changes nothing.
+A removal may concern something that is already gone: it refers to an id that is never reused, or to a user and
+mechanism, so that a second removal changes nothing.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Filters over ACLs, as DescribeAcls and DeleteAcls give them. Pure.
+"""ACL filters of DescribeAcls and DeleteAcls. No I/O.
 
-Source of the meaning: Apache Kafka's ResourcePatternFilter and AccessControlEntryFilter. ANY matches all; the pattern
-type MATCH finds whatever speaks of the named resource, be it literal, the wildcard or a prefix of the name.
+The meaning is that of Apache Kafka's ResourcePatternFilter and AccessControlEntryFilter. ANY matches all; the pattern
+type MATCH finds every ACL that applies to the named resource: literal, wildcard, or a prefix of the name.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class AclFilter(Struct, frozen=True):
     permission: int
 
     def check(self) -> None:
-        """Raises INVALID_REQUEST for numbers that mean nothing here."""
+        """Raises INVALID_REQUEST for unknown numbers."""
         if not (
             _known(self.resource_type, AclResource)
             and (self.pattern_type == MATCH or _known(self.pattern_type, AclPattern))
@@ -68,7 +68,7 @@ class AclFilter(Struct, frozen=True):
         return name.startswith(acl.resource_name)
 
     def find(self, acls: AclsImage) -> list[AclImage]:
-        """In an order that does not depend on how the image came to be."""
+        """Matches in an order that does not depend on the image's history."""
         found = [acl for acl in self._candidates(acls) if self.matches(acl)]
         return sorted(found, key=_order)
 
@@ -99,10 +99,10 @@ class AclFilter(Struct, frozen=True):
         return self._named(acls, types, name)
 
     def _named(self, acls: AclsImage, types: list[AclResource], name: str) -> Iterator[AclImage]:
-        """Each one once."""
+        """Each candidate once."""
         for resource_type in types:
             resource = acls.of_type(resource_type)
-            if self.pattern_type == MATCH:  # its own name and each of its prefixes, of which it is the longest
+            if self.pattern_type == MATCH:  # the literal name and each of its prefixes
                 yield from resource.matching(name)
             else:
                 yield from resource.literal.get(name, ())

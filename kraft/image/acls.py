@@ -1,4 +1,4 @@
-"""All ACLs: by id, and by the resources that they speak of."""
+"""All ACLs, by id and by resource."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class AclImage:
 
     @property
     def binding(self) -> tuple[int, str, int, str, str, int, int]:
-        """All but the id: no two ACLs share it."""
+        """All fields except the id: unique."""
         return (
             self.resource_type,
             self.resource_name,
@@ -73,7 +73,7 @@ class AclImage:
 
     @property
     def owner(self) -> str | None:
-        """The id of the tenant whose resource it speaks of, or else whose principal; None for an operator's."""
+        """The id of the tenant that owns the resource, or else the principal; None for an operator's ACL."""
         return tenant_of(self.resource_name) or tenant_of(self.principal.partition(":")[2])
 
 
@@ -81,7 +81,7 @@ Bindings = tuple[AclImage, ...]
 
 
 class ResourceAcls(Struct, frozen=True):
-    """Those of one resource type. `lengths` counts the prefixes of each length."""
+    """ACLs of one resource type. `lengths`: number of prefixes by length."""
 
     literal: ShardedMap[str, Bindings] = field(default_factory=ShardedMap)
     prefixed: ShardedMap[str, Bindings] = field(default_factory=ShardedMap)
@@ -100,7 +100,7 @@ _NO_ACLS = ResourceAcls()
 
 
 class AclsImage(Struct, frozen=True):
-    """Immutable; a change shares all that it did not touch. A cache of answers compares images by identity."""
+    """Immutable; a changed image shares unchanged parts. Caches compare images by identity."""
 
     by_id: ShardedMap[bytes, AclImage] = field(default_factory=ShardedMap)
     by_resource: Mapping[AclResource, ResourceAcls] = field(default_factory=dict)
@@ -119,28 +119,28 @@ class AclsImage(Struct, frozen=True):
         return self.by_resource.get(resource_type, _NO_ACLS)
 
     def matching(self, resource_type: AclResource, name: str) -> Iterator[AclImage]:
-        """Every ACL that speaks of the resource: literal, the wildcard, and each prefix of its name."""
+        """Every ACL that applies to the resource: literal, wildcard, and each prefix of its name."""
         return self.of_type(resource_type).matching(name)
 
     def of_tenant(self, tenant: str) -> list[AclImage]:
         return [self.by_id[acl_id] for acl_id in self.by_tenant.get(tenant, ())]
 
     def find(self, acl: AclImage) -> AclImage | None:
-        """The ACL of the same binding, whatever its id."""
+        """The ACL with the same binding, whatever its id."""
         return next((a for a in self.like(acl) if a.binding == acl.binding), None)
 
     def like(self, acl: AclImage) -> Bindings:
-        """Those of the same resource pattern."""
+        """ACLs with the same resource pattern."""
         resource = self.of_type(acl.resource_type)
         table = resource.literal if acl.pattern_type == AclPattern.LITERAL else resource.prefixed
         return table.get(acl.resource_name, ())
 
     def changed(self, changes: Mapping[bytes, AclImage | None]) -> AclsImage:
-        """With each id of `changes` set, or removed where the value is None."""
+        """With each id of `changes` set, or removed if the value is None."""
         return at_once(self.changing(changes))
 
     def changing(self, changes: Mapping[bytes, AclImage | None]) -> Work[AclsImage]:
-        """The work of `changed`."""
+        """As `changed`, as work."""
         tables: _Tables = {}
         owned: dict[str, dict[bytes, None]] = {}
         for number, (acl_id, new) in enumerate(changes.items(), 1):

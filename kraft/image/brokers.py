@@ -1,4 +1,4 @@
-"""One registered broker as the committed metadata has it."""
+"""One registered broker in the committed metadata."""
 
 from __future__ import annotations
 
@@ -10,13 +10,12 @@ from kraft.records import Endpoint
 
 @dataclass(frozen=True, slots=True)
 class BrokerImage:
-    """`epoch` is the offset of the registration's record: it tells one run of the broker from the next.
+    """`epoch`: offset of the registration's record, which distinguishes the runs of a broker.
 
     `endpoints` by listener name; `features` by name, as (lowest, highest) supported level. A fenced broker leads
-    nothing, joins no ISR and is not shown to clients. One that `lacks_room` on its disk appends nothing: it joins no
-    ISR, and others lead where enough of them have room. One `is_unclean` from a registration, or a failure of its
-    disk, after which it may lack what it had acknowledged, until it is unfenced: an ISR or ELR that lists it is older
-    than that.
+    nothing, joins no ISR and is not shown to clients. A broker that `lacks_room` on its disk appends nothing: it joins
+    no ISR, and other brokers lead where enough of them have room. `is_unclean`: from a registration or disk failure
+    after which it may lack acknowledged records, until it is unfenced; an ISR or ELR that lists it is from before that.
     """
 
     broker_id: int
@@ -34,12 +33,12 @@ class BrokerImage:
 
     @property
     def is_active(self) -> bool:
-        """May lead."""
+        """Whether it may lead."""
         return not self.fenced and not self.in_controlled_shutdown
 
     @property
     def may_join(self) -> bool:
-        """May join an ISR."""
+        """Whether it may join an ISR."""
         return self.is_active and not self.lacks_room
 
     def address(self, listener_name: str) -> tuple[str, int] | None:

@@ -1,4 +1,4 @@
-"""Cells: the parts of the cluster that tenants live in, each a number of brokers."""
+"""Cells: disjoint groups of brokers, in which tenants live."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from kraft.records import CellRecord
 
 CELL_NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
 DEFAULT_CELL = "default"
-"""Of a broker that names none."""
+"""The cell of a broker that names none."""
 
 REPLICAS_PER_BROKER_MAX = "replicas.per.broker.max"
 TENANTS_MAX = "tenants.max"
 BANDWIDTH_PER_BROKER = "bandwidth.per.broker"
 CELL_LIMITS = (REPLICAS_PER_BROKER_MAX, TENANTS_MAX, BANDWIDTH_PER_BROKER)
-"""Limits that a cell may have of its own; what it has not is the setting `tidelog.cell.<limit>`."""
+"""Limits that a cell may set; the default is the setting `tidelog.cell.<limit>`."""
 
 
 class CellImage(Struct, frozen=True):
@@ -42,7 +42,7 @@ def cell_of(broker: BrokerImage) -> str:
 
 
 def cell_names(cells: Mapping[str, CellImage], brokers: Mapping[int, BrokerImage]) -> list[str]:
-    """Every cell there is: created, or named by a broker; sorted."""
+    """The names of all cells, created by an operator or named by a broker; sorted."""
     return sorted({*cells, *(cell_of(broker) for broker in brokers.values())})
 
 

@@ -1,4 +1,4 @@
-"""Dynamic settings of topics, brokers and the cluster: the overrides that operators gave."""
+"""Dynamic settings of topics, brokers and the cluster: operators' overrides."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class ConfigsImage(Struct, frozen=True):
         return self.of(ResourceType.TOPIC, topic_name)
 
     def broker(self, broker_id: int) -> Mapping[str, str]:
-        """The overrides of one broker alone."""
+        """The overrides of one broker only."""
         return self.of(ResourceType.BROKER, str(broker_id))
 
     def cluster(self) -> Mapping[str, str]:

@@ -1,4 +1,4 @@
-"""Verifiers of users and of API keys, and the keys themselves."""
+"""Verifiers of users and of API keys, and the API keys."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from kraft.records import ApiKeyRecord, ScramCredentialRecord, ScramMechanism
 
 @dataclass(frozen=True, slots=True)
 class ScramCredential:
-    """A verifier of RFC 5802: who has it can check a password, and with it alone cannot log in. Never shown."""
+    """A verifier (RFC 5802). It can check a password, but not be used to log in. Never shown."""
 
     salt: bytes = field(repr=False)
     stored_key: bytes = field(repr=False)
@@ -54,7 +54,7 @@ class ApiKeyImage(Struct, frozen=True):
 
 
 class ApiKeysImage(Mapping[str, ApiKeyImage]):
-    """All keys by id; immutable. `of_tenant` gives the ids of one tenant's."""
+    """All keys by id; immutable. `of_tenant` returns the ids of one tenant's keys."""
 
     __slots__ = ("_by_id", "_by_tenant")
 

@@ -1,7 +1,7 @@
-"""Replay: records folded over an image, and what they changed.
+"""Replay: applies records to an image, and records what they changed.
 
-A delta collects any number of records, also of several batches, and yields the next image, which shares what did not
-change with the one before. So the cost is that of the changes, however much there is beside them.
+A delta collects any number of records, also of several batches, and creates the next image, which shares unchanged
+parts with the one before. So the cost depends only on the changes.
 """
 
 from __future__ import annotations
@@ -53,32 +53,32 @@ from kraft.records import (
     UnregisterBrokerRecord,
 )
 
-STRETCH = 50  # records that are replayed between two yields
-RECORDS_PER_IMAGE = 200  # of records that need not become true at once
+STRETCH = 50  # records replayed per slice
+RECORDS_PER_IMAGE = 200  # records that need not be atomic
 REPLAY_COST, TOPIC_COST = 3, 2  # of a record, and of a changed topic in the next image; units of `common.pacing`
 
 
 class ReplayError(ValueError):
-    """A record does not fit the image it meets: the whole batch is refused, by every node alike."""
+    """A record does not fit the image: every node rejects the whole batch alike."""
 
 
 class MetadataDelta:
     """Changes relative to `base`. Not usable after a ReplayError.
 
-    With `result` the outcome is known beforehand (see `kraft.image.difference`) and nothing is replayed.
+    With `result` the new image is already known (see `kraft.image.difference`) and nothing is replayed.
     """
 
     def __init__(self, base: MetadataImage, result: MetadataImage | None = None) -> None:
         self.base = base
         self._result = result
         self.topics_created: dict[bytes, TopicImage] = {}
-        """By topic id; the values have the partitions of the moment of creation only: ask the image."""
+        """By topic id, with the partitions at creation only; the image has the current ones."""
         self.topics_deleted: dict[bytes, TopicImage] = {}
         """By topic id, as they were in `base`."""
         self.partitions_changed: dict[tuple[bytes, int], PartitionImage | None] = {}
         """(topic id, index) → the partition in `base`, None for a new one. Not the partitions of deleted topics."""
         self.ranges_changed: dict[bytes, None] = {}
-        """Ids of the internal topics of which a cell has got a range."""
+        """Ids of internal topics in which a cell got a range."""
         self.brokers_changed: dict[int, BrokerImage | None] = {}
         """Broker id → the broker in `base`, None for a new one."""
         self.configs_changed: dict[ResourceKey, None] = {}
@@ -93,21 +93,21 @@ class MetadataDelta:
         self._next_producer_id = base.next_producer_id
         self._incarnation = base.incarnation
         self._names_created: dict[str, None] = {}
-        self._partitions: dict[bytes, dict[int, PartitionImage]] = {}  # those that changed alone
-        self._topics_met: dict[bytes, TopicImage] = {}  # those of the records so far, before any change
+        self._partitions: dict[bytes, dict[int, PartitionImage]] = {}  # changed partitions only
+        self._topics_met: dict[bytes, TopicImage] = {}  # topics of the records so far, before changes
         self._ranges: dict[bytes, tuple[KeyRange, ...]] = {}
         self._brokers: dict[int, BrokerImage] | None = None
         self._configs: dict[ResourceKey, dict[str, str]] = {}
         self._features: dict[str, int] | None = None
 
     def replay_batch(self, batch: Batch) -> None:
-        """Replay a committed batch that was accepted; its offsets begin where this delta ends."""
+        """Replay a committed, accepted batch; its offsets begin where this delta ends."""
         header = batch.header
         self._epoch, self._leader_id, self._sequence = header.epoch, header.leader_id, header.sequence
         self.replay_all(batch.records)
 
     def replaying(self, batch: Batch) -> Work[None]:
-        """The work of `replay_batch`; until it has ended, this delta is of no use to others."""
+        """As `replay_batch`, as work; until it ends, the delta must not be used otherwise."""
         header, records = batch.header, batch.records
         self._epoch, self._leader_id, self._sequence = header.epoch, header.leader_id, header.sequence
         for at in range(0, len(records), STRETCH):
@@ -120,14 +120,14 @@ class MetadataDelta:
             self.replay(record)
 
     def replay(self, record: MetadataRecord) -> None:
-        """Fold one record at the next offset. Raises ReplayError when it does not fit."""
-        check(self._result is None, "a delta whose image was taken takes no more records")
+        """Apply one record at the next offset. Raises ReplayError if it does not fit."""
+        check(self._result is None, "a delta accepts no records after its image was created")
         self._offset += 1
         _REPLAY[type(record)](self, record)
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing but offset and epoch moved."""
+        """Whether only offset and epoch changed."""
         return not (
             self.partitions_changed
             or self.ranges_changed
@@ -140,11 +140,11 @@ class MetadataDelta:
         )
 
     def image(self) -> MetadataImage:
-        """The image after all replayed records, which ends the delta: nothing can be replayed after it."""
+        """The image after all replayed records; nothing can be replayed after it."""
         return self._result if self._result is not None else at_once(self.imaging())
 
     def imaging(self) -> Work[MetadataImage]:
-        """The work of `image`."""
+        """As `image`, as work."""
         if self._result is not None:
             return self._result
         base, access = self.base, self.access
@@ -254,7 +254,7 @@ class MetadataDelta:
         self.features_changed = True
 
     def _replay_no_op(self, record: NoOpRecord) -> None:
-        """A barrier changes nothing but the offset."""
+        """A barrier; changes only the offset."""
 
     def _replay_leader_change(self, record: LeaderChangeRecord) -> None:
         self._epoch, self._leader_id = record.epoch, record.leader_id
@@ -274,7 +274,7 @@ class MetadataDelta:
                 record.features,
                 record.cell,
                 record.lacks_room,
-                # A second start after the loss does not bring back what the first one found gone.
+                # a second start after the loss does not restore what was lost
                 not record.clean_stop or (before is not None and before.is_unclean),
             )
         )
@@ -379,7 +379,7 @@ class MetadataDelta:
 
     def _replay_producer_ids(self, record: ProducerIdsRecord) -> None:
         if record.next_producer_id < self._next_producer_id:
-            raise ReplayError("producer ids would be given away twice")
+            raise ReplayError("producer ids would be allocated twice")
         self._next_producer_id = record.next_producer_id
 
 
@@ -420,7 +420,7 @@ def replayed(image: MetadataImage, records: Iterable[MetadataRecord]) -> Metadat
 
 
 def replaying_all(image: MetadataImage, records: Sequence[MetadataRecord]) -> Work[MetadataImage]:
-    """The work of `replayed`."""
+    """As `replayed`, as work."""
     for at in range(0, len(records), RECORDS_PER_IMAGE):
         delta = MetadataDelta(image)
         some = records[at : at + RECORDS_PER_IMAGE]

@@ -1,4 +1,4 @@
-"""What leads from one image to another when the records between them are not at hand."""
+"""The delta between two images whose records in between are not available."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ PARTITIONS_AT_ONCE = 100
 
 
 def differing(old: MetadataImage, new: MetadataImage) -> Work[MetadataDelta]:
-    """A delta whose base is `old` and whose image is `new`, for a node that jumps ahead by a snapshot.
+    """A delta from `old` to `new`, for a node that skips ahead with a snapshot.
 
-    Cost: the size of both images, once.
+    The cost is proportional to the size of both images.
     """
     delta = MetadataDelta(old, result=new)
     for topic_id, topic in old.topics.by_id.items():

@@ -1,7 +1,7 @@
-"""Where in the groups' topic the keys of a tenant, and those of the operators, are kept.
+"""The partitions of the groups' topic that hold the keys of a tenant or of the operators.
 
-A topic without ranges is one range for all tenants. While a tenant's keys are handed over, no broker serves them: they
-are looked for where they go, and what is where they came from is still the truth, should the handover be given up.
+A topic without ranges is one range for all tenants. While a tenant's keys are handed over, no broker serves them:
+clients are sent to the new range, and the old range stays authoritative in case the handover is cancelled.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from kraft.records import KeysPhase
 
 
 class Keeping(Enum):
-    """What a partition is to a tenant's keys: SERVED, its leader answers for them; LEAVING or COMING, they are being
-    handed over; FOREIGN, whatever is there is left over."""
+    """A partition's part for a tenant's keys. SERVED: its leader serves them. LEAVING, COMING: they are being handed
+    over. FOREIGN: any keys there are leftovers."""
 
     SERVED = "served"
     LEAVING = "leaving"
@@ -24,7 +24,7 @@ class Keeping(Enum):
 
 
 def range_for(topic: TopicImage, tenant: TenantImage | None) -> KeyRange | None:
-    """The partitions over which the keys of `tenant` are spread; None stands for the operators.
+    """The partitions over which the keys of `tenant` are hashed; None stands for the operators.
 
     None while the tenant's cell has no range of the topic yet.
     """
@@ -36,12 +36,12 @@ def range_for(topic: TopicImage, tenant: TenantImage | None) -> KeyRange | None:
 
 
 def range_at(topic: TopicImage, tenant: TenantImage, cell: str) -> KeyRange | None:
-    """Where the tenant's keys belong when it lives in that cell."""
+    """The range of the tenant's keys if it lives in that cell."""
     return topic.range_of(cell) if topic.ranges else range_for(topic, tenant)
 
 
 def range_to_ask(topic: TopicImage, tenant: TenantImage | None) -> KeyRange | None:
-    """The partitions whose leaders are asked for the keys: those where they go, once no other broker serves them."""
+    """The range to which clients are sent for the keys: the new one as soon as no other broker serves them."""
     if tenant is not None and tenant.keys_phase is KeysPhase.COPYING and tenant.keys_target is not None:
         return range_at(topic, tenant, tenant.keys_target)
     return range_for(topic, tenant)

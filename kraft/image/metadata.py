@@ -1,4 +1,4 @@
-"""The whole of the committed metadata at one offset."""
+"""All committed metadata at one offset."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from kraft.image.topics import TopicsImage
 
 @dataclass(frozen=True, slots=True)
 class MetadataImage:
-    """Immutable: a change makes a new image that shares all that did not change.
+    """Immutable: a change creates a new image that shares unchanged parts.
 
-    `offset` is that of the last record in it (-1: none), `epoch` the controller epoch (the Raft term) and `leader_id`
-    the controller of that epoch, `sequence` the number of its last batch. `cluster_id` is None until the first
-    controller has made it, `incarnation` goes with it. `next_producer_id` is the first producer id not yet given away.
-    `scram` has the verifiers of users and API keys by name, `cells` what operators said of them, by name.
+    `offset`: of the last record applied (-1: none); `epoch`: controller epoch (the Raft term); `leader_id`: controller
+    of that epoch; `sequence`: number of its last batch. `cluster_id`: None until the first controller has created it,
+    together with `incarnation`. `next_producer_id`: the first unallocated producer id. `scram`: verifiers of users and
+    API keys by name; `cells`: operators' settings of cells by name.
     """
 
     offset: int = -1
@@ -49,11 +49,11 @@ class MetadataImage:
 
     @property
     def metadata_version(self) -> int:
-        """The finalised level of `metadata.version`; 0 before the cluster was made."""
+        """The finalised level of `metadata.version`; 0 before the cluster was created."""
         return self.features.get("metadata.version", 0)
 
     def at(self, offset: int, epoch: int, leader_id: int, sequence: int) -> MetadataImage:
-        """The same metadata at another place of the log."""
+        """The same metadata at another position of the log."""
         return replace(self, offset=offset, epoch=epoch, leader_id=leader_id, sequence=sequence)
 
     def partition(self, topic_id: bytes, partition: int) -> PartitionImage | None:
@@ -64,12 +64,12 @@ class MetadataImage:
         return topic.partitions.get(partition) if topic is not None else None
 
     def is_active(self, broker_id: int) -> bool:
-        """Registered, not fenced, not shutting down."""
+        """Whether it is registered, not fenced, not shutting down."""
         broker = self.brokers.get(broker_id)
         return broker is not None and broker.is_active
 
     def unfenced_brokers(self) -> list[BrokerImage]:
-        """Those that clients may be shown, by id."""
+        """Brokers that clients may see, by id."""
         return [self.brokers[broker_id] for broker_id in sorted(self.brokers) if not self.brokers[broker_id].fenced]
 
 

@@ -1,7 +1,7 @@
-"""Which partitions concern a broker, or wait for something: found without a look at all the others.
+"""Indexes of partitions by broker and by pending work, so that they are found without a scan.
 
-A set of partitions is a bit mask of indexes for each topic, so that 100,000 partitions of 10,000 topics take about a
-megabyte, and what two sets have in common is found by topics.
+A set of partitions is a bit mask of indexes per topic, so that 100,000 partitions of 10,000 topics take about a
+megabyte, and intersections are computed per topic.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ CHANGE_COST, REMOVAL_COST, TOPIC_COST = 4, 4, 2
 
 
 class PartitionSet:
-    """An immutable set of (topic id, index), which is iterated over in one order in every process."""
+    """An immutable set of (topic id, index) with the same iteration order in every process."""
 
     __slots__ = ("_count", "_masks")
 
@@ -57,7 +57,7 @@ class PartitionSet:
             yield topic_id, index
 
     def within(self, other: PartitionSet) -> Iterator[PartitionKey]:
-        """Those that are in `other` as well; the cost is that of the topics in this one."""
+        """Elements that are also in `other`; the cost is the number of topics in this set."""
         for topic_id, mask in self._masks.items():
             for index in _bits(mask & other._masks.get(topic_id, 0)):
                 yield topic_id, index
@@ -67,11 +67,11 @@ NO_PARTITIONS = PartitionSet()
 
 
 class PartitionIndex(Struct, frozen=True):
-    """Sets by broker: of the partitions that it has a `replicas` of, of which it is `in_sync` (in the ISR) or
-    `eligible` (in the ELR), and which it `leads`. A broker without any has no entry.
+    """Sets by broker: partitions of which it has a replica (`replicas`), is in the ISR (`in_sync`) or ELR (`eligible`),
+    or which it `leads`. A broker without any has no entry.
 
-    `leaderless`; `short`, fewer in sync than replicas; `moving`, a reassignment runs; `unsettled`, there is an ELR or a
-    last known one; `astray`, led by another replica than the preferred one.
+    `leaderless`; `short`: ISR smaller than the replicas; `moving`: being reassigned; `unsettled`: with an ELR or last
+    known ELR; `astray`: not led by the preferred leader.
     """
 
     replicas: Mapping[int, PartitionSet] = field(default_factory=dict)
@@ -153,7 +153,7 @@ class _BrokersEdit:
 
 
 class IndexEdit:
-    """Changes of an index, each partition once: from its state in the base image to that in the next."""
+    """Changes of an index, each partition once: from its state in the base image to that in the next one."""
 
     def __init__(self, base: PartitionIndex) -> None:
         self._replicas = _BrokersEdit(base.replicas)
@@ -174,7 +174,7 @@ class IndexEdit:
         )  # in the index's order
 
     def change(self, topic_id: bytes, index: int, old: PartitionImage | None, new: PartitionImage) -> None:
-        """`old` is None for a new partition. A field that a record leaves as it is, is the same object."""
+        """`old` is None for a new partition. Fields that a record leaves unchanged are identical objects."""
         bit = 1 << index
         was = _NOTHING if old is None else old
         has_moved = was.replicas is not new.replicas
@@ -217,7 +217,7 @@ class IndexEdit:
         yield cost
 
     def remove(self, topic_id: bytes, partitions: Mapping[int, PartitionImage]) -> int:
-        """A topic goes, whose partitions in the base image these are; what that cost."""
+        """Remove a topic with these partitions of the base image. Returns the cost."""
         brokers: dict[int, None] = {}
         if len(partitions) > len(self._replicas.base):
             for base in (self._replicas.base, self._in_sync.base, self._eligible.base, self._leads.base):
@@ -240,7 +240,7 @@ class IndexEdit:
             edit.put(topic_id, bit, now)
 
     def done(self) -> Work[PartitionIndex]:
-        """The changed index, which ends the edit."""
+        """The changed index; ends the edit."""
         replicas = yield from self._replicas.done()
         in_sync = yield from self._in_sync.done()
         eligible = yield from self._eligible.done()
@@ -262,7 +262,7 @@ def _is_astray(partition: PartitionImage) -> bool:
 
 
 def _bits(mask: int) -> Iterator[int]:
-    """Positions of the bits that are set, in rising order."""
+    """Positions of set bits, ascending."""
     if mask < 1 << 64:
         yield from _word_bits(mask, 0)
         return

@@ -1,4 +1,4 @@
-"""The partitions of one topic by their index: immutable, and a change costs what changes."""
+"""The partitions of one topic by index: immutable; the cost of a change depends only on the change."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from collections.abc import ItemsView, Iterator, Mapping, ValuesView
 from kraft.image.partitions import PartitionImage
 
 PLAIN_MAX = 512
-"""A topic with fewer partitions is a dict, which is copied as a whole."""
+"""A topic with fewer partitions is a dict, which is copied completely."""
 _CHUNK_BITS = 7
 
 
 class PartitionTable(Mapping[int, PartitionImage]):
-    """Of a topic with many partitions, in chunks of neighbours. In rising order."""
+    """For a topic with many partitions, in chunks of neighbours, ascending."""
 
     __slots__ = ("_chunks", "_length")
 

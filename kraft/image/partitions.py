@@ -1,4 +1,4 @@
-"""One partition as the committed metadata has it."""
+"""One partition in the committed metadata."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from kraft.records import NO_LEADER, Cause, PartitionChangeRecord, PartitionReco
 class PartitionImage(msgspec.Struct, frozen=True, gc=False):
     """Immutable; field names are Kafka's.
 
-    `leader` is -1 when there is none. `leader_epoch` rises with each change of the leader, `partition_epoch` with
-    each change at all. `elr` are the eligible leader replicas and `last_known_elr` those of them that stopped
-    uncleanly (KIP-966). `last_known_leader` is kept while there is no leader, else -1. `adding` and `removing` are
-    parts of `replicas` while a reassignment runs.
+    `leader`: -1 if there is none. `leader_epoch` grows with each change of the leader, `partition_epoch` with each
+    change. `elr`: the eligible leader replicas; `last_known_elr`: those of them that stopped uncleanly (KIP-966).
+    `last_known_leader`: kept while there is no leader, else -1. `adding` and `removing`: subsets of `replicas` during a
+    reassignment.
     """
 
     topic_id: bytes
@@ -43,8 +43,8 @@ class PartitionImage(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def settled_replica_count(self) -> int:
-        """How many replicas count for `min.insync.replicas`: not those that are only being added, or a partition with
-        fewer replicas than that would take no records while it gets more."""
+        """Replicas that count for `min.insync.replicas`: not those being added, because otherwise a partition with few
+        replicas would reject records while it gets more."""
         return len(self.replicas) - len(self.adding)
 
     @classmethod
@@ -83,7 +83,7 @@ class PartitionImage(msgspec.Struct, frozen=True, gc=False):
         )
 
     def changed(self, record: PartitionChangeRecord) -> PartitionImage:
-        """The partition after `record`: a given leader raises the leader epoch, any record the partition epoch."""
+        """The partition after `record`: a given leader increments the leader epoch, any record the partition epoch."""
         leader, leader_epoch = self.leader, self.leader_epoch
         if record.leader is not None:
             leader, leader_epoch = record.leader, leader_epoch + 1

@@ -1,4 +1,4 @@
-"""An immutable mapping of many entries of which few change at a time."""
+"""An immutable mapping with many entries, of which few change at a time."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ _NO_SHARDS = [_NONE] * WIDTH
 
 
 class ShardedMap(Mapping[Key, Value]):
-    """Entries lie in shards by their key's checksum, and shards in rows; a changed map shares the shards that did not
-    change with the one it came from. So a change of one entry among 100,000 costs a microsecond or two, and iteration
-    has one order in every process, which the hash of a str has not."""
+    """Entries are in shards by their key's checksum, and shards in rows; a changed map shares unchanged shards with its
+    base. So changing one entry of 100,000 costs a microsecond or two, and the iteration order is the same in every
+    process, unlike that of str hashes."""
 
     __slots__ = ("_length", "_rows")
 
     def __init__(
         self, entries: Mapping[Key, Value | None] | None = None, base: ShardedMap[Key, Value] | None = None
     ) -> None:
-        """`base` with `entries`, or nothing with them; an entry that is None is left out."""
+        """`base` (default: empty) with `entries`; entries with None are removed."""
         self._rows: list[list[dict[Key, Value]]]
         if base is None:
             self._rows, self._length = [_NO_SHARDS] * WIDTH, 0  # type: ignore[list-item]
@@ -38,7 +38,7 @@ class ShardedMap(Mapping[Key, Value]):
             self._take(entries)
 
     def changed(self, changes: Mapping[Key, Value | None]) -> ShardedMap[Key, Value]:
-        """This map with each key of `changes` set to its value, or left out where that is None."""
+        """This map with each key of `changes` set to its value, or removed if that is None."""
         return ShardedMap(changes, self)
 
     def _take(self, changes: Mapping[Key, Value | None]) -> None:
@@ -87,7 +87,7 @@ class ShardedMap(Mapping[Key, Value]):
             yield from shard
 
     def _shards(self) -> Iterator[dict[Key, Value]]:
-        """Those with entries, in order."""
+        """Shards with entries, in order."""
         for row in self._rows:
             if row is not _NO_SHARDS:
                 for shard in row:
@@ -105,7 +105,7 @@ class ShardedMap(Mapping[Key, Value]):
 
 
 class _Values(ValuesView[Value]):
-    """Without a look-up for each."""
+    """Iterates without a look-up per entry."""
 
     _mapping: ShardedMap[str, Value]
 

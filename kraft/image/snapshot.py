@@ -1,8 +1,8 @@
-"""A whole image as bytes and back: for the quorum's snapshots and for observers that are too far behind.
+"""A complete image as bytes and back, for the quorum's snapshots and for observers that are too far behind.
 
-The form is four bytes of CRC-32C over the rest, then one msgpack array: position in the log and the records that
-build the image from nothing. A hundred thousand partitions take about 4.5 MB, 0.1 s to encode and 1 s to decode, so
-both are works of `common.pacing`.
+The format is a CRC-32C (4 bytes) of the rest, then one msgpack array: position in the log and the records that rebuild
+the image from nothing. A hundred thousand partitions take about 4.5 MB, 0.1 s to encode and 1 s to decode, so both are
+works of `common.pacing`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _CRC_BYTES = 4
 
 
 class DamagedSnapshot(Exception):
-    """Bytes that are no snapshot, or not one that this version reads."""
+    """Bytes that are not a snapshot, or not one that this version reads."""
 
 
 class _Snapshot(msgspec.Struct, frozen=True, array_like=True):
@@ -56,12 +56,12 @@ _DECODING_COST = 15
 
 
 def encode_snapshot(image: MetadataImage) -> bytes:
-    """Equal images give equal bytes only when they were built in the same order."""
+    """Equal images give equal bytes only if they were built in the same order."""
     return at_once(encoding(image))
 
 
 def encoding(image: MetadataImage) -> Work[bytes]:
-    """The same as a long work."""
+    """As `encode_snapshot`, as work."""
     records = bytearray()
     count = 0
     for record in snapshot_records(image):
@@ -80,7 +80,7 @@ def decode_snapshot(data: bytes | bytearray | memoryview) -> MetadataImage:
 
 
 def decoding(data: bytes | bytearray | memoryview) -> Work[MetadataImage]:
-    """The same as a long work."""
+    """As `decode_snapshot`, as work."""
     view = memoryview(data)
     body = view[_CRC_BYTES:]
     if len(view) <= _CRC_BYTES or crc32c(body) != int.from_bytes(view[:_CRC_BYTES], "big"):
@@ -107,7 +107,7 @@ def decoding(data: bytes | bytearray | memoryview) -> Work[MetadataImage]:
 
 
 def snapshot_records(image: MetadataImage) -> Iterator[MetadataRecord]:
-    """The records that build `image` from nothing."""
+    """The records that rebuild `image` from nothing."""
     if image.cluster_id is not None:
         yield ClusterRecord(image.cluster_id, image.incarnation)
     for name, level in image.features.items():

@@ -1,4 +1,4 @@
-"""What tenants have, counted from the image. Pure."""
+"""Usage of tenants, counted from the image. No I/O."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ from kraft.image.topics import TopicImage
 
 
 class TenantUsage(Struct):
-    """`to_move` counts the partitions with a replica outside the cell where the tenant is to live, `moving` those
-    whose reassignment runs."""
+    """`to_move`: partitions with a replica outside the tenant's cell; `moving`: partitions being reassigned."""
 
     topics: int = 0
     partitions: int = 0
@@ -38,7 +37,7 @@ def topics_of(image: MetadataImage, tenant: TenantImage) -> Iterator[TopicImage]
 
 
 def counting_partitions(image: MetadataImage, tenant: TenantImage) -> Work[int]:
-    """How many partitions a tenant has."""
+    """Number of partitions of a tenant."""
     count = 0
     for topic in topics_of(image, tenant):
         count += len(topic.partitions)
@@ -52,7 +51,7 @@ def home_ids(image: MetadataImage, tenant: TenantImage) -> frozenset[int]:
 
 
 def is_outside(partition: PartitionImage, home: frozenset[int]) -> bool:
-    """Whether a replica is elsewhere, or is about to be."""
+    """Whether a replica is elsewhere, or will be."""
     return not home.issuperset(partition.replicas)
 
 

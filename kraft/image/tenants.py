@@ -1,4 +1,4 @@
-"""Tenants: logical clusters inside this one, and the names that belong to them."""
+"""Tenants: logical clusters inside this one, and their names."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ CONNECTION_RATE = "connection.rate"
 KEYS_MAX = "keys.max"
 ACLS_MAX = "acls.max"
 LIMITS = (PARTITIONS_MAX, CONNECTIONS_MAX, CONNECTION_RATE, KEYS_MAX, ACLS_MAX)
-"""Limits that a tenant may have of its own; what it has not is the setting `tidelog.tenant.<limit>`."""
+"""Limits that a tenant may set; the default is the setting `tidelog.tenant.<limit>`."""
 
 
 def cluster_resource(tenant_id: str) -> str:
-    """The internal name of what the tenant knows as its cluster, the resource `kafka-cluster` of ACLs."""
+    """The internal name of a tenant's ACL resource `kafka-cluster`."""
     return f"{tenant_id}{SEPARATOR}kafka-cluster"
 
 
 def tenant_of(internal_name: str) -> str | None:
-    """The tenant id that a resource's internal name begins with, whether or not that tenant exists."""
+    """The tenant id in a resource's internal name, whether or not that tenant exists."""
     found = _PREFIX.match(internal_name)
     return found.group(1) if found is not None else None
 
 
 def local_name(internal_name: str) -> str:
-    """A resource's name as its tenant knows it; an operator's as it is."""
+    """A resource's name as its tenant knows it; an operator's name is unchanged."""
     found = _PREFIX.match(internal_name)
     return internal_name[found.end() :] if found is not None else internal_name
 
@@ -60,12 +60,12 @@ class TenantImage:
 
     @property
     def prefix(self) -> str:
-        """What the internal names of its resources begin with."""
+        """The prefix of the internal names of its resources."""
         return self.id + SEPARATOR
 
     @property
     def home(self) -> str:
-        """The cell in which its new partitions are made."""
+        """The cell in which its new partitions are placed."""
         return self.cell if self.target_cell is None else self.target_cell
 
     @property

@@ -13,7 +13,7 @@ from kraft.image.tenants import tenant_of
 
 @dataclass(frozen=True, slots=True)
 class KeyRange:
-    """Partitions of an internal topic in which a cell keeps its tenants' keys."""
+    """Partitions of an internal topic that hold the keys of a cell's tenants."""
 
     cell: str
     first: int
@@ -29,8 +29,8 @@ class KeyRange:
 
 @dataclass(frozen=True, slots=True)
 class TopicImage:
-    """`partitions` by index, in rising order. `topic_id` is 16 bytes. `adopts_tier` as in TopicRecord. `ranges` follow
-    one another; an internal topic without any is one range for everybody."""
+    """`partitions`: by index, ascending. `topic_id`: 16 bytes. `adopts_tier`: see TopicRecord. `ranges`: contiguous; an
+    internal topic without ranges is one range for all."""
 
     name: str
     topic_id: bytes
@@ -42,16 +42,17 @@ class TopicImage:
         return next((held for held in self.ranges if held.cell == cell), None)
 
     def range_with(self, partition: int) -> KeyRange | None:
-        """The range that a partition is in; None where there are no ranges."""
+        """The range of a partition; None if there are no ranges."""
         return next((held for held in self.ranges if partition in held), None)
 
 
 @dataclass(frozen=True, slots=True)
 class TopicsImage:
-    """All topics by id, in an order that is the same in every process and means nothing. `ids` are theirs by name.
+    """All topics by id, in an order that is the same in every process but otherwise arbitrary. `ids`: topic ids by
+    name.
 
-    `names_by_tenant` holds the internal names of tenants' topics, by tenant id, in order of creation. `index` finds
-    partitions by brokers and by what they wait for.
+    `names_by_tenant`: internal names of tenants' topics, by tenant id, in order of creation. `index`: finds partitions
+    by broker and by pending work.
     """
 
     by_id: ShardedMap[bytes, TopicImage] = field(default_factory=ShardedMap)
@@ -82,11 +83,11 @@ class TopicsImage:
         return self.by_id.get(topic_id)
 
     def of_tenant(self, tenant_id: str) -> list[TopicImage]:
-        """In order of creation; the cost is that of what is found."""
+        """In order of creation; the cost is the number of results."""
         return list(self.iterate_tenant(tenant_id))
 
     def iterate_tenant(self, tenant_id: str) -> Iterator[TopicImage]:
-        """`of_tenant`, one after another."""
+        """As `of_tenant`, lazily."""
         for name in self.names_by_tenant.get(tenant_id, ()):
             yield self.by_id[self.ids[name]]
 
@@ -122,7 +123,7 @@ class _ByName(Mapping[str, TopicImage]):
 def names_changed(
     base: ShardedMap[str, Mapping[str, None]], deleted: Iterable[TopicImage], created: Iterable[TopicImage]
 ) -> ShardedMap[str, Mapping[str, None]]:
-    """`names_by_tenant` after a change; what did not change is shared."""
+    """`names_by_tenant` after a change; unchanged parts are shared."""
     changed: dict[str, dict[str, None]] = {}
     for topics, is_new in ((deleted, False), (created, True)):
         for topic in topics:

@@ -1,1 +1,2 @@
-"""The nodes' side: the way to the active controller, a broker's standing with it, and the metadata that it commits."""
+"""Controller clients of a node: the channel to the active controller, a broker's registration, the metadata
+observer."""

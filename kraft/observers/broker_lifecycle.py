@@ -1,4 +1,4 @@
-"""A broker's standing with the controller: registration, heartbeats, fencing and the controlled way out."""
+"""A broker's registration with the controller: registration, heartbeats, fencing and controlled shutdown."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _WRONG_FOR_GOOD: Mapping[int, str] = {
 
 
 class RegistrationRefused(Exception):
-    """The controller will not have this broker, however often it asks; the text says why."""
+    """The controller rejects this broker permanently; the text has the reason."""
 
 
 class BrokerState(StrEnum):
@@ -47,8 +47,8 @@ class BrokerState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Registration:
-    """What a broker says of itself. `previous_broker_epoch` is that of the last run if it lost nothing
-    that it had appended (it stopped cleanly, or was killed while the page cache lives on), else -1."""
+    """A broker's registration data. `previous_broker_epoch`: epoch of the last run if it lost nothing that it had
+    appended (it stopped cleanly, or was killed and the page cache survived), else -1."""
 
     broker_id: int
     cluster_id: str
@@ -68,24 +68,25 @@ class LifecycleConfig:
     heartbeat_interval_s: float = same(ControllerSettings, "broker_heartbeat_interval_ms", seconds)
     call_timeout_s: float = 1.5
     registration_pause_s: float = 0.1
-    duplicate_patience_s: float = 10.0  # longer than any session of this broker's last run can live on
+    duplicate_patience_s: float = 10.0  # longer than any session of this broker's last run can last
     shutdown_timeout_s: float = same(ReplicationSettings, "controlled_shutdown_timeout_ms", seconds)
     shutdown_poll_s: float = 0.05
     retry_s: float = 0.05
 
 
 class BrokerLoad(NamedTuple):
-    """Bytes a second that the broker received and sent, and how much of one processor it used (1.0 is all of it)."""
+    """Bytes per second received and sent, and CPU share of one processor (1.0: all of it)."""
 
     bytes_per_second: int = 0
     cpu_share: float = 0.0
 
 
 class BrokerLifecycle:
-    """Owns one task. Give it a channel of its own: the controller takes the end of its connection for a sign.
+    """Owns one task. Needs its own channel, because the controller treats the end of its connection as a sign of
+    failure.
 
-    `metadata_offset` tells how far the local image is. Every heartbeat is answered or given up within
-    `call_timeout_s`, and the next follows at once when one failed.
+    `metadata_offset` returns the local image's offset. Every heartbeat is answered or abandoned within
+    `call_timeout_s`; after a failure the next one follows at once.
     """
 
     def __init__(
@@ -99,9 +100,9 @@ class BrokerLifecycle:
         lacks_room: Callable[[], bool] = lambda: False,
         load: Callable[[], BrokerLoad] = BrokerLoad,
     ) -> None:
-        """`on_fatal` gets a sentence when the controller refuses this broker for good: another process has its id,
-        its cluster is another one, it was unregistered. `lacks_room` is asked before each heartbeat: whether others
-        should lead because this broker's disk is full. So is `load`: what was done since it was last asked."""
+        """`on_fatal` gets a message when the controller rejects this broker permanently: another process has its id, it
+        belongs to another cluster, it was unregistered. Before each heartbeat, `lacks_room` returns whether other
+        brokers should lead because this broker's disk is full, and `load` the load since the last call."""
         self.state = BrokerState.STARTING
         self.broker_epoch = -1
         self.fenced = True
@@ -116,7 +117,7 @@ class BrokerLifecycle:
         self._wants_shutdown = False
         self._unfenced_at = float(
             "-inf"
-        )  # loop seconds: when the newest heartbeat was sent that found this broker unfenced
+        )  # loop seconds: when the last heartbeat that found this broker unfenced was sent
         self._offline: tuple[bytes, ...] = ()
         self._offline_heard = asyncio.Event()
         self._may_stop = asyncio.Event()
@@ -159,24 +160,25 @@ class BrokerLifecycle:
         return self.broker_epoch
 
     async def register_unclean(self, incarnation: bytes) -> int:
-        """Register again, as a broker that has lost records: the recovery has found more than its first registration
-        knew. Returns the new broker epoch once the session of the first one is over. Raises RegistrationRefused."""
+        """Register again as a broker that has lost records, because recovery found more loss than the first
+        registration reported. Returns the new broker epoch when the first session is over. Raises
+        RegistrationRefused."""
         await self.stop()
         self._registration = replace(self._registration, incarnation=incarnation, previous_broker_epoch=-1)
         self.broker_epoch = -1
         return await self.start()
 
     def logs_recovered(self) -> None:
-        """From now on the broker asks to be unfenced."""
+        """Request to be unfenced from now on."""
         self._wants_unfence = True
         self._hurry.set()
 
     async def wait_unfenced(self) -> None:
-        """Until the broker was unfenced for the first time."""
+        """Wait until the broker was unfenced for the first time."""
         await self._unfenced.wait()
 
     async def shut_down(self) -> bool:
-        """Ask for a controlled shutdown and wait until the leaderships have moved; False after the timeout."""
+        """Request a controlled shutdown and wait until the leaderships have moved; False after the timeout."""
         self.state = BrokerState.STOPPING
         self._wants_shutdown = True
         self._hurry.set()
@@ -190,10 +192,10 @@ class BrokerLifecycle:
         return True
 
     async def storage_failed(self, log_dirs: tuple[bytes, ...]) -> bool:
-        """Report that log directories went offline; the controller takes this broker out of all leaderships.
+        """Report failed log directories; the controller moves all leaderships away from this broker.
 
-        Returns once a controller has answered that, False after the timeout of a call. Ask for it before the process
-        ends: else its leaderships stay until it is missed.
+        Returns True when a controller has answered, False after a call's timeout. Call it before the process ends,
+        because otherwise the leaderships stay until the session expires.
         """
         self._offline = log_dirs
         self._wants_unfence = False
@@ -208,16 +210,16 @@ class BrokerLifecycle:
         return True
 
     def unfenced_within(self, seconds: float) -> bool:
-        """Whether a heartbeat of this registration, sent within the last `seconds`, found this broker unfenced."""
+        """Whether a heartbeat sent within the last `seconds` found this broker unfenced."""
         return self._unfenced_at >= asyncio.get_running_loop().time() - seconds
 
     def metadata_advanced(self) -> None:
-        """The local image moved: if that is what the unfencing waits for, say so at once."""
+        """The local image moved: if the unfencing waits for that, report it at once."""
         if self.fenced and self._wants_unfence and self._metadata_offset() >= self.broker_epoch:
             self._hurry.set()
 
     async def stop(self) -> None:
-        """End the heartbeats; idempotent."""
+        """Stop the heartbeats; idempotent."""
         task, self._task = self._task, None
         await end_task(task)
         self.state = BrokerState.STOPPED
@@ -251,7 +253,7 @@ class BrokerLifecycle:
                 pass
 
     def _heard(self, answer: BrokerHeartbeatResponse) -> bool:
-        """Take the answer in; False when this broker has lost its place."""
+        """Process a response. Returns False if this broker has lost its registration."""
         code = answer.error_code
         if code in (ErrorCode.STALE_BROKER_EPOCH, ErrorCode.BROKER_ID_NOT_REGISTERED):
             why = "another process registered its id" if code == ErrorCode.STALE_BROKER_EPOCH else "it was unregistered"

@@ -1,4 +1,4 @@
-"""A node's way to the active controller: found by asking, kept while it answers, looked for again when it moved."""
+"""A node's channel to the active controller: found by trying, kept while it answers, searched again when it moves."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from wire.messages import Request
 
 
 class Coded(Protocol):
-    """A response that says as a whole whether it went well."""
+    """A response with a top-level error code."""
 
     error_code: int
 
@@ -27,13 +27,13 @@ C = TypeVar("C", bound=Coded)
 
 
 class ControllerCalls(Protocol):
-    """The way to the active controller, as those use it who ask something; see `ControllerChannel.call`."""
+    """The channel as its users see it; see `ControllerChannel.call`."""
 
     async def call(self, request: Request[C], version: int, *, timeout_s: float, repeatable: bool = True) -> C: ...
 
 
 class ControllerUnavailable(Exception):
-    """No active controller could be reached in time; nothing was sent that could have taken effect."""
+    """No active controller was reached in time; nothing was sent that could have taken effect."""
 
 
 class ChannelConfig(Struct, frozen=True):
@@ -49,8 +49,8 @@ class ChannelConfig(Struct, frozen=True):
 class ControllerChannel:
     """One connection to the active controller, shared by all calls of this channel.
 
-    Calls wait in the order of the peer's answers, so a node keeps heartbeats on a channel of their own.
-    `leader_hint` tells the id of the controller that the local image knows as active, -1 when unknown.
+    The peer answers calls in order, so a node uses a separate channel for heartbeats. `leader_hint` returns the id of
+    the active controller in the local image, -1 if unknown.
     """
 
     def __init__(
@@ -76,11 +76,11 @@ class ControllerChannel:
         self._stopped = False
 
     async def call(self, request: Request[C], version: int, *, timeout_s: float, repeatable: bool = True) -> C:
-        """Send `request` to the active controller and return its response, within `timeout_s` seconds in all.
+        """Send `request` to the active controller and return its response, within `timeout_s` over all attempts.
 
-        A response whose top-level `error_code` is NOT_CONTROLLER, and a refused connection, send the channel to the
-        next controller. A request whose fate is unknown is sent again only if it is `repeatable`, else
-        OutcomeUnknown is raised. Raises ControllerUnavailable when time runs out before anything was sent.
+        After NOT_CONTROLLER in the top-level `error_code`, or a refused connection, the channel tries the next
+        controller. A request whose outcome is unknown is resent only if it is `repeatable`; otherwise OutcomeUnknown is
+        raised. Raises ControllerUnavailable if time runs out before anything was sent.
         """
         if self._calls >= self._config.calls_max:
             raise ControllerUnavailable("too many calls wait for the controller")
@@ -91,7 +91,7 @@ class ControllerChannel:
             self._calls -= 1
 
     async def close(self) -> None:
-        """Close the connection; calls that wait end with ControllerUnavailable or OutcomeUnknown."""
+        """Close the connection; waiting calls end with ControllerUnavailable or OutcomeUnknown."""
         self._stopped = True
         self._drop(self._link)
 
@@ -109,7 +109,7 @@ class ControllerChannel:
             except TooManyCalls as error:
                 raise ControllerUnavailable("too many calls wait for the controller") from error
             except (ConnectionLost, CallTimeout, MalformedFrame) as error:
-                if link is not None:  # it was sent, or may have been
+                if link is not None:  # it was or may have been sent
                     in_doubt = True
                     if not repeatable:
                         self._drop(link)

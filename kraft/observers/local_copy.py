@@ -1,9 +1,9 @@
-"""An observer's own copy of the metadata on disk: one snapshot and the committed batches after it.
+"""An observer's own copy of the metadata on disk: a snapshot and the committed batches after it.
 
-`snapshot` is a whole image, `tail` the frames of `kraft.metadata_log` behind one another. A new snapshot is written
-aside, fsynced and renamed before the tail is emptied; until then the tail's batches that the snapshot holds are
-skipped on loading, so a crash at any point leaves a copy that is whole. A torn end of the tail is cut off: what it
-held will be fetched again.
+`snapshot` is a complete image, `tail` consecutive frames of `kraft.metadata_log`. A new snapshot is written to another
+file, fsynced and renamed before the tail is emptied. Until then, loading skips the tail's batches that the snapshot
+contains, so a crash at any point leaves a complete copy. A torn end of the tail is truncated, and its content fetched
+again.
 
 All methods block for the disk: call them off the event loop, one at a time.
 """
@@ -27,11 +27,11 @@ TAIL_BYTES_MAX = 16 << 20
 
 
 class NoRoom(StorageFailure):
-    """The device is full, or no more files can be opened: nothing is lost yet, and it may be tried again."""
+    """The device is full, or no more files can be opened: nothing is lost, and a retry may succeed."""
 
 
 class LocalCopy:
-    """Files below `directory`. Raises StorageFailure when the disk refuses or the snapshot is damaged."""
+    """Files in `directory`. Raises StorageFailure if the disk fails or the snapshot is damaged."""
 
     def __init__(self, disk: Disk, directory: str, tail_bytes_max: int = TAIL_BYTES_MAX) -> None:
         self._disk = disk
@@ -43,7 +43,7 @@ class LocalCopy:
         self._position = 0
 
     def load(self) -> MetadataImage:
-        """The image as far as it was saved; the empty one for a new directory. Opens the tail for `save`."""
+        """The saved image; the empty one for a new directory. Opens the tail for `save`."""
         try:
             self._disk.make_directory(self._directory)
             image = self._read_snapshot()
@@ -55,9 +55,9 @@ class LocalCopy:
         return image
 
     def save(self, frames: bytes, image: MetadataImage) -> None:
-        """Make `frames` durable, behind all that was saved before; `image` is the state after them.
+        """Make `frames` durable after everything saved before; `image` is the state after them.
 
-        Raises NoRoom where the same call may succeed later, as `replace` does.
+        Raises NoRoom if a retry may succeed, as `replace` does.
         """
         if self._tail is None:
             raise StorageFailure(f"{self._directory}: the local metadata is not open")
@@ -72,7 +72,7 @@ class LocalCopy:
             raise self._refused(error) from error
 
     def replace(self, image: MetadataImage) -> None:
-        """Make `image` the whole copy."""
+        """Replace the whole copy by `image`."""
         if self._tail is None:
             raise StorageFailure(f"{self._directory}: the local metadata is not open")
         aside = self._snapshot_path + ".new"
@@ -126,7 +126,7 @@ class LocalCopy:
                 end = framed.position + framed.size
         except (ProtocolError, ReplayError):
             log.warning("the local metadata's tail is damaged and is cut", extra={"position": end})
-            return self._cut(tail, end, image)  # a batch may be half in the delta: fold the sound ones once more
+            return self._cut(tail, end, image)  # the delta may contain half a batch: replay the sound batches again
         if end < len(view):
             tail.truncate(end)
             tail.fsync()

@@ -1,10 +1,10 @@
-"""Following the committed metadata from outside the quorum, as brokers and proxies do.
+"""Follows the committed metadata from outside the quorum, for brokers and proxies.
 
-The observer asks any controller for the committed records after its own end, folds them into its image, tells its
-subscribers, and keeps an fsynced copy (`kraft.observers.local_copy`) so that a restart needs only what it missed. It
-never goes back: an answer with a lower epoch or end than its own is ignored and another controller is asked. If the
-active controller itself keeps knowing less than this node, or something else at the same place, then this node's
-metadata is not of that quorum, and the node has to stop.
+The observer fetches the committed records after its own end from any controller, applies them to its image, notifies
+its subscribers, and keeps an fsynced copy (`kraft.observers.local_copy`) so that a restart only needs what it missed.
+It never goes back: it ignores a response with a lower epoch or end than its own and tries another controller. If the
+active controller itself permanently has less than this node, or different records at the same offset, then this node's
+metadata belongs to another quorum, and the node must stop.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ Subscriber = Callable[[MetadataDelta, MetadataImage], None]
 
 
 class ObserverConfig(Struct, frozen=True):
-    """Times in seconds. `directory` is relative to the node's disk. `cluster_id`, when this node knows one already
-    (from its log directory), has to be the quorum's."""
+    """Times in seconds. `directory` is relative to the node's disk. `cluster_id`: if the node already knows it (from
+    its log directory), it must match the quorum's."""
 
     node_id: int
     directory: str
@@ -65,11 +65,11 @@ class ObserverConfig(Struct, frozen=True):
 
 
 class _Unusable(Exception):
-    """This controller's answer does not help; another one is asked."""
+    """This controller's response cannot be used; try another controller."""
 
 
 class _Foreign(Exception):
-    """The local metadata is not of this quorum."""
+    """The local metadata does not belong to this quorum."""
 
 
 class MetadataObserver:
@@ -85,10 +85,10 @@ class MetadataObserver:
         on_fatal: Callable[[str], None],
         on_disk_failed: Callable[[str], None] | None = None,
     ) -> None:
-        """`on_fatal` is called once, with a sentence, when the local metadata cannot belong to this quorum, and
-        `on_disk_failed` (without it, `on_fatal`) when it cannot be written any more."""
+        """`on_fatal` is called once, with a message, if the local metadata cannot belong to this quorum;
+        `on_disk_failed` (default: `on_fatal`) if it cannot be written any more."""
         self.image: MetadataImage = EMPTY_IMAGE
-        self.trouble = ""  # why the last controller that was asked did not help
+        self.trouble = ""  # why the last controller could not be used
         self._links = links
         self._controllers = dict(sorted(controllers.items()))
         self._config = config
@@ -101,7 +101,7 @@ class MetadataObserver:
         self._moved = asyncio.Event()
         self._unsaved: list[bytes] = []
         self._unsaved_bytes = 0
-        self._jumped = False  # a snapshot came in: the copy has to be replaced, not continued
+        self._jumped = False  # a snapshot was loaded: the copy must be replaced, not continued
         self._save_wanted = asyncio.Event()
         self._saved = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
@@ -115,13 +115,13 @@ class MetadataObserver:
 
     @property
     def heard_s(self) -> float:
-        """Seconds since a controller in touch with a quorum answered: so old the image may be, at most."""
+        """Seconds since a controller in contact with a quorum answered: the maximal age of the image."""
         return asyncio.get_running_loop().time() - self._heard_at
 
     async def start(self) -> None:
-        """Load the local copy, then follow in the background. Raises StorageFailure when the copy cannot be read.
+        """Load the local copy, then follow in the background. Raises StorageFailure if the copy cannot be read.
 
-        Subscribers are notified of the loaded image first, as one delta from the empty one.
+        Subscribers first get the loaded image, as one delta from the empty one.
         """
         image = await asyncio.to_thread(self._copy.load)
         if image.offset >= 0:
@@ -132,21 +132,21 @@ class MetadataObserver:
         ]
 
     async def stop(self) -> None:
-        """Save what is not saved yet, and end. Idempotent."""
+        """Save unsaved batches and stop. Idempotent."""
         tasks, self._tasks = self._tasks, []
         if not tasks:
             return
         follower, keeper = tasks
         follower.cancel()
         self._stopping = True
-        self._save_wanted.set()  # the keeper ends by itself: a save in a thread cannot be cancelled
+        self._save_wanted.set()  # the saving task ends by itself: a save in a thread cannot be cancelled
         await asyncio.gather(follower, keeper, return_exceptions=True)
         await asyncio.to_thread(self._copy.close)
 
     def subscribe(self, callback: Subscriber) -> None:
-        """Call `callback(delta, image)` on the loop after each step; a delta may span many batches or a snapshot.
+        """Call `callback(delta, image)` on the loop after each step; a delta may cover many batches or a snapshot.
 
-        A subscriber from before `start` sees everything. A callback must not raise.
+        A subscriber from before `start` gets everything. A callback must not raise.
         """
         self._subscribers.append(callback)
 
@@ -155,7 +155,7 @@ class MetadataObserver:
         return await self.wait_until(lambda image: image.offset >= offset, timeout_s)
 
     async def wait_until(self, holds: Callable[[MetadataImage], bool], timeout_s: float) -> bool:
-        """Whether `holds(image)` becomes true within `timeout_s`; asked again at each step."""
+        """Whether `holds(image)` becomes true within `timeout_s`; checked at each step."""
         try:
             async with asyncio.timeout(timeout_s):
                 while not holds(self.image):
@@ -180,7 +180,7 @@ class MetadataObserver:
             except (_Unusable, ConnectionLost, CallTimeout, TooManyCalls, MalformedFrame) as error:
                 self._avoided, self._avoided_at = self._controller, asyncio.get_running_loop().time()
                 self.trouble = f"controller {self._controller}: {error}"
-                log.debug("a controller does not help", extra={"controller": self._controller, "reason": str(error)})
+                log.debug("a controller cannot be used", extra={"controller": self._controller, "reason": str(error)})
             except _Foreign as error:
                 self._on_fatal(str(error))
                 return
@@ -194,7 +194,7 @@ class MetadataObserver:
             await asyncio.sleep(retries.failed())
 
     def _next_controller(self) -> Address:
-        """The active controller unless it failed lately, else all in turn."""
+        """The active controller unless it failed recently, else all in turn."""
         if self._wants_leader():
             self._controller = self.image.leader_id
         else:
@@ -204,7 +204,7 @@ class MetadataObserver:
         return self._controllers[self._controller]
 
     def _should_switch(self) -> bool:
-        """The active controller answers soonest: commits are known there first."""
+        """Prefer the active controller, because it knows commits first."""
         return self.image.leader_id != self._controller and self._wants_leader()
 
     def _wants_leader(self) -> bool:
@@ -228,7 +228,7 @@ class MetadataObserver:
         leader = answer.current_leader
         if leader is None or leader.leader_epoch < self.image.epoch or answer.high_watermark < self.image.next_offset:
             self._note_behind(answer)
-            raise _Unusable("it is behind")
+            raise _Unusable("it has less metadata than this node")
         self._behind_since = None
         if answer.error_code:
             raise _Unusable(f"error {answer.error_code}")
@@ -241,9 +241,9 @@ class MetadataObserver:
         self._heard_at = asyncio.get_running_loop().time()
 
     def _note_behind(self, answer: FetchResponse.FetchableTopicResponse.PartitionData) -> None:
-        """A follower may lag, and so may a leader for a moment. An active controller, which answers only in touch
-        with a majority, has applied all that was committed before it: if it stays behind us, we hold what its quorum
-        never committed or has forgotten."""
+        """A follower may lag, and so may a leader briefly. An active controller, which answers only in contact with a
+        majority, has applied everything committed before it. If it stays behind this node, this node has metadata that
+        the quorum never committed or has lost."""
         leader = answer.current_leader
         if leader is None or leader.leader_id != self._controller:
             return
@@ -257,8 +257,8 @@ class MetadataObserver:
             )
 
     async def _advance(self, frames: bytes) -> None:
-        """Fold whole batches, a piece of some hundred records at a time, or one batch of more; what does not follow on
-        what is known, or is damaged, is fetched again elsewhere."""
+        """Apply complete batches, some hundred records or one larger batch at a time. Batches that are damaged or do
+        not continue the image are fetched from another controller."""
         view, at = memoryview(frames), 0
         begin = self.image.next_offset
         try:
@@ -269,7 +269,7 @@ class MetadataObserver:
         except (ProtocolError, ValueError) as error:
             raise _Unusable("its records are damaged") from error
         if self.image.next_offset == begin:
-            raise _Unusable("its answer holds no new record")
+            raise _Unusable("its response has no new record")
 
     def _take(self, frames: bytes, delta: MetadataDelta) -> None:
         self._unsaved.append(frames)
@@ -283,7 +283,7 @@ class MetadataObserver:
             response = await link.call(request, FETCH_SNAPSHOT_VERSION, self._config.attempt_timeout_s)
             part = response.topics[0].partitions[0] if response.topics and response.topics[0].partitions else None
             if response.error_code or part is None or part.error_code or not part.unaligned_records:
-                raise _Unusable("its snapshot cannot be had")
+                raise _Unusable("its snapshot cannot be fetched")
             data += part.unaligned_records
             if part.size > SNAPSHOT_BYTES_MAX or len(data) > part.size:
                 raise _Unusable("its snapshot has a wrong size")
@@ -294,7 +294,7 @@ class MetadataObserver:
         except DamagedSnapshot as error:
             raise _Unusable(str(error)) from error
         if image.offset < self.image.offset or image.epoch < self.image.epoch:
-            raise _Unusable("its snapshot is older than what is known")
+            raise _Unusable("its snapshot is older than the image")
         delta = await self._pacer.run(differing(self.image, image), LANE, own=True)
         self._unsaved, self._unsaved_bytes, self._jumped = [], 0, True
         self._publish(delta)
@@ -310,8 +310,7 @@ class MetadataObserver:
     # -- the local copy
 
     async def _persist(self) -> None:
-        """Save in groups, not more often than each pause: nothing waits for it. So a full device costs a restart alone,
-        which has more to catch up with."""
+        """Save in groups, with a minimal pause: nothing waits for it. So a full device only makes a restart slower."""
         refusals = 0
         while not (self._stopping and not self._unsaved and not self._jumped):
             await self._save_wanted.wait()
@@ -319,10 +318,10 @@ class MetadataObserver:
             try:
                 await self._save()
             except NoRoom as error:
-                if self._stopping:  # an older copy is as good, only longer to catch up from
+                if self._stopping:  # an older copy is as good, only slower to catch up from
                     return
                 refusals += 1
-                if refusals & (refusals - 1) == 0:  # ever more seldom: it may take days
+                if refusals & (refusals - 1) == 0:  # at growing intervals: it may take days
                     extra = {"cause": str(error), "times": refusals}
                     log.warning("the metadata's local copy waits for room", extra=extra)
                 self._save_wanted.set()
@@ -348,7 +347,7 @@ class MetadataObserver:
             elif frames:
                 await asyncio.to_thread(self._copy.save, b"".join(frames), image)
         except NoRoom:
-            self._jumped = True  # the next time as a whole, whatever has come meanwhile
+            self._jumped = True  # next time as a whole
             self._unsaved, self._unsaved_bytes = [], 0
             raise
 
@@ -398,7 +397,7 @@ class MetadataObserver:
 
 
 class _Piece(NamedTuple):
-    """Batches that lie in the bytes from `first` to before `end`, and what they change."""
+    """Batches in the bytes from `first` to before `end`, and their changes."""
 
     first: int
     end: int
@@ -406,8 +405,7 @@ class _Piece(NamedTuple):
 
 
 def _folding(image: MetadataImage, frames: memoryview, at: int) -> Work[_Piece | None]:
-    """The next piece after `image`, from the position `at` on; None when nothing new is left. Raises ProtocolError and
-    ValueError."""
+    """The next piece after `image`, from `at` on; None if nothing new is left. Raises ProtocolError and ValueError."""
     delta, expected, epoch = MetadataDelta(image), image.next_offset, image.epoch
     first, end = at, at
     for frame in frames_in(frames, at):

@@ -1,4 +1,4 @@
-"""Applying committed entries: so much in one step, also of one entry that costs more. Pure."""
+"""Applies committed entries with a limit per step; a large entry takes several steps. No I/O."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from kraft.quorum.message_filter import COMMAND
 from kraft.quorum.state_machine import StateMachine
 
 STEP_COST = 4_000
-"""What one step applies, in units of `common.pacing`: some twenty small entries, or a part of a large one."""
+"""Cost limit of one step, in units of `common.pacing`: some twenty small entries, or a part of a large one."""
 ENTRY_COST = 200
 
 
 class Done(NamedTuple):
-    """`result` is the state machine's."""
+    """`result`: of the state machine."""
 
     result: object
 
 
 class Application:
-    """What is left of this step, and the entry that an earlier one began. An entry counts as applied, and what it
-    changes can be seen, at its end alone."""
+    """The rest of this step's limit, and the entry that an earlier step began. An entry counts as applied, and its
+    changes are visible, only at its end."""
 
     def __init__(self, state_machine: StateMachine) -> None:
         self._state_machine = state_machine
@@ -32,7 +32,7 @@ class Application:
         self._left = STEP_COST
 
     def apply(self, index: int, command: bytes) -> Done | None:
-        """None when the step is used up before the entry is applied; it goes on with the same entry then."""
+        """None if the limit is used up before the entry is applied; the next step continues with the same entry."""
         if self._left <= 0:
             return None
         work = self._begun
@@ -51,7 +51,7 @@ class Application:
         return None
 
     def forget(self) -> None:
-        """A snapshot that holds the entry has taken the state's place."""
+        """A snapshot that contains the entry has replaced the state."""
         if self._begun is not None:
             self._begun.close()
             self._begun = None

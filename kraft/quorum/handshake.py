@@ -34,15 +34,15 @@ _COUNTER = struct.Struct("<Q")
 
 class Purpose(IntEnum):
     RAFT = 1
-    PROBE = 2  # one question of a voter that does not yet take part
+    PROBE = 2  # one question of a voter that has not joined yet
 
 
 class HandshakeFailed(Exception):
-    """The peer does not know the secret, is no voter, belongs to another cluster, or speaks something else."""
+    """The peer does not know the secret, is not a voter, belongs to another cluster, or speaks another protocol."""
 
 
 class Identity(Struct, frozen=True):
-    """What a voter claims and proves. A cluster id of zeros says that it does not know one yet."""
+    """A voter's claimed identity. A cluster id of zeros: not known yet."""
 
     node_id: int
     cluster_id: bytes
@@ -50,7 +50,7 @@ class Identity(Struct, frozen=True):
 
 
 class Seal:
-    """The frames of one direction."""
+    """Authenticates the frames of one direction."""
 
     __slots__ = ("_key", "_number")
 
@@ -59,7 +59,7 @@ class Seal:
         self._number = 0
 
     def mac(self, payload: bytes | memoryview) -> bytes:
-        """Of the next frame."""
+        """The MAC of the next frame."""
         state = hashlib.blake2b(_COUNTER.pack(self._number), key=self._key, digest_size=MAC_BYTES)
         self._number += 1
         state.update(payload)
@@ -67,7 +67,7 @@ class Seal:
 
 
 class Session(Struct):
-    """What a finished handshake leaves."""
+    """The result of a finished handshake."""
 
     peer: int
     purpose: Purpose
@@ -89,7 +89,7 @@ class Dialer:
         return None
 
     def receive(self, frame: bytes) -> bytes | None:
-        """The answer to a frame of the acceptor, if it needs one; `session` is set at the end."""
+        """The answer to a frame of the acceptor, if one is needed; `session` is set at the end."""
         if not self._transcript:
             if len(frame) != NONCE_BYTES:
                 raise HandshakeFailed("not a challenge")
@@ -114,7 +114,7 @@ class Dialer:
 
 
 class Acceptor:
-    """`peers` are those who may come, `purposes` what for."""
+    """`peers`: allowed dialers; `purposes`: allowed purposes."""
 
     def __init__(
         self, identity: Identity, peers: Collection[int], purposes: Collection[Purpose], rng: random.Random
@@ -129,7 +129,7 @@ class Acceptor:
         return self._challenge
 
     def receive(self, frame: bytes) -> bytes | None:
-        """The welcome for the dialer's hello; `session` is set then."""
+        """The welcome in answer to the dialer's hello; then `session` is set."""
         if self.session is not None or len(frame) != _HELLO.size + PROOF_BYTES:
             raise HandshakeFailed("not a hello")
         hello, proof = frame[: _HELLO.size], frame[_HELLO.size :]

@@ -1,9 +1,9 @@
 """The bytes of the quorum's journal: a file header, then groups of records. No I/O.
 
-One group is what one sync makes durable, and the next group is written only after that. So a damaged last group is
-a write that was under way when the power went, and promised nothing; a damaged group with an intact one behind it
-had been durable and has rotted. The file's random salt marks the groups, so that bytes of clients cannot look like
-one; the sequence keeps an older group from counting as a later one.
+A group is what one fsync makes durable, and the next group is written only after that. So a damaged last group is a
+write that was interrupted by a power loss, and nothing relied on it; a damaged group before an intact one was durable
+and has been corrupted. The file's random salt marks the groups, so that clients' bytes cannot look like one; the
+sequence number prevents an older group from counting as a later one.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ VERSION = 1
 SALT_BYTES = 8
 
 _HEADER = struct.Struct("<8sI8sI")  # magic, version, salt, CRC of the three
-_GROUP = struct.Struct("<8sQII")  # salt, sequence, payload bytes, CRC of the rest and the payload
-_RECORD = struct.Struct("<IB")  # body bytes, kind
+_GROUP = struct.Struct("<8sQII")  # salt, sequence, payload size, CRC of the rest and the payload
+_RECORD = struct.Struct("<IB")  # body size, kind
 _ENTRY = struct.Struct("<QQ")  # index, term
 _VOTE = struct.Struct("<Qq")  # term, voted for or -1
 _NUMBER = struct.Struct("<Q")
@@ -34,11 +34,11 @@ ENTRY_OVERHEAD_BYTES = _RECORD.size + _ENTRY.size
 
 ENTRY, TRUNCATION, VOTE, COMMIT, PEER, IDENTITY = b"E"[0], b"T"[0], b"H"[0], b"C"[0], b"P"[0], b"I"[0]
 
-Entry = tuple[bytes, int, int]  # command, index, term: the order that PySyncObj gives it
+Entry = tuple[bytes, int, int]  # command, index, term: in PySyncObj's order
 
 
 class DamagedJournal(StorageFailure):
-    """Bytes that had been durable are gone or changed: this voter must not start from them."""
+    """Durable bytes are missing or changed: this voter must not start from them."""
 
 
 class SnapshotBase(NamedTuple):
@@ -49,7 +49,7 @@ class SnapshotBase(NamedTuple):
 
 
 class JournalState(Struct):
-    """What a journal says: the fold over its records."""
+    """The state that results from a journal's records."""
 
     entries: list[Entry] = field(default_factory=list)
     term: int = 0
@@ -60,7 +60,7 @@ class JournalState(Struct):
     cluster_id: bytes = bytes(16)
 
     def replay(self, kind: int, body: memoryview) -> None:
-        """Apply one record; raises ValueError when it does not follow from the state."""
+        """Apply one record; raises ValueError if it does not follow from the state."""
         if kind == ENTRY:
             index, term = _ENTRY.unpack_from(body)
             if self.entries and index != self.entries[-1][1] + 1:
@@ -115,7 +115,7 @@ def encode_entry(entry: Entry) -> bytes:
 
 
 def encode_truncation(index: int) -> bytes:
-    """Entries from `index` on are gone."""
+    """Entries from `index` on are removed."""
     return _RECORD.pack(_NUMBER.size, TRUNCATION) + _NUMBER.pack(index)
 
 
@@ -136,7 +136,7 @@ def encode_identity(node_id: int, cluster_id: bytes) -> bytes:
 
 
 def encode_state(state: JournalState) -> bytes:
-    """The payload of one group that says all of `state`."""
+    """The payload of one group with the whole `state`."""
     parts = [encode_identity(state.node_id, state.cluster_id), encode_vote(state.term, state.voted_for)]
     parts += [encode_peer(peer) for peer in state.peers]
     parts += [encode_entry(entry) for entry in state.entries]
@@ -170,7 +170,7 @@ def _group_at(view: memoryview, at: int, salt: bytes) -> tuple[int, memoryview] 
 
 
 class ReadJournal(NamedTuple):
-    """`end` is the position after the last intact group: what lies behind it is a write that never counted."""
+    """`end`: position after the last intact group; bytes after it belong to an interrupted write."""
 
     state: JournalState
     salt: bytes
@@ -214,7 +214,7 @@ def _read_header(view: memoryview, name: str) -> bytes:
 
 
 def _later_group(data: bytes, view: memoryview, at: int, salt: bytes, sequence: int) -> int | None:
-    """Position of an intact group behind the damage at `at` that was written after group `sequence`."""
+    """Position of an intact group after the damage at `at` that was written after group `sequence`."""
     candidate = data.find(salt, at)
     while candidate >= 0:
         group = _group_at(view, candidate, salt)

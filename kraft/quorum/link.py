@@ -1,7 +1,7 @@
-"""One connection between two voters: frames over a socket of `common.ports`, sealed after the handshake.
+"""One connection between two voters: frames over a socket of `common.ports`, authenticated after the handshake.
 
-A frame is its length in 4 bytes, then, once the handshake is done, a MAC, then the payload. An empty payload is a
-sign of life. Before the handshake is done a frame has at most 256 bytes; who sends more is cut off unread.
+A frame is its length in 4 bytes, then, after the handshake, a MAC, then the payload. An empty payload is a keep-alive.
+Before the end of the handshake a frame has at most 256 bytes; a peer that sends more is disconnected.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ class Handshake(Protocol):
 
 
 class Link:
-    """`opened` is called once the peer has proved itself, then `received` for each payload. `closed` is called once,
-    with the reason, when the connection fails in whatever state; that may be within `flush`."""
+    """`opened` is called when the peer has authenticated, then `received` for each payload. `closed` is called once,
+    with the reason, when the connection fails in any state; that may be within `flush`."""
 
     def __init__(
         self,
@@ -46,7 +46,7 @@ class Link:
     ) -> None:
         self._socket = socket
         self._handshake = handshake
-        self._scratch = scratch  # shared by the links of one loop: bytes are copied out before the next one reads
+        self._scratch = scratch  # shared by the links of one loop: bytes are copied out before the next link reads
         self._now = now
         self._opened, self._received, self._closed = opened, received, closed
         self._session: Session | None = None
@@ -67,11 +67,11 @@ class Link:
         return self._session
 
     def excuse_silence(self) -> None:
-        """Count the peer as heard now: this process was away, so what the peer said meanwhile is still unread."""
+        """Count the peer as heard now: this process was stalled, so its messages may be unread."""
         self.last_heard = self._now()
 
     def send(self, payload: bytes) -> None:
-        """Leaves with the next `flush`. What does not fit any more closes the link: its peer reads nothing."""
+        """Queue for the next `flush`. If the queue is full, the link is closed: the peer does not read."""
         if not self.is_open or self._session is None:
             return
         mac = self._session.sending.mac(payload)
@@ -113,7 +113,7 @@ class Link:
             self._closed(self, reason)
 
     def close(self) -> None:
-        """End in order, without a call to `closed`; what was flushed still arrives."""
+        """Close in order, without calling `closed`; flushed data still arrives."""
         if self.is_open:
             self.is_open = False
             self._socket.close()

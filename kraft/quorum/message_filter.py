@@ -1,9 +1,8 @@
-"""Between PySyncObj and the network: messages that its handler would turn into lost or false commits are changed,
-answered or dropped here. No I/O.
+"""Between PySyncObj and the network: changes, answers or drops messages that its handler would turn into lost or false
+commits. No I/O.
 
-Each rule stands where it is applied. What they have in common: an entry counts only where it was compared, an
-acknowledgement only in the term in which it was given, and what a follower holds is cut only for an entry that
-contradicts it.
+Each rule is explained where it is applied. In short: an entry counts only where it was compared, an acknowledgement
+only in its own term, and a follower's log is truncated only for an entry that contradicts it.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ PRE_VOTE = "pre_vote"
 PRE_VOTE_ANSWER = "pre_vote_answer"
 RESIGNATION = "resignation"
 
-PROMISES = frozenset({REQUEST_VOTE, RESPONSE_VOTE, NEXT_NODE_IDX})  # true only of what is durable here
+PROMISES = frozenset({REQUEST_VOTE, RESPONSE_VOTE, NEXT_NODE_IDX})  # valid only if durable here
 
 COMMAND, NO_OP = 0, 1  # first bytes of entries; PySyncObj's other two kinds are pickles
 
@@ -39,31 +38,31 @@ _HEADS: Mapping[str, Mapping[str, type]] = {
     PRE_VOTE_ANSWER: {"term": int, "round": int, "granted": bool},
     RESIGNATION: {"term": int},
 }
-"""The last three are this project's own and never reach the library. They go only to voters that know them."""
+"""The last three are Tidelog's own and never reach the library. They are sent only to voters that support them."""
 _ENTRIES = {"term": int, "commit_index": int, "prevLogIdx": int, "prevLogTerm": int, "entries": list}
 _SNAPSHOT = {"term": int, "commit_index": int, "serialized": list, "snapshot_end": list}
 
 
 @dataclass(slots=True)
 class RaftView:
-    """What the rules need to know of the node, as of now."""
+    """The state of the node that the rules need."""
 
     term: int
     applied_index: int
     commit_index: int
     journal: WriteAheadLog
-    is_installing: bool = False  # a snapshot, which is about to take the log's place
+    is_installing: bool = False  # a snapshot that is about to replace the log
 
 
 class Delivery(NamedTuple):
-    """`message` is for PySyncObj's handler; when that is done, `answers` are for the sender."""
+    """`message` goes to PySyncObj's handler; after that, `answers` go to the sender."""
 
     message: Message
     answers: list[Message]
 
 
 def check_message(message: object) -> Message:
-    """The message as it came over the network, if it is one of those above and has its shape; else MalformedFrame."""
+    """The message from the network if it is one of those above and well-formed; else MalformedFrame."""
     if not isinstance(message, dict):
         raise MalformedFrame("a message is a map")
     kind = message.get("type")
@@ -85,7 +84,7 @@ def check_message(message: object) -> Message:
 
 
 def _check_entries(message: Message) -> None:
-    """Entries follow `prevLogIdx` without a gap, in terms that never fall, and hold no pickle."""
+    """Entries follow `prevLogIdx` without a gap, in terms that never decrease, without pickles."""
     index, term = message["prevLogIdx"], message["prevLogTerm"]
     for entry in message["entries"]:
         index += 1
@@ -114,21 +113,21 @@ def _check_snapshot_part(message: Message) -> None:
 
 
 def outgoing(view: RaftView, message: Message) -> Message:
-    """The message as it leaves."""
+    """The message as it is sent."""
     if message["type"] == NEXT_NODE_IDX:
-        # Without the term, an acknowledgement that was under way while the leader lost and regained its office
-        # would count for entries that it never saw.
+        # Without the term, an acknowledgement in flight while the leader lost and regained its leadership would count
+        # for entries that it never saw.
         message["term"] = view.term
         if message["reset"]:
-            # Nothing before the commit index is in doubt, so one step back is enough; the library goes back one
-            # entry per answer, and with several messages under way it never arrives.
+            # Nothing before the commit index is in doubt, so one step back is enough; the library goes back one entry
+            # per answer, and with several messages in flight never finishes.
             upper = min(message["next_node_idx"], view.commit_index + 1)
             message["next_node_idx"] = max(view.journal.first_index + 1, upper)
     return message
 
 
 def incoming(view: RaftView, message: Message) -> Delivery | None:
-    """What to do with a checked message from a voter; None drops it."""
+    """The handling of a checked message from a voter; None drops it."""
     kind = message["type"]
     if kind == NEXT_NODE_IDX:
         return Delivery(message, []) if message["term"] == view.term else None
@@ -146,14 +145,14 @@ def incoming(view: RaftView, message: Message) -> Delivery | None:
 
 def _snapshot_part(view: RaftView, message: Message) -> Delivery:
     end_index, end_term = message.pop("snapshot_end")
-    # The leader's commit index says nothing of the log that this node still has.
+    # The leader's commit index does not apply to this node's current log.
     message["commit_index"] = 0
     if end_index <= view.applied_index or view.journal.term_at(end_index) == end_term:
-        # Late or sent twice: installing it would take back what is applied and cut off what is acknowledged.
+        # Late or repeated: installing it would undo applied entries and truncate acknowledged ones.
         message["serialized"] = None
     else:
         message["serialized"] = (message["term"], end_index, end_term, *message["serialized"])
-    # The sender must not count this voter as silent while a long snapshot travels.
+    # The sender must not consider this voter silent during a long snapshot transfer.
     return Delivery(message, [_answer(view.journal.last_index + 1, success=False)])
 
 
@@ -163,7 +162,7 @@ def _entries(view: RaftView, message: Message) -> Delivery:
     entries = [tuple(entry) for entry in message["entries"]]
     if journal.term_at(previous_index) != message["prevLogTerm"]:
         message["entries"] = entries
-        # The handler will answer with a reset, but would first believe the commit index.
+        # The handler will answer with a reset, but would apply the commit index before.
         message["commit_index"] = 0
         return Delivery(message, [])
     same = 0
@@ -171,8 +170,8 @@ def _entries(view: RaftView, message: Message) -> Delivery:
         same += 1
     message["commit_index"] = min(message["commit_index"], previous_index + len(entries))
     if same == len(entries):
-        # The handler would cut what lies behind, though nothing contradicts it and it may be acknowledged. Without
-        # entries the message is to it a sign of life alone; the acknowledgement is ours.
+        # The handler would truncate later entries, although nothing contradicts them and they may be acknowledged.
+        # Without entries it treats the message as a keep-alive; the acknowledgement is sent from here.
         sign_of_life = {"type": APPEND_ENTRIES, "term": message["term"], "commit_index": message["commit_index"]}
         return Delivery(sign_of_life, [_answer(previous_index + same + 1, success=True)])
     if same:

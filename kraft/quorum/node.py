@@ -1,16 +1,16 @@
-"""One Raft node: PySyncObj's `SyncObj`, with all that touches a disk, a clock, chance, a socket or a pickle replaced.
+"""One Raft node: PySyncObj's `SyncObj` with everything replaced that uses disk, clock, randomness, sockets or pickles.
 
-PySyncObj keeps elections, terms, votes, commits and the follower's side of the log. What is overridden here is
-overridden through names that version 0.3.17 looks up at call time, so the version is pinned:
+PySyncObj implements elections, terms, votes, commits and the follower's side of the log. The overrides here rely on
+names that version 0.3.17 looks up at call time, so the version is pinned:
 
-- entries are opaque bytes, applied here; there is no pickle and no replicated method
-- the leader's sending, which knows how much a slow link still holds
-- snapshots and the cut of the log, in our own format and in the background
+- entries are opaque bytes, applied here; there are no pickles and no replicated methods
+- the leader's sending, which considers how much a slow link still holds
+- snapshots and log truncation, in Tidelog's own format and in the background
 - acknowledgements: they never move a follower back behind what it has acknowledged
-- the beginning of an election, which waits for a pre-vote (`kraft.quorum.candidacy`)
+- the start of an election, which waits for a pre-vote (`kraft.quorum.candidacy`)
 
-The class has no driver: one calls `receive` for each message and `step` after events and at `next_deadline`.
-Exceptions from either mean that the node must stop.
+The class has no driver: the caller calls `receive` for each message, and `step` after events and at `next_deadline`. An
+exception from either means that the node must stop.
 """
 
 # The mangled names are PySyncObj's:
@@ -59,12 +59,12 @@ if VERSION != "0.3.17":
 
 
 def _time_of_the_running_loop() -> float:
-    """Nodes of one process may live on loops with clocks of their own, as in simulation."""
+    """Nodes of one process may run on loops with different clocks, as in the simulator."""
     return asyncio.get_running_loop().time()
 
 
 def _given_journal(journal: WriteAheadLog) -> WriteAheadLog:
-    """`journalFile` carries the journal itself: each node brings its own, opened before."""
+    """`journalFile` carries the journal itself: each node is given its own, already open."""
     return journal
 
 
@@ -75,7 +75,7 @@ NOTHING_SENT = (0, 0, 0)
 
 
 class Proposal(NamedTuple):
-    """`applied` is called with the result, or with None when another entry took its place or its outcome is unknown."""
+    """`applied` is called with the result, or with None if another entry took its place or its outcome is unknown."""
 
     term: int
     size: int
@@ -83,14 +83,14 @@ class Proposal(NamedTuple):
 
 
 class _NoPoller:
-    """Sockets are not the library's here."""
+    """The library does not use sockets here."""
 
     def poll(self, timeout: float) -> None:
         pass
 
 
 class RaftNode(SyncObj):  # type: ignore[misc]  # the library is untyped
-    """`peers` are the other voters; `backlog(node_id)` is how many bytes its link still holds."""
+    """`peers`: the other voters; `backlog(node_id)` returns how many bytes its link still holds."""
 
     def __init__(
         self,
@@ -103,7 +103,7 @@ class RaftNode(SyncObj):  # type: ignore[misc]  # the library is untyped
         config: NodeConfig,
         backlog: Callable[[int], int],
     ) -> None:
-        # SyncObj's constructor looks at every attribute and draws an election timeout: ours come first.
+        # SyncObj's constructor reads every attribute and draws an election timeout, so these come first.
         self.node_id = node_id
         self.outbox = Outbox(self._view)
         self.journal = journal
@@ -121,11 +121,11 @@ class RaftNode(SyncObj):  # type: ignore[misc]  # the library is untyped
         self._votes: dict[int, None] = {}
         self._votes_term = -1
         self._candidacy = Candidacy(node_id, peers, config.election_timeout_min_s, rng)
-        self._answered_at: dict[int, float] = {}  # followers of this leader
+        self._answered_at: dict[int, float] = {}  # by follower of this leader
         self._stands_unasked = not peers  # no other voter can win
         self.canvass_count = self.candidate_count = 0
-        self._leader_commit = 0  # as the leader's last message said; this log may not reach that far yet
-        self.has_caught_up = False  # once in this life: all was applied that the leader of the time had committed
+        self._leader_commit = 0  # from the leader's last message; this log may not reach it yet
+        self.has_caught_up = False  # once since the start: everything the leader had committed was applied
         self._sent = NOTHING_SENT
         self.compact_soon = False
         self.snapshot_count = 0
@@ -134,12 +134,12 @@ class RaftNode(SyncObj):  # type: ignore[misc]  # the library is untyped
         self._poller = _NoPoller()
         self._SyncObj__serializer = self._transfer
         journal.serve(self._isLeader)
-        # Of a leader it knows nothing yet, and those that hear one say so: nothing to wait for.
+        # It knows no leader yet, and voters that hear one reject it: nothing to wait for.
         patience_s = self._candidacy.canvass_patience_s() if peers else 0.0
         self._SyncObj__raftElectionDeadline = library.monotonicTime() + patience_s
 
     def recover(self, snapshot: Snapshot) -> None:
-        """Before anything else, when the directory holds a snapshot; journal and state machine are aligned to it."""
+        """Call it before anything else, if the directory has a snapshot; journal and state machine match it."""
         self._transfer.offer(encode_snapshot(snapshot), snapshot.end)
         self._SyncObj__raftLastApplied = snapshot.end[0]
 
@@ -156,7 +156,7 @@ class RaftNode(SyncObj):  # type: ignore[misc]  # the library is untyped
         self._transfer.cancel(peer)
 
     def receive(self, sender: int, message: Message) -> None:
-        """A message that `check_message` has accepted, from the voter `sender`."""
+        """Handle a message that `check_message` has accepted, from the voter `sender`."""
         node = self._peers[sender]
         if is_introduction(message):
             if self._candidacy.introduced(sender):
@@ -186,8 +186,8 @@ class RaftNode(SyncObj):  # type: ignore[misc]  # the library is untyped
                 self._install(node, arrived)
 
     def step(self, post: Callable[[list[tuple[int, Message]]], None]) -> None:
-        """Elect, commit, apply, and let out what is to be said, in the only order that is safe: entries for others
-        first, so that their disks work along with ours, then the journal's sync, then whatever promises something."""
+        """Elect, commit, apply, and send, in the only safe order: first entries for others, so that their disks work in
+        parallel, then the journal's fsync, then whatever relies on it."""
         self._advance()
         post(self.outbox.take_at_once())
         self.journal.sync()
@@ -207,26 +207,25 @@ class RaftNode(SyncObj):  # type: ignore[misc]  # the library is untyped
         self.has_caught_up = self.has_caught_up or self.has_office() or self._is_even_with_leader()
 
     def _is_even_with_leader(self) -> bool:
-        """This node has applied all that the leader has committed, and that is certain: the leader has committed an
-        entry of its own term. A node that leads in name, and still applies what earlier leaders committed, is not."""
+        """Whether this node has certainly applied everything that the leader has committed: the leader has committed an
+        entry of its own term. A leader that still applies what earlier leaders committed has not."""
         if self._isLeader() or self.leader_id() is None or self.raftLastApplied < self._leader_commit:
             return False
         return bool(self.journal.term_at(self._leader_commit) == self.raftCurrentTerm)
 
     def next_deadline(self) -> float:
-        """The loop's time at which `step` has something to do, if nothing else happens."""
+        """Loop time at which `step` has something to do, if nothing else happens."""
         deadline = self._SyncObj__newAppendEntriesTime if self._isLeader() else self._SyncObj__raftElectionDeadline
         return float(deadline)
 
     @property
     def has_more(self) -> bool:
-        """`step` stopped at its limit, or one more call commits what the last one appended."""
+        """Whether `step` stopped at its limit, or one more call commits what the last one appended."""
         is_alone = not self._peers and self._isLeader() and self.raftCommitIndex < self.journal.last_index
         return bool(is_alone or (self.raftLastApplied < self.raftCommitIndex and not self._is_installing))
 
     def was_held_up(self, late_s: float) -> None:
-        """This process stood still for `late_s`: what the others said meanwhile is still unread, so no silence counts
-        that long."""
+        """This process was stalled for `late_s`: messages may be unread, so silence does not count that long."""
         self._SyncObj__raftElectionDeadline += late_s
         self._candidacy.give_back(late_s)
         answered: dict[Node, float] = self._SyncObj__lastResponseTime
@@ -234,15 +233,15 @@ class RaftNode(SyncObj):  # type: ignore[misc]  # the library is untyped
             answered[node] += late_s
 
     def hasten_election(self) -> None:
-        """Stand for election at once: the first voter of a new cluster has no leader to disturb, and no rival."""
+        """Stand for election at once: the first voter of a new cluster has no leader to disturb and no rival."""
         self._stands_unasked = True
         self._SyncObj__raftElectionDeadline = 0.0
 
     # -- elections
 
     def _canvass_when_due(self) -> None:
-        """PySyncObj stands for election once its deadline has passed. Here the deadline begins a canvass, and only
-        one that is won, or a leader that hands over, lets it stand."""
+        """PySyncObj stands for election when its deadline has passed. Here the deadline begins a pre-vote round, and
+        the node stands only if it wins, or if a leader hands over."""
         now = library.monotonicTime()
         if self._isLeader() or now <= self._SyncObj__raftElectionDeadline:
             return
@@ -277,14 +276,14 @@ class RaftNode(SyncObj):  # type: ignore[misc]  # the library is untyped
             self.leader_gone(node.id)
 
     def _adopt_term(self, term: int) -> None:
-        """Another voter is ahead, and ignores messages of an earlier term: only a later one can bring all together."""
+        """Another voter has a later term and ignores earlier ones: only a later term can bring all together."""
         self._SyncObj__setCurrentTerm(term, None)
         self._SyncObj__setState(library._RAFT_STATE.FOLLOWER)
         self._SyncObj__raftLeader = None
         self._SyncObj__raftElectionDeadline = 0.0
 
     def _correct(self, node: Node, message: Message) -> None:
-        """A leader of an earlier term does not learn from silence that its term is over."""
+        """Correct a leader of an earlier term, which would not learn from silence that its term is over."""
         if message["type"] == APPEND_ENTRIES and self._candidacy.knows_pre_vote(node.id):
             self.outbox.send(node, answer_to({"round": 0}, self.raftCurrentTerm, granted=False))
 
@@ -293,18 +292,18 @@ class RaftNode(SyncObj):  # type: ignore[misc]  # the library is untyped
         self._SyncObj__raftElectionDeadline = max(self._SyncObj__raftElectionDeadline, deadline)
 
     def _resigned(self) -> None:
-        """Without the answers of a majority. Who hears this node still need not wait for its silence."""
+        """Resigned without the answers of a majority. Nodes that hear this need not wait for its silence."""
         self._SyncObj__raftElectionDeadline = library.monotonicTime() + self._SyncObj__generateRaftTimeout()
         for peer, node in self._peers.items():
             if self._candidacy.knows_pre_vote(peer):
                 self.outbox.send(node, {"type": RESIGNATION, "term": self.raftCurrentTerm})
 
     def follows(self, peer: int) -> bool:
-        """It leads, as far as this node knows."""
+        """Whether `peer` leads, as far as this node knows."""
         return bool(not self._isLeader() and self.leader_id() == peer)
 
     def leader_gone(self, leader: int) -> None:
-        """The process of the leader has ended, or it has resigned: canvass at once."""
+        """The leader's process has ended, or it has resigned: start a pre-vote round at once."""
         if self.follows(leader):
             self._SyncObj__raftLeader = None
             self._SyncObj__raftElectionDeadline = 0.0
@@ -317,21 +316,21 @@ class RaftNode(SyncObj):  # type: ignore[misc]  # the library is untyped
     # -- proposing
 
     def append(self, data: bytes, applied: Callable[[AppliedResult | None], None]) -> None:
-        """Put a command into the log; only while `has_office`."""
+        """Append a command to the log; only while `has_office`."""
         index, term = self.journal.last_index + 1, self.raftCurrentTerm
         self.journal.add(bytes((COMMAND,)) + data, index, term)
         self._proposals[index] = Proposal(term, len(data), applied)
         self.proposed_bytes += len(data)
 
     def give_up_proposals(self) -> None:
-        """Answer all waiting proposals that their outcome is unknown."""
+        """Answer all waiting proposals with an unknown outcome."""
         proposals, self._proposals = self._proposals, {}
         self.proposed_bytes = 0
         for proposal in proposals.values():
             proposal.applied(None)
 
     def has_office(self) -> bool:
-        """Leader, and all entries of earlier terms are applied."""
+        """Whether it is leader and has applied all entries of earlier terms."""
         return bool(self._isLeader() and self.raftLastApplied >= self._SyncObj__noopIDx)
 
     def leader_id(self) -> int | None:
@@ -339,7 +338,7 @@ class RaftNode(SyncObj):  # type: ignore[misc]  # the library is untyped
         return None if leader is None else int(leader.id)
 
     def has_quorum_contact(self) -> bool:
-        """A majority has answered this leader lately: within the shortest time in which it could be replaced."""
+        """Whether a majority has answered this leader within the shortest time in which it could be replaced."""
         if not self._isLeader():
             return False
         since = library.monotonicTime() - self._settings.election_timeout_min_s
@@ -347,7 +346,7 @@ class RaftNode(SyncObj):  # type: ignore[misc]  # the library is untyped
         return bool(count > (len(self._peers) + 1) // 2)
 
     def name_successor(self) -> bool:
-        """Ask the most advanced follower to stand for election; False while none has the whole log."""
+        """Ask the most advanced follower to stand for election; False if none has the whole log."""
         refusals: list[Any] = []
         self.transferLeadership(callback=lambda _, reason: refusals.append(reason) if reason else None)
         return not refusals
@@ -384,7 +383,7 @@ class RaftNode(SyncObj):  # type: ignore[misc]  # the library is untyped
             check(index == self.raftLastApplied + 1, "entries are applied in order, each once")
             done = self._application.apply(index, command)
             if done is None:
-                break  # `has_more` says so: the loop serves others first
+                break  # `has_more` is true: the loop serves others first
             self._SyncObj__raftLastApplied = index
             proposal = self._proposals.pop(index, None)
             if proposal is not None:
@@ -393,10 +392,10 @@ class RaftNode(SyncObj):  # type: ignore[misc]  # the library is untyped
         return False
 
     def _checkCommandsToApply(self) -> None:
-        """Commands enter through `append`; none are forwarded."""
+        """Commands enter only through `append`; none are forwarded."""
 
     def _SyncObj__deleteEntriesFrom(self, index: int) -> None:
-        check(index > self.raftLastApplied, "what is applied is never cut off the log")
+        check(index > self.raftLastApplied, "applied entries are never truncated")
         self.journal.deleteEntriesFrom(index - self.journal.first_index)
 
     def _SyncObj__sendAppendEntries(self) -> None:
@@ -431,15 +430,15 @@ class RaftNode(SyncObj):  # type: ignore[misc]  # the library is untyped
         self._keeper.keep(base, self._state_machine.snapshot(), partial(self._compacted, base))
 
     def _compacted(self, base: SnapshotBase, encoded: bytes) -> None:
-        """The snapshot is durable. It comes first and then the cut: a crash in between leaves a log that still fits."""
+        """The snapshot is durable. The log is trimmed only now: after a crash in between, the log still matches."""
         self._is_compacting = False
         self._transfer.offer(encoded, base.last[1:])
         self.journal.discard_before(base.previous[1])
         self.snapshot_count += 1
 
     def _install(self, node: Node, arrived: Arrived) -> None:
-        """A leader's snapshot has arrived. Until it is durable and decoded nothing is applied or taken into the log."""
-        check(arrived.snapshot.end[0] > self.raftLastApplied, "a snapshot never takes back what is applied")
+        """A leader's snapshot has arrived. Until it is durable and decoded, nothing is applied or appended."""
+        check(arrived.snapshot.end[0] > self.raftLastApplied, "a snapshot never undoes applied entries")
         self._is_installing = True
         work = self._state_machine.restoring(arrived.snapshot.state)
         self._keeper.install(arrived, work, partial(self._installed, node, arrived))
@@ -460,7 +459,7 @@ class RaftNode(SyncObj):  # type: ignore[misc]  # the library is untyped
     # -- answers of followers
 
     def _count_answer(self, node: Node, message: Message) -> None:
-        """Leader: what `node` has acknowledged only grows, and it is never sent again unless it asks for it."""
+        """Leader: what `node` has acknowledged only grows, and is not sent again unless requested."""
         if not self._isLeader():
             return
         match_index: dict[Node, int] = self._SyncObj__raftMatchIndex
@@ -474,7 +473,7 @@ class RaftNode(SyncObj):  # type: ignore[misc]  # the library is untyped
         if self._backlog(node.id) < self._settings.backlog_bytes_max and (
             next_index[node] <= self.journal.last_index or self._transfer.is_under_way(node.id)
         ):
-            self._sent = NOTHING_SENT  # what had no room goes on with this step
+            self._sent = NOTHING_SENT  # entries that did not fit continue with this step
         self._SyncObj__lastResponseTime[node] = self._answered_at[node.id] = library.monotonicTime()
 
     def _is_first_vote(self, sender: int, message: Message) -> bool:

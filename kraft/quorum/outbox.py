@@ -1,4 +1,4 @@
-"""What a Raft node wants sent, apart by whether it may leave before the journal's next sync."""
+"""Outgoing messages of a Raft node, separated by whether they may be sent before the journal's next fsync."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from kraft.quorum.message_filter import PROMISES, Message, RaftView, outgoing
 
 
 class Outbox(Transport):  # type: ignore[misc]  # the library is untyped
-    """PySyncObj's transport. `at_once` holds what promises nothing."""
+    """PySyncObj's transport. `at_once`: messages that promise nothing."""
 
     def __init__(self, view: Callable[[], RaftView]) -> None:
         super().__init__(None, None, [])
@@ -30,7 +30,7 @@ class Outbox(Transport):  # type: ignore[misc]  # the library is untyped
         return True
 
     def _is_outdated_by(self, node_id: int, message: Message) -> bool:
-        """The last promise is an acknowledgement, and `message` one to the same node for more."""
+        """Whether the last promise is an acknowledgement, and `message` one to the same node for more."""
         if not self.promises or not message.get("success"):
             return False
         last_id, last = self.promises[-1]
@@ -41,6 +41,6 @@ class Outbox(Transport):  # type: ignore[misc]  # the library is untyped
         return taken
 
     def take_promises(self) -> list[tuple[int, Message]]:
-        """Only after a sync of the journal."""
+        """Call it only after an fsync of the journal."""
         taken, self.promises = self.promises, []
         return taken

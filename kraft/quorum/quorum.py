@@ -1,7 +1,7 @@
 """The quorum of controllers: Raft over `common.ports`, for one replicated state machine.
 
-This is the driver: it feeds `RaftNode` with messages and time and carries its messages to the transport. Nothing
-polls: a step runs after an event or at the node's next deadline.
+This is the driver: it passes messages and time to `RaftNode`, and its messages to the transport. Nothing polls: a step
+runs after an event or at the node's next deadline.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from kraft.quorum.transport import QuorumTransport, TransportConfig, TransportEv
 from kraft.quorum.voter_guard import VoterStatus
 from kraft.quorum.write_ahead_log import FILE_NAME, WriteAheadLog
 
-TIMER_SLACK_S = 0.001  # deadlines are met when they have passed, not when they are reached
+TIMER_SLACK_S = 0.001  # deadlines must have passed, not only be reached
 RETRY_INTERVAL_S = 0.05  # for a deadline that passed while no other voter was connected
-LOOK_INTERVAL_S = 0.1  # a timer is always due by then, so that its lateness tells how long the process stood still
+LOOK_INTERVAL_S = 0.1  # the timer's maximal interval, so that its lateness shows stalls of the process
 LATE_MIN_S = 0.02
 
 _log = logging.getLogger(__name__)
@@ -43,7 +43,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class QuorumConfig:
-    """Bytes and seconds. `listen` is where to bind when that is not this voter's address in `voters`."""
+    """Bytes and seconds. `listen`: the address to bind, if it is not this voter's address in `voters`."""
 
     proposal_bytes_max: int = 4 << 20
     inflight_bytes_max: int = 8 << 20  # the controller proposes one batch after the other
@@ -56,18 +56,18 @@ class QuorumConfig:
 
 
 class _Office(NamedTuple):
-    """Leadership as it was last reported."""
+    """Leadership as last reported."""
 
     is_held: bool
     term: int
 
 
 class RaftQuorum:
-    """One voter. All methods belong on the event loop that ran `start`.
+    """One voter. Call all methods on the event loop that ran `start`.
 
-    `voters` holds every voter's id and address, this node included, the same on all of them. `directory` is below
-    `ports.disk`'s root and is used by nothing else. `fatal` is called at most once, when the node must stop (a disk
-    error, an exception in the state machine, a broken invariant); from then on the quorum is silent.
+    `voters`: every voter's id and address, including this node, the same on all of them. `directory`: relative to
+    `ports.disk`'s root, used by nothing else. `fatal` is called at most once, when the node must stop (a disk error, an
+    exception in the state machine, a broken invariant); then the quorum is silent.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class RaftQuorum:
         pacer: Pacer,
         fatal: Callable[[str], None],
     ) -> None:
-        """Raises ValueError for settings that cannot work."""
+        """Raises ValueError for invalid settings."""
         if node_id not in voters:
             raise ValueError(f"node {node_id} is not among the voters {sorted(voters)}")
         if len(secret) < SECRET_BYTES_MIN:
@@ -112,7 +112,7 @@ class RaftQuorum:
         self._snapshots = SnapshotFile(ports.disk, directory)
         self._keeper = BackgroundKeeper(pacer, self._snapshots, self._fail, self._kick)
         self._journal: WriteAheadLog | None = None
-        self._node: RaftNode | None = None  # None before `start` is through and after the end
+        self._node: RaftNode | None = None  # None before `start` has finished and after the end
         self._callbacks: list[Callable[[bool, int], None]] = []
         self._office = _Office(False, 0)
         self._is_kicked = False
@@ -124,11 +124,11 @@ class RaftQuorum:
     # -- life
 
     async def start(self) -> None:
-        """Recover from disk, listen and take part. Returns when the node votes, not when there is a leader.
+        """Recover from disk, listen and join. Returns when the node votes, not when there is a leader.
 
-        With an empty directory it first waits until every other voter has answered, so the voters of a new cluster
-        must be started together. Raises VoterRefused when this voter may not start, StorageFailure for a damaged
-        directory, OSError when the address cannot be bound or the disk fails.
+        With an empty directory it first waits for an answer of every other voter, so the voters of a new cluster must
+        be started together. Raises VoterRefused if this voter may not start, StorageFailure for a damaged directory,
+        OSError if the address cannot be bound or the disk fails.
         """
         check(self._journal is None, "a quorum is started once")
         snapshot = await asyncio.to_thread(self._recover)
@@ -167,7 +167,7 @@ class RaftQuorum:
         self._kick()
 
     def _recover(self) -> Snapshot | None:
-        """What an earlier life left; there is a journal when there was one."""
+        """Load the state of an earlier run; there is a journal if there was one."""
         disk, directory = self._ports.disk, self._directory
         disk.make_directory(directory)
         parent = directory
@@ -183,7 +183,7 @@ class RaftQuorum:
         return snapshot
 
     async def _enter(self) -> None:
-        """Begin with an empty directory."""
+        """Start with an empty directory."""
         replace = self._config.replace_voter
         admission = await voter_guard.admit(self._transport.peers, self._transport.probe, replace=replace)
         disk, directory, rng = self._ports.disk, self._directory, self._ports.random
@@ -193,7 +193,7 @@ class RaftQuorum:
         self._journal = journal
 
     async def stop(self) -> None:
-        """Hand leadership over when this node has it, then leave. Proposals that wait get OutcomeUnknown."""
+        """Hand over leadership if this node has it, then stop. Waiting proposals get OutcomeUnknown."""
         if self.is_leader and self._transport.peers:
             await self.transfer_leadership(self._config.transfer_timeout_s)
         node, self._node = self._node, None
@@ -206,7 +206,7 @@ class RaftQuorum:
             await asyncio.to_thread(self._journal.close)
 
     def _fail(self, error: Exception, doing: str) -> None:
-        """Say nothing more: whatever state this node is in, its journal on disk is what it will start from."""
+        """Stop sending: whatever state this node is in, it will restart from its journal on disk."""
         node, self._node = self._node, None
         if node is None:
             return
@@ -224,7 +224,8 @@ class RaftQuorum:
 
     @property
     def is_leader(self) -> bool:
-        """Elected, and every entry of earlier terms is applied here; another node may believe the same of itself."""
+        """Whether this node is elected and has applied every entry of earlier terms; another node may believe the same
+        of itself."""
         return self._node is not None and self._node.has_office()
 
     @property
@@ -234,18 +235,18 @@ class RaftQuorum:
 
     @property
     def term(self) -> int:
-        """The Raft term: the controller epoch. It never falls, also across restarts."""
+        """The Raft term, which is the controller epoch. It never decreases, also across restarts."""
         return 0 if self._journal is None else self._journal.getCurrentTerm()
 
     @property
     def applied_index(self) -> int:
-        """Index of the last entry that was applied, or 0 before `start` is through."""
+        """Index of the last applied entry, or 0 before `start` has finished."""
         return 0 if self._node is None else int(self._node.raftLastApplied)
 
     @property
     def has_caught_up(self) -> bool:
-        """In this life the node has had all applied that was committed; a majority of such voters can go on at once
-        without the others."""
+        """Whether this node has applied all committed entries since its start; a majority of such voters can continue
+        at once without the others."""
         return self._node is not None and self._node.has_caught_up
 
     @property
@@ -255,27 +256,27 @@ class RaftQuorum:
 
     @property
     def journal_syncs(self) -> int:
-        """How often the journal was brought to the device in this life."""
+        """Number of fsyncs of the journal since the start."""
         return 0 if self._journal is None else self._journal.sync_count
 
     @property
     def canvasses(self) -> int:
-        """How often this voter asked in this life whether it should stand for election."""
+        """Number of pre-vote rounds of this voter since the start."""
         return 0 if self._node is None else self._node.canvass_count
 
     @property
     def candidacies(self) -> int:
-        """How often this voter stood for election in this life, each in a term of its own."""
+        """Number of elections in which this voter stood since the start, each in its own term."""
         return 0 if self._node is None else self._node.candidate_count
 
     @property
     def snapshots_written(self) -> int:
-        """In this life, before a cut of the journal."""
+        """Since the start, each before a trim of the journal."""
         return 0 if self._node is None else self._node.snapshot_count
 
     @property
     def cluster_id(self) -> bytes:
-        """16 bytes; zeros while this voter has not learned it."""
+        """16 bytes; zeros until this voter knows it."""
         return ZERO_UUID if self._journal is None else self._journal.cluster_id
 
     @property
@@ -284,8 +285,8 @@ class RaftQuorum:
         return self._transport.address
 
     def adopt_cluster_id(self, cluster_id: bytes) -> None:
-        """To be called from `apply` or `restore` when the replicated state tells the cluster's id: from then on,
-        voters of another cluster are refused. Raises InvariantViolation when this voter belongs to another one."""
+        """Call it from `apply` or `restore` when the replicated state has the cluster's id: then voters of other
+        clusters are rejected. Raises InvariantViolation if this voter belongs to another cluster."""
         if self._journal is not None and self._journal.cluster_id != cluster_id:
             known = self._journal.cluster_id
             check(
@@ -296,8 +297,8 @@ class RaftQuorum:
     async def propose(self, data: bytes, timeout_s: float) -> AppliedResult:
         """Replicate `data` and apply it.
 
-        Raises NotLeader or QuorumBusy (no effect anywhere), OutcomeUnknown (it may yet be applied), ValueError when
-        it is larger than `proposal_bytes_max`.
+        Raises NotLeader or QuorumBusy (no effect anywhere), OutcomeUnknown (it may still be applied), ValueError if it
+        is larger than `proposal_bytes_max`.
         """
         if len(data) > self._config.proposal_bytes_max:
             raise ValueError(f"a proposal of {len(data)} bytes")
@@ -319,7 +320,7 @@ class RaftQuorum:
         return result
 
     def has_quorum_contact(self) -> bool:
-        """This node leads and a majority answered it within `leader_fallback_timeout_s`."""
+        """Whether this node leads and a majority has answered it within `leader_fallback_timeout_s`."""
         return self._node is not None and self._node.has_quorum_contact()
 
     def on_leadership(self, callback: Callable[[bool, int], None]) -> None:
@@ -327,7 +328,7 @@ class RaftQuorum:
         self._callbacks.append(callback)
 
     async def transfer_leadership(self, timeout_s: float) -> bool:
-        """Let the most advanced follower lead; True when this node follows at the end. Meanwhile it takes no
+        """Let the most advanced follower lead. Returns True if this node follows at the end. Meanwhile it accepts no
         proposals."""
         self._is_transferring = True
         is_named = False
@@ -338,7 +339,7 @@ class RaftQuorum:
                     if not is_named and self._node is not None:
                         is_named = self._node.name_successor()
                         if is_named:
-                            self._kick()  # else there is nothing to send: an answer or the next heartbeat tells
+                            self._kick()  # otherwise an answer or the next heartbeat triggers the step
                     await self._stepped.wait()
         except TimeoutError:
             pass
@@ -398,7 +399,7 @@ class RaftQuorum:
     # -- steps
 
     def _kick(self) -> None:
-        """One step per turn of the loop, whatever happened in it: that is the group of a group commit."""
+        """Run one step per turn of the loop, whatever happened in it: this is the group commit."""
         if not self._is_kicked:
             self._is_kicked = True
             asyncio.get_running_loop().call_soon(self._run)
@@ -443,7 +444,7 @@ class RaftQuorum:
                 callback(True, now.term)
 
     def _set_timer(self, node: RaftNode) -> None:
-        """A timer that comes too early finds nothing to do and is set again, so a later deadline moves none."""
+        """A timer that fires too early finds nothing to do and is set again, so a later deadline need not move it."""
         now = asyncio.get_running_loop().time()
         deadline = node.next_deadline()
         due = (deadline if deadline > now else now + RETRY_INTERVAL_S) + TIMER_SLACK_S

@@ -1,4 +1,4 @@
-"""What a leader sends to one follower: as much as its link has room for. No I/O."""
+"""The messages that a leader sends to one follower: as much as its link has room for. No I/O."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from kraft.quorum.write_ahead_log import WriteAheadLog
 
 
 class Standing(NamedTuple):
-    """The leader's term and commit index, and how many bytes the link to the follower still holds."""
+    """The leader's term and commit index, and the bytes that the link to the follower still holds."""
 
     term: int
     commit_index: int
@@ -19,14 +19,14 @@ class Standing(NamedTuple):
 
 
 class Sending(NamedTuple):
-    """`next_index` is what the follower needs after these messages."""
+    """`next_index`: what the follower needs after these messages."""
 
     messages: list[Message]
     next_index: int
 
 
 def entries_from(next_index: int, journal: WriteAheadLog, standing: Standing, config: NodeConfig) -> Sending:
-    """Entries, or a sign of life without any."""
+    """Entries, or a keep-alive without any."""
     messages: list[Message] = []
     queued = standing.queued_bytes
     while True:
@@ -50,8 +50,8 @@ def entries_from(next_index: int, journal: WriteAheadLog, standing: Standing, co
 
 
 def snapshot_parts(node_id: int, transfer: SnapshotTransfer, standing: Standing, config: NodeConfig) -> Sending:
-    """Parts of the newest snapshot. After its last one the follower needs what is behind its end; until then
-    `next_index` is 0."""
+    """Parts of the newest snapshot. After the last one the follower needs the entries after it; until then `next_index`
+    is 0."""
     messages: list[Message] = []
     end = transfer.end
     queued = standing.queued_bytes

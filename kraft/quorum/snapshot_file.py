@@ -1,7 +1,7 @@
-"""The state machine's bytes at one point of the log, in a file and on the way to another voter.
+"""The state machine's bytes at one point of the log, in a file and in transfers between voters.
 
-One file per voter, replaced whole: written beside, made durable, renamed. Head and body have their own checksums,
-and a snapshot that does not pass them is an error: a voter that started without it would have forgotten promises.
+One file per voter, replaced completely: written to another file, fsynced, renamed. Head and body have their own
+checksums. A damaged snapshot is an error, because a voter that started without it would have forgotten promises.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from kraft.quorum.journal_format import Entry, SnapshotBase
 FILE_NAME = "snapshot"
 MAGIC = b"TLQSNAP1"
 
-# magic, previous index, term and command bytes, last index, term and command bytes, body bytes and CRC, CRC of these
+# magic; previous index, term and command size; last index, term and command size; body size and CRC; CRC of these
 _HEAD = struct.Struct("<8sQQIQQIQII")
 
 
 class DamagedSnapshot(StorageFailure):
-    """The snapshot on disk is not what was written: this voter must not start from it."""
+    """The snapshot on disk is damaged: this voter must not start from it."""
 
 
 class Snapshot(Struct, frozen=True):
@@ -58,7 +58,7 @@ def encode_snapshot(snapshot: Snapshot) -> bytes:
 
 
 def decode_snapshot(data: bytes, name: str) -> Snapshot:
-    """Raises DamagedSnapshot with `name`, where the bytes came from."""
+    """Raises DamagedSnapshot with `name`, the source of the bytes."""
     if len(data) < _HEAD.size:
         raise DamagedSnapshot(f"{name}: {len(data)} bytes are no snapshot")
     view = memoryview(data)
@@ -103,7 +103,7 @@ class SnapshotFile:
         return decode_snapshot(self.read_bytes(), self._path) if self.exists else None
 
     def write(self, encoded: bytes) -> None:
-        """Durable under its name when this returns."""
+        """The snapshot is durable under its name when this returns."""
         new_path = self._path + ".new"
         write_whole(self._disk, new_path, encoded)
         self._disk.rename(new_path, self._path)

@@ -1,6 +1,6 @@
-"""Making snapshots durable beside the quorum's other work: encoded and decoded in slices, written in a thread.
+"""Makes snapshots durable in the background: encoded and decoded in slices, written in a thread.
 
-They are kept one after another, so that the file is always replaced by a later one.
+Snapshots are written one after another, so that a later one always replaces an earlier one.
 """
 
 from __future__ import annotations
@@ -26,12 +26,13 @@ class SnapshotKeeper(Protocol):
         ...
 
     def install(self, arrived: Arrived, restoring: Work[Callable[[], None]], done: Installed) -> None:
-        """Make a leader's snapshot durable, and decode it; then call `done` with what takes it for the state."""
+        """Make a leader's snapshot durable and decode it; then call `done` with the function that installs it as the
+        state."""
         ...
 
 
 class BackgroundKeeper:
-    """`failed` is called with an error of the disk or the state machine, after which the node must stop, `settled`
+    """`failed` is called with an error of the disk or the state machine, after which the node must stop; `settled`
     after each `done`."""
 
     def __init__(
@@ -57,7 +58,7 @@ class BackgroundKeeper:
         self._begin(self._install(arrived, restoring, done), "a snapshot of the leader")
 
     def end(self) -> None:
-        """Call `done` no more, and give up what is not being written: a thread cannot be cancelled."""
+        """Call `done` no more, and drop everything except a write in progress, because a thread cannot be cancelled."""
         self._has_ended = True
         for task in self._tasks:
             if task is not self._writing:

@@ -1,4 +1,4 @@
-"""Snapshots on the way between voters, in parts. It takes the place of PySyncObj's `Serializer`, and does no I/O."""
+"""Transfers of snapshots between voters, in parts. Replaces PySyncObj's `Serializer`. No I/O."""
 
 # The names of PySyncObj's interface:
 # ruff: noqa: N802
@@ -26,23 +26,23 @@ class Arrived(NamedTuple):
 
 
 class SnapshotTransfer:
-    """The newest snapshot of this node, how far it has gone to whom, and the one that arrives.
+    """The newest snapshot of this node, the progress of its transfers, and the snapshot that is being received.
 
-    Parts in either direction belong to one term: then they come from one leader, in one order, without a gap.
+    Parts in either direction belong to one term: then they come from one leader, in order, without a gap.
     """
 
     def __init__(self, part_bytes: int, snapshot_bytes_max: int) -> None:
         self._part_bytes = part_bytes
         self._snapshot_bytes_max = snapshot_bytes_max
         self._encoded = b""
-        self.end: tuple[int, int] | None = None  # index and term of the last entry in what is offered
+        self.end: tuple[int, int] | None = None  # index and term of the last entry in the offered snapshot
         self._sent: dict[int, tuple[int, int]] = {}  # node id -> term, position
         self._arriving: tuple[int, int, int, int] | None = None  # term, end index, end term, total
         self._buffer = bytearray()
         self._arrived: Arrived | None = None
 
     def offer(self, encoded: bytes, end: tuple[int, int]) -> None:
-        """From now on followers get this one; transfers under way begin again."""
+        """From now on followers get this snapshot; transfers in progress start over."""
         self._encoded, self.end = encoded, end
         self._sent.clear()
 
@@ -65,14 +65,14 @@ class SnapshotTransfer:
         self._sent.pop(node_id, None)
 
     def take(self) -> Arrived | None:
-        """The snapshot whose last part has just come."""
+        """The snapshot whose last part has just arrived."""
         arrived, self._arrived = self._arrived, None
         return arrived
 
     # -- what PySyncObj calls
 
     def setTransmissionData(self, serialized: tuple[int, int, int, int, int, bytes]) -> bool:
-        """Take a part, and the whole snapshot with its last one. False: the library has nothing to install."""
+        """Take a part, and with the last one the whole snapshot. False: the library has nothing to install."""
         term, end_index, end_term, position, total, data = serialized
         identity = (term, end_index, end_term, total)
         if total > self._snapshot_bytes_max:
@@ -91,7 +91,7 @@ class SnapshotTransfer:
         try:
             snapshot = decode_snapshot(encoded, "snapshot of the leader")
         except DamagedSnapshot:
-            return False  # the leader will find that this node still lacks entries, and begin again
+            return False  # the leader will find that this node still lacks entries, and start over
         if snapshot.end != (end_index, end_term):
             return False
         self._arrived = Arrived(snapshot, encoded)

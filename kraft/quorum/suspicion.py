@@ -1,7 +1,6 @@
-"""Whether a leader's process still listens, asked when its connection has ended. A refused connection proves that it
-does not, so that its voters need not wait for its silence. A leader that is cut off, or whose machine has gone, never
-answers: then the silence decides.
-"""
+"""Probes whether a leader's process still listens after its connection has closed. A refused connection proves that it
+does not, so that voters need not wait for the timeout. A leader that is cut off, or whose machine is down, never
+answers: then the timeout decides."""
 
 from __future__ import annotations
 
@@ -18,13 +17,13 @@ class SuspicionConfig(Struct, frozen=True):
 
     connect_timeout_s: float = 0.3
     pause_s: float = 0.02
-    """Between two looks: while a process dies its listener may outlive its connections."""
+    """Between two probes: while a process dies, its listener may outlive its connections."""
     looks_max: int = 50
 
 
 class Suspicion:
-    """Owns one task at most. `is_open(leader)` says whether its fate still matters; `gone(leader)` is called when its
-    process has proved to have ended."""
+    """Owns at most one task. `is_open(leader)` returns whether its state still matters; `gone(leader)` is called when
+    its process has ended."""
 
     def __init__(
         self,
@@ -42,7 +41,7 @@ class Suspicion:
         self._task: asyncio.Task[None] | None = None
 
     def begin(self, leader: int) -> None:
-        """The connection to `leader` has ended."""
+        """The connection to `leader` has closed."""
         self.cancel()
         self._task = asyncio.get_running_loop().create_task(self._look(leader), name=f"probe-{leader}")
 

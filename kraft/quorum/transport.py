@@ -1,7 +1,7 @@
-"""The voters' links over `common.ports.Network`: who may connect, dialing, signs of life, msgpack in frames.
+"""Links between voters over `common.ports.Network`: access, dialing, keep-alives, msgpack frames.
 
-The voter with the greater id dials; a newer link to the same voter replaces the older one, whose peer may be long
-gone. A voter that does not take part yet (`join` was not called) answers probes and refuses Raft links.
+The voter with the greater id dials. A newer link to the same voter replaces the older one, whose peer may be long gone.
+A voter that has not joined yet (`join` was not called) answers probes and rejects Raft links.
 """
 
 from __future__ import annotations
@@ -35,21 +35,21 @@ class TransportConfig(Struct):
     connect_timeout_s: float = 1.0
     handshake_timeout_s: float = 2.0
     redial_interval_s: float = 0.1  # before `REDIAL_JITTER`
-    life_interval_s: float = 0.5  # between signs of life on a link with nothing else to say
+    life_interval_s: float = 0.5  # between keep-alives on an idle link
     silence_max_s: float = 3.0
 
 
 class TransportEvents(Struct):
-    """What the transport reports; an exception in one ends the node, so they do not raise."""
+    """Events of the transport. Callbacks must not raise: an exception ends the node."""
 
     connected: Callable[[int], None]
     disconnected: Callable[[int], None]
     received: Callable[[int, Message], None]
-    probed: Callable[[int], dict[str, Any]]  # the answer for the voter that asks
+    probed: Callable[[int], dict[str, Any]]  # returns the answer for the voter that asks
 
 
 class QuorumTransport:
-    """`voters` are all addresses by node id; `cluster_id` is asked for each handshake."""
+    """`voters`: all addresses by node id; `cluster_id` is called for each handshake."""
 
     def __init__(
         self,
@@ -70,8 +70,8 @@ class QuorumTransport:
         self._events = events
         self._scratch = memoryview(bytearray(SCRATCH_BYTES))
         self._listener: Listener | None = None
-        self._links: dict[int, Link] = {}  # by voter, opened for Raft
-        self._unauthenticated: dict[int, Link] = {}  # by number: not opened yet, or opened for a probe
+        self._links: dict[int, Link] = {}  # by voter, open for Raft
+        self._unauthenticated: dict[int, Link] = {}  # by number: not open yet, or open for a probe
         self._link_number = 0
         self._lost = {peer: asyncio.Event() for peer in self._addresses}
         self._dialing: list[asyncio.Task[None]] = []
@@ -89,7 +89,7 @@ class QuorumTransport:
         return None if self._listener is None else self._listener.address
 
     def listen(self, address: Address) -> None:
-        """Raises OSError with a sentence that names the address."""
+        """Raises OSError with a message that names the address."""
         try:
             self._listener = self._ports.network.listen(address, self._accepted)
         except OSError as error:
@@ -98,7 +98,7 @@ class QuorumTransport:
         self._schedule_life()
 
     def join(self) -> None:
-        """Open Raft links from here on."""
+        """From now on open Raft links."""
         self._is_joined = True
         loop = asyncio.get_running_loop()
         self._dialing += [
@@ -106,7 +106,7 @@ class QuorumTransport:
         ]
 
     def send(self, peer: int, message: Message) -> None:
-        """Queue for the next `flush`; lost when there is no link."""
+        """Queue for the next `flush`; lost if there is no link."""
         link = self._links.get(peer)
         if link is not None:
             link.send(msgspec.msgpack.encode(message))
@@ -123,7 +123,7 @@ class QuorumTransport:
         return 0 if link is None else link.unsent_bytes
 
     async def probe(self, peer: int, timeout_s: float) -> dict[str, Any] | None:
-        """Ask one voter what its `probed` says of this one; None when it does not answer."""
+        """Ask one voter for its `probed` status of this one; None if it does not answer."""
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[bytes | None] = loop.create_future()
 
@@ -162,7 +162,7 @@ class QuorumTransport:
         self.close()
 
     def close(self) -> None:
-        """Cut every link and accept none, at once and without a word to the node."""
+        """Cut every link and accept none, at once and without notifying the node."""
         self._is_closed = True
         if self._listener is not None:
             self._listener.close()
@@ -192,7 +192,7 @@ class QuorumTransport:
         if self._is_closed:
             socket.abort()
             return
-        if len(self._unauthenticated) >= UNAUTHENTICATED_MAX:  # the oldest had the most time to prove itself
+        if len(self._unauthenticated) >= UNAUTHENTICATED_MAX:  # the oldest has had the most time to authenticate
             next(iter(self._unauthenticated.values())).fail("too many unauthenticated connections")
         self._link_number += 1
         number = self._link_number

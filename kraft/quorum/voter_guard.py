@@ -1,12 +1,12 @@
-"""Whether a voter with an empty directory may take part.
+"""Whether a voter with an empty directory may join.
 
-It may when no other voter has ever counted a vote or an acknowledgement of it: then it has nothing to forget. All
-others must say so, for the one that is silent may be the one that relied on it. This is how a new cluster begins:
-its voters wait until each has answered each other.
+It may if no other voter has ever counted a vote or an acknowledgement of it: then it has nothing to forget. All others
+must confirm this, because a silent one may have relied on it. A new cluster starts in this way: its voters wait until
+each has answered every other.
 
-A voter that others relied on has lost its promises. It stays out until an operator replaces it on purpose; that is
-safe while all other voters hold every entry that it may have acknowledged, and when it votes in no term in which it
-may have voted before.
+A voter that others relied on has lost its promises. It stays out until an operator replaces it deliberately. That is
+safe if all other voters hold every entry that it may have acknowledged, and if it votes in no term in which it may have
+voted before.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 from common.backoff import Backoff
 from common.identifiers import UUID_BYTES, ZERO_UUID
 
-ASK_INTERVAL = Backoff(0.03, 0.2)  # short at first: voters of a new cluster start within milliseconds of each other
+ASK_INTERVAL = Backoff(0.03, 0.2)  # short at first: the voters of a new cluster start within milliseconds
 ASK_TIMEOUT_S = 1.0
 REMIND_INTERVAL_S = 10.0
 REPLACE_TIMEOUT_S = 30.0
@@ -34,7 +34,7 @@ class VoterRefused(Exception):
 
 @dataclass(slots=True)
 class VoterStatus:
-    """What a voter says of itself to one that asks, `relied_on` being about the one that asks."""
+    """A voter's status for another one; `relied_on` is about the one that asks."""
 
     has_state: bool
     relied_on: bool
@@ -49,7 +49,7 @@ class VoterStatus:
 
     @classmethod
     def from_map(cls, value: Mapping[str, Any]) -> VoterStatus | None:
-        """None for what is no status."""
+        """None if the map is not a status."""
         shapes: dict[str, type] = {"has_state": bool, "relied_on": bool, "cluster_id": bytes}
         shapes |= dict.fromkeys(("term", "leader_id", "last_index", "commit_index"), int)
         if value.keys() != shapes.keys() or any(type(value[name]) is not shape for name, shape in shapes.items()):
@@ -68,7 +68,7 @@ Statuses = Mapping[int, VoterStatus | None]
 
 
 def judge_new(statuses: Statuses) -> Admission | None:
-    """For a voter that claims to be new. None while an answer is missing; raises VoterRefused."""
+    """The decision for a voter that claims to be new. None while an answer is missing; raises VoterRefused."""
     relying = [peer for peer, status in statuses.items() if status is not None and status.relied_on]
     if relying:
         raise VoterRefused(
@@ -82,11 +82,12 @@ def judge_new(statuses: Statuses) -> Admission | None:
 
 
 class Replacement:
-    """For a voter that an operator replaces: fed with rounds of statuses, until one shows that nothing is missing."""
+    """The decision for a voter that an operator replaces: takes rounds of statuses until one shows that nothing is
+    missing."""
 
     def __init__(self) -> None:
         self._term = -1
-        self._target = 0  # what the leader had when it was asked first, this voter being silent already
+        self._target = 0  # what the leader had when it was first asked, while this voter was already silent
         self.obstacle = "no controller has answered"
 
     def judge(self, statuses: Statuses) -> Admission | None:
@@ -127,7 +128,7 @@ async def admit(
     *,
     replace: bool,
 ) -> Admission:
-    """Ask until there is a verdict; `ask(peer, timeout_s)` gives a status as a map, or None.
+    """Ask until there is a decision; `ask(peer, timeout_s)` returns a status as a map, or None.
 
     A new voter waits for the others without limit, a replaced one for REPLACE_TIMEOUT_S. Raises VoterRefused.
     """

@@ -1,14 +1,14 @@
-"""The quorum's journal on disk: PySyncObj's `Journal` with checksums, group commit and rewrites that a crash survives.
+"""The quorum's journal on disk: PySyncObj's `Journal` with checksums, group commit and crash-safe rewrites.
 
-Records gather in memory until `sync`, which writes them as one group and waits for the device. The code that
-makes a promise (a vote, an acknowledgement, a commit) calls `sync` before it leaves the node. A file that carries the
-journal's name is always whole up to its last sync: it is written beside, made durable and renamed.
+Records gather in memory until `sync`, which writes them as one group and fsyncs. Code that makes a promise (a vote, an
+acknowledgement, a commit) calls `sync` before the promise leaves the node. A file with the journal's name is always
+complete up to its last sync: a rewrite goes to another file, which is fsynced and renamed.
 
-`sync` runs on the event loop although it blocks. Measured on ext4 under uvloop, 3,000 groups of 200 bytes: 0.19 ms
-p50 and 0.31 ms p99 on the loop, 0.24 ms and 0.40 ms through `asyncio.to_thread`. The hop is not what decides. In a
-thread, a leader's own copy would count for a commit before it is durable, and messages would arrive between a vote
-and its record; on the loop both are impossible. Nor has a controller work that must go on while its journal waits: a
-leader whose disk hangs cannot commit, and its silence is how the others learn to replace it.
+`sync` runs on the event loop although it blocks. Measured on ext4 under uvloop, 3,000 groups of 200 bytes: 0.19 ms p50
+and 0.31 ms p99 on the loop, 0.24 ms and 0.40 ms through `asyncio.to_thread`. The reason is safety, not the thread's
+overhead: in a thread, a leader's own copy would count for a commit before it is durable, and messages would arrive
+between a vote and its record. Nor has a controller work that must continue while its journal waits: a leader whose disk
+hangs cannot commit, and by its silence the others learn to replace it.
 """
 
 # The names of PySyncObj's interface:
@@ -30,13 +30,13 @@ from kraft.quorum import journal_format as wire
 from kraft.quorum.journal_format import DamagedJournal, Entry, JournalState, SnapshotBase
 
 FILE_NAME = "journal"
-FIRST_ENTRY: Entry = (b"\1", 1, 0)  # the no-op that every log of PySyncObj begins with
-REWRITE_BYTES_MIN = 4 << 20  # a file that votes and cut tails have filled is rewritten from here on
+FIRST_ENTRY: Entry = (b"\1", 1, 0)  # the no-op with which every log of PySyncObj begins
+REWRITE_BYTES_MIN = 4 << 20  # size from which a file full of votes and truncated entries is rewritten
 REWRITE_RATIO = 4
 
 
 class WriteAheadLog(Journal):  # type: ignore[misc]  # the library is untyped
-    """Not for direct construction: `create` and `open` do that, off the event loop."""
+    """Created by `create` and `open`, off the event loop."""
 
     def __init__(self, disk: Disk, directory: str, rng: random.Random, state: JournalState) -> None:
         self._disk = disk
@@ -49,7 +49,7 @@ class WriteAheadLog(Journal):  # type: ignore[misc]  # the library is untyped
         self._file: File
         self._salt = b""
         self._sequence = 0
-        self._end = 0  # the file's size in intact groups
+        self._end = 0  # size of the file's intact groups
         self._gathered: list[bytes] = []
         self._written_commit_index = 0
         self._is_to_be_rewritten = False
@@ -60,7 +60,7 @@ class WriteAheadLog(Journal):  # type: ignore[misc]  # the library is untyped
     def create(
         cls, disk: Disk, directory: str, rng: random.Random, node_id: int, term: int = 0, cluster_id: bytes = ZERO_UUID
     ) -> WriteAheadLog:
-        """A new journal, durable under its name when this returns. `term` is the first that this voter may vote in."""
+        """A new journal, durable under its name when this returns. `term`: the first in which this voter may vote."""
         state = JournalState([FIRST_ENTRY], term=term, node_id=node_id, cluster_id=cluster_id)
         journal = cls(disk, directory, rng, state)
         journal.rewrite()
@@ -70,9 +70,10 @@ class WriteAheadLog(Journal):  # type: ignore[misc]  # the library is untyped
     def open(
         cls, disk: Disk, directory: str, rng: random.Random, node_id: int, base: SnapshotBase | None
     ) -> WriteAheadLog:
-        """The journal of an earlier life, cut behind its last whole group and aligned to the snapshot at `base`.
+        """The journal of an earlier run, truncated after its last complete group and aligned with the snapshot at
+        `base`.
 
-        Raises DamagedJournal, also for the journal of another node or one whose beginning no snapshot covers.
+        Raises DamagedJournal, also for the journal of another node, or if no snapshot covers its beginning.
         """
         path = f"{directory}/{FILE_NAME}"
         file = disk.open(path)
@@ -82,7 +83,7 @@ class WriteAheadLog(Journal):  # type: ignore[misc]  # the library is untyped
             raise DamagedJournal(f"{path}: belongs to node {found.state.node_id}, and this is node {node_id}")
         if found.end < len(data):
             file.truncate(found.end)
-            file.fsync()  # before anything is written there: an old tail must never follow a new group
+            file.fsync()  # before any write there: an old tail must never follow a new group
         self = cls(disk, directory, rng, found.state)
         self._file, self._salt = file, found.salt
         self._sequence, self._end = found.sequence, found.end
@@ -92,8 +93,8 @@ class WriteAheadLog(Journal):  # type: ignore[misc]  # the library is untyped
     def _align(self, base: SnapshotBase | None) -> None:
         """Make the log begin with the two entries of the snapshot.
 
-        A crash between a snapshot and the cut of the log leaves more (a snapshot of our own), or a log that does not
-        agree with it (a leader's snapshot): such a log was not committed beyond the snapshot.
+        A crash between a snapshot and the trim of the log leaves a longer log (own snapshot), or one that does not
+        match it (a leader's snapshot): such a log was not committed beyond the snapshot.
         """
         first = self._entries[0][1] if self._entries else 0
         if base is None:
@@ -113,7 +114,7 @@ class WriteAheadLog(Journal):  # type: ignore[misc]  # the library is untyped
         self._state.commit(max(self._state.commit_index, last[1]))
 
     def serve(self, is_leader: Callable[[], bool]) -> None:
-        """Be the log of a node: what it commits while it leads is durable at once."""
+        """Start as the log of a node: what it commits as leader is durable at once."""
         self._is_leader = is_leader
 
     # -- reading
@@ -137,12 +138,12 @@ class WriteAheadLog(Journal):  # type: ignore[misc]  # the library is untyped
         return self._entries[-1][1]
 
     def term_at(self, index: int) -> int | None:
-        """The term of the entry at `index`, or None when the log does not hold it."""
+        """The term of the entry at `index`, or None if the log does not have it."""
         position = index - self._entries[0][1]
         return self._entries[position][2] if 0 <= position < len(self._entries) else None
 
     def batch(self, index: int, bytes_max: int) -> list[Entry]:
-        """Entries from `index` on, until they reach `bytes_max` bytes; the first one whatever its size."""
+        """Entries from `index` on, up to `bytes_max` bytes; the first one whatever its size."""
         position = end = index - self._entries[0][1]
         size = 0
         while end < len(self._entries) and (size == 0 or size + len(self._entries[end][0]) <= bytes_max):
@@ -164,7 +165,8 @@ class WriteAheadLog(Journal):  # type: ignore[misc]  # the library is untyped
         return self.entry_bytes + len(self._entries) * wire.ENTRY_OVERHEAD_BYTES
 
     def has_relied_on(self, node_id: int) -> bool:
-        """This voter may have counted a vote or an acknowledgement of `node_id`, in this life or an earlier one."""
+        """Whether this voter may have counted a vote or an acknowledgement of `node_id`, in this run or an earlier
+        one."""
         return node_id in self._state.peers
 
     # -- writing, durable at the next `sync`
@@ -197,8 +199,8 @@ class WriteAheadLog(Journal):  # type: ignore[misc]  # the library is untyped
         return self._state.voted_for
 
     def setRaftCommitIndex(self, raftCommitIndex: int) -> None:  # noqa: N803
-        """A hint for the next start, written along with the next group. A leader's own copy counts for its commits,
-        so it becomes durable here, before anything is applied or answered."""
+        """A hint for the next start, written with the next group. A leader's own copy counts for its commits, so it
+        becomes durable here, before anything is applied or answered."""
         if raftCommitIndex != self._state.commit_index:
             self._state.commit(raftCommitIndex)
             if self._is_leader():
@@ -208,7 +210,7 @@ class WriteAheadLog(Journal):  # type: ignore[misc]  # the library is untyped
         return min(self._state.commit_index, self.last_index)
 
     def rely_on(self, node_id: int) -> None:
-        """From the next sync on, `node_id` may not come back with an empty directory unnoticed."""
+        """From the next sync on, `node_id` cannot return with an empty directory unnoticed."""
         if node_id not in self._state.peers:
             self._state.rely_on(node_id)
             self._gather(wire.encode_peer(node_id))
@@ -224,8 +226,8 @@ class WriteAheadLog(Journal):  # type: ignore[misc]  # the library is untyped
     # -- the file
 
     def sync(self) -> None:
-        """Make all that was gathered durable, in one write. Raises OSError; the node must stop then, for after a
-        failed fsync it is unknown what the disk holds."""
+        """Make all gathered records durable in one write. Raises OSError; then the node must stop, because after a
+        failed fsync the disk's content is unknown."""
         if self._is_to_be_rewritten or self._end > max(REWRITE_BYTES_MIN, REWRITE_RATIO * self._live_bytes):
             self.rewrite()
             return
@@ -243,7 +245,7 @@ class WriteAheadLog(Journal):  # type: ignore[misc]  # the library is untyped
         self.sync_count += 1
 
     def discard_before(self, index: int) -> None:
-        """Forget entries before `index`, at once and durably: a snapshot holds them."""
+        """Drop entries before `index`, at once and durably: a snapshot has them."""
         check(self.first_index <= index < self.last_index, "a log keeps two entries")
         self._replace_entries(self._entries[index - self.first_index :])
         self.rewrite()
@@ -260,13 +262,13 @@ class WriteAheadLog(Journal):  # type: ignore[misc]  # the library is untyped
         self.entry_bytes = sum(len(entry[0]) for entry in entries)
 
     def rewrite(self) -> None:
-        """Write the whole state into a new file and let it take the journal's name."""
+        """Write the whole state to a new file and rename it to the journal's name."""
         new_path = self._path + ".new"
         salt = self._random.randbytes(wire.SALT_BYTES)
         content = wire.encode_header(salt) + wire.encode_group(salt, 1, wire.encode_state(self._state))
         file = self._disk.open(new_path, create=True)
         try:
-            file.truncate(0)  # what an interrupted rewrite left
+            file.truncate(0)  # left by an interrupted rewrite
             write_fully(file, content, 0)
             file.fsync()
             self._disk.rename(new_path, self._path)
@@ -283,25 +285,26 @@ class WriteAheadLog(Journal):  # type: ignore[misc]  # the library is untyped
         self.sync_count += 1
 
     def close(self) -> None:
-        """After a last sync: a group behind the last promises lets the next start tell rot from a torn write."""
+        """Sync once more: a group after the last promises lets the next start distinguish corruption from a torn
+        write."""
         self._gathered.append(wire.encode_commit(self._state.commit_index))
         self.sync()
         self._file.close()
 
     def abandon(self) -> None:
-        """Close the file and write nothing more, as after a failure."""
+        """Close the file without writing, as after a failure."""
         self._file.close()
 
     def _destroy(self) -> None:
-        """PySyncObj's; the owner of the journal closes it."""
+        """Called by PySyncObj; the journal's owner closes it."""
 
-    # -- parts of PySyncObj's interface that this log has no use for
+    # -- parts of PySyncObj's interface that this log does not use
 
     def clear(self) -> None:
-        raise AssertionError("a log is replaced by `restart_at` alone")
+        raise AssertionError("only `restart_at` replaces a log")
 
     def deleteEntriesTo(self, entryTo: int) -> None:  # noqa: N803
-        raise AssertionError("a log is cut by `discard_before` alone")
+        raise AssertionError("only `discard_before` trims a log")
 
     def onOneSecondTimer(self) -> None:
         pass

@@ -1,6 +1,6 @@
-"""What becomes of tenants, keys, ACLs and cells when a cluster is rebuilt from its object store. Pure.
+"""Tenants, keys, ACLs and cells of a cluster that is rebuilt from its object store. No I/O.
 
-All of them are as they were, but for passwords: no verifier leaves the cluster, so users and keys need new ones.
+All are kept except passwords: no verifier leaves the cluster, so users and keys need new ones.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ NAMES_SHOWN_MAX = 20
 
 
 class RebuiltAccess:
-    """Gathers events in any order; `records` are those of the new cluster."""
+    """Collects events in any order; `records` are those of the new cluster."""
 
     def __init__(self) -> None:
         self.records: list[MetadataRecord] = []
@@ -33,7 +33,7 @@ class RebuiltAccess:
         self._keys: dict[str, str] = {}  # id → tenant
 
     def notes(self) -> list[str]:
-        """Sentences for the operator."""
+        """Messages for the operator."""
         users = [name for name in self._users if name not in self._keys]
         keys = [f"{key} (tenant {tenant})" for key, tenant in self._keys.items()]
         notes = []
@@ -72,7 +72,7 @@ class RebuiltAccess:
         )
 
     def tenant(self, event: Event) -> None:
-        """Its groups are nowhere yet, so they will be in the cell where it lives."""
+        """Its groups are nowhere yet, so they will be in its own cell."""
         target, cell = event["target_cell"], str(event["cell"])
         self.records.append(
             TenantRecord(
@@ -95,7 +95,7 @@ class RebuiltAccess:
         self.records.append(CellRecord(str(event["name"]), bool(event["is_open"]), limits))
 
     def key_range(self, event: Event) -> None:
-        """Internal topics are made again, and ranges with them."""
+        """Ignored: internal topics are created again, and ranges with them."""
 
 
 def _some(names: list[str]) -> str:

@@ -1,10 +1,9 @@
-"""The first metadata of a cluster that is rebuilt from its object store. Pure.
+"""The first metadata of a cluster that is rebuilt from its object store. No I/O.
 
-What the bucket tells comes from two sources: the newest export of the old cluster's metadata, and the manifests of
-the partitions themselves, which may be newer. Topics keep names, ids, partitions and settings. Partitions begin
-without leader and ISR: the first live replica begins with what the tier holds. Leader epochs begin above all that the
-bucket shows, with a margin for those of which nothing was tiered, so that no epoch means two things. A tenant's
-partitions are placed on the brokers of its cell.
+The bucket has two sources: the newest export of the old cluster's metadata, and the manifests of the partitions, which
+may be newer. Topics keep names, ids, partitions and settings. Partitions begin without leader and ISR: the first live
+replica starts with the tier's data. Leader epochs begin above all that the bucket has, with a margin for those of which
+nothing was tiered, so that no epoch is used twice. A tenant's partitions are placed on the brokers of its cell.
 """
 
 from __future__ import annotations
@@ -38,20 +37,20 @@ from kraft.topic_names import INTERNAL_TOPICS
 from records.events import Event
 
 EPOCH_MARGIN = 100
-PRODUCER_ID_MARGIN = 1_000_000  # a thousand blocks: what may have been given away after the last export
-PRODUCER_ID_UNKNOWN = 1 << 40  # above any that a cluster without an export can have given away
+PRODUCER_ID_MARGIN = 1_000_000  # a thousand blocks: ids that may have been allocated after the last export
+PRODUCER_ID_UNKNOWN = 1 << 40  # above any id that a cluster without an export can have allocated
 REMOTE_STORAGE = "remote.storage.enable"
 GENERATION = "tidelog.tier.generation"
 KEEP_ALL = {"retention.ms": "-1", "retention.bytes": "-1"}
 
 
 class CannotRebuild(Exception):
-    """The text says why, for the operator."""
+    """The text has the reason, for the operator."""
 
 
 @dataclass(frozen=True, slots=True)
 class NamedBroker:
-    """A broker that the new cluster will have. An empty cell is one that was not named."""
+    """A broker of the new cluster. `cell` is empty if it was not given."""
 
     broker_id: int
     rack: str | None = None
@@ -60,8 +59,8 @@ class NamedBroker:
 
 @dataclass(frozen=True, slots=True)
 class TieredPartition:
-    """What a partition's newest manifest says; `leader_epoch` is the highest one in it. `is_empty`: it can be read, and
-    no records are in the tier."""
+    """A partition's newest manifest; `leader_epoch`: the highest in it. `is_empty`: the manifest is readable and has no
+    records."""
 
     log_start_offset: int
     end_offset: int
@@ -80,7 +79,7 @@ class TieredTopic:
 
 @dataclass(slots=True)
 class RebuiltTopic:
-    """A topic of the new cluster. `known` tells whether the old cluster's export named it."""
+    """A topic of the new cluster. `known`: whether the old cluster's export has it."""
 
     name: str
     topic_id: bytes
@@ -100,14 +99,14 @@ class RebuiltTopic:
 
     @property
     def has_left_tier(self) -> bool:
-        """Whether tiering was disabled, and the tier has been emptied: what is there says where the logs begin."""
+        """Whether tiering was disabled and the tier was emptied: then the manifests give the log starts."""
         was_disabled = not self.is_tiered and int(self.configs.get(GENERATION, "0")) > 0
         return was_disabled and all(found.is_empty for found in self.partitions.values())
 
 
 @dataclass(slots=True)
 class Rebuild:
-    """`notes` are sentences on what was not there, or was not taken over."""
+    """`notes`: messages about what was missing or not kept."""
 
     image: MetadataImage
     topics: list[RebuiltTopic]
@@ -115,7 +114,7 @@ class Rebuild:
 
 
 class Rebuilder:
-    """Gathers events and manifests, then makes the image. Use each once, in the order of the methods."""
+    """Collects events and manifests, then creates the image. Call each method once, in order."""
 
     def __init__(self, cluster_id: str, incarnation: int) -> None:
         self._cluster_id = cluster_id
@@ -128,11 +127,11 @@ class Rebuilder:
         self._next_producer_id = 0
         self.access = RebuiltAccess()
         self.brokers: list[NamedBroker] = []
-        """Those that the old cluster had."""
+        """The old cluster's brokers."""
         self.notes: list[str] = []
 
     def take_events(self, events: Sequence[Event]) -> None:
-        """The newest export of the metadata. Raises CannotRebuild."""
+        """Read the newest export of the metadata. Raises CannotRebuild."""
         self._has_events = True
         unknown: dict[str, int] = {}
         for event in events:
@@ -152,8 +151,8 @@ class Rebuilder:
                 by_name[resource].configs[name] = value
 
     def take_tier(self, tiered: Iterable[TieredTopic], deleted: Iterable[bytes] = ()) -> None:
-        """The topics that have manifests in the bucket, and the ids of those whose manifests say that they were
-        deleted, which an export may have missed."""
+        """Add topics with manifests in the bucket, and ids of topics whose manifests say that they were deleted, which
+        an export may have missed."""
         for topic_id in deleted:
             self._topics.pop(topic_id, None)
         names = {topic.name: topic.topic_id for topic in self._topics.values()}
@@ -181,7 +180,7 @@ class Rebuilder:
             topic.configs[REMOTE_STORAGE] = "true"
 
     def build(self, brokers: Sequence[NamedBroker], replication_factor: int, rng: random.Random) -> Rebuild:
-        """Raises CannotRebuild. `replication_factor` is for what no export tells of."""
+        """Raises CannotRebuild. `replication_factor`: for topics without an export."""
         if not brokers:
             raise CannotRebuild("no broker is named that could hold the replicas")
         if not self._has_events:
@@ -278,7 +277,7 @@ class _Room:
 
 
 class _Rooms:
-    """Of each topic by its owner: the brokers of the cell where a tenant lives or moves to, all for an operator's."""
+    """By topic: the brokers of the cell where its tenant lives or moves to, all brokers for an operator's."""
 
     def __init__(self, brokers: Sequence[NamedBroker], records: Iterable[MetadataRecord], rng: random.Random) -> None:
         self._brokers, self._random = brokers, rng
