@@ -60,9 +60,9 @@ def _plain(value: Any) -> Any:
 
 
 class ExportRule(NamedTuple):
-    """`event` is the event's name and `fields` makes the rest of it; or `reason` says why there is none.
+    """`event`: the event's name; `fields` creates the rest of it. Or `reason`: why there is none.
 
-    A field that is added to a record without a function of its own here is exported as well.
+    A new field of a record that has no function here is exported as it is.
     """
 
     event: str = ""
@@ -115,8 +115,8 @@ _FOLDED = "a snapshot holds its result"
 EXPORT_RULES: Mapping[type[MetadataRecord], ExportRule] = {
     ClusterRecord: ExportRule("cluster"),
     FeatureLevelRecord: ExportRule("feature"),
-    NoOpRecord: ExportRule(reason="it says nothing"),
-    LeaderChangeRecord: ExportRule(reason="who leads the quorum is of this quorum alone"),
+    NoOpRecord: ExportRule(reason="it has no content"),
+    LeaderChangeRecord: ExportRule(reason="the quorum's leader concerns only this quorum"),
     RegisterBrokerRecord: ExportRule("broker", _broker),
     BrokerRegistrationChangeRecord: ExportRule(reason=_FOLDED),
     UnregisterBrokerRecord: ExportRule(reason=_FOLDED),

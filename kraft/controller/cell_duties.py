@@ -47,7 +47,7 @@ class CellDuties(Act[RangeStep]):
 
 
 def _concerns(delta: MetadataDelta, image: MetadataImage) -> bool:
-    """Whether an internal topic of which cells have ranges changed."""
+    """Whether an internal topic with ranges has changed."""
     if not delta.partitions_changed:
         return False
     ids = [topic_id for name in KEYED_TOPICS if (topic_id := image.topics.ids.get(name)) is not None]

@@ -66,8 +66,8 @@ def new_keys_cell(image: MetadataImage, cell: str) -> str | None:
 def missing_ranges(
     image: MetadataImage, topic: TopicImage, policy: ControllerPolicy, rng: random.Random, *, is_new: bool = False
 ) -> list[MetadataRecord]:
-    """Ranges for cells that have none and can hold one; the first of a topic that has none yet is that of the cell
-    which holds most of it. `is_new`: nothing was ever kept in the topic."""
+    """Ranges for cells that have none and can hold one. A topic's first range is that of the cell that holds most of
+    it. `is_new`: the topic has never held a key."""
     if not _has_ranges(image) or not topic.partitions:
         return []
     cells = _peopled(image)
@@ -110,8 +110,8 @@ class _Moves(NamedTuple):
 
 
 def range_step(image: MetadataImage, policy: ControllerPolicy, rng: random.Random) -> Work[RangeStep]:
-    """Give ranges to cells that lack them, else bring replicas to the cells whose ranges they are of, and as many to
-    each partition as there are to be."""
+    """Give ranges to cells that lack them; otherwise move replicas into their range's cell, and add missing
+    replicas."""
     records: list[MetadataRecord] = []
     topics = [topic for name in KEYED_TOPICS if (topic := image.topics.get(name)) is not None]
     for topic in topics:
@@ -216,7 +216,7 @@ def _holder(image: MetadataImage, topic: TopicImage, cells: list[str]) -> str:
 
 
 def _kept_in_the_first(image: MetadataImage, owner: str) -> Work[list[MetadataRecord]]:
-    """While a topic was one range, the keys of all tenants came there, whatever cell they were to be kept in."""
+    """While a topic was one range, all tenants' keys were there, whatever their cell."""
     records: list[MetadataRecord] = []
     for number, tenant in enumerate(image.tenants.values(), 1):
         if tenant.keys_cell not in (None, owner) or tenant.keys_phase is not KeysPhase.SETTLED:

@@ -43,7 +43,7 @@ def lifted(image: MetadataImage, topic: str) -> list[MetadataRecord]:
 
 
 def rate_lifted(image: MetadataImage, policy: ControllerPolicy, tenant_id: str = "") -> list[MetadataRecord]:
-    """Unless something is still on its way; `tenant_id` is that of one who is not any more."""
+    """Removes the rate unless something still moves; `tenant_id`: a tenant that no longer counts as moving."""
     if any(one != tenant_id for one in image.tenants.moving) or image.topics.index.moving:
         return []
     return [

@@ -59,7 +59,7 @@ class Changes(Generic[K, V]):
 
 
 class AccessDelta:
-    """What changed, by user name, by ACL id, by tenant id, by key id and by cell name."""
+    """Changes by user name, ACL id, tenant id, key id and cell name."""
 
     def __init__(self, base: MetadataImage) -> None:
         self._base = base
@@ -104,7 +104,7 @@ class AccessDelta:
 
 
 def access_difference(delta: AccessDelta, new: MetadataImage) -> Work[None]:
-    """Name in `delta` what differs between its base and `new`."""
+    """Record in `delta` what differs between its base and `new`."""
     yield from delta.scram.finding(new.scram)
     yield from delta.acls.finding(new.acls.by_id)
     yield from delta.tenants.finding(new.tenants)
