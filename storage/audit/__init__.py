@@ -1,1 +1,1 @@
-"""What logs owe the audit, and the journal that keeps it until it is shipped."""
+"""Audit events of logs, and the journal that keeps them until they are shipped."""

@@ -1,7 +1,7 @@
-"""A broker's audit journal: the trail of its logs, and what is shipped from it to the cluster's audit.
+"""A broker's audit journal: the audit trail of its logs, and the events that are shipped to `__audit`.
 
-The loop gathers what acts are asked for; one task at a time has a thread write and fsync them in groups, so that acts
-of one turn, or of one flush, share the next. Nothing runs while nothing is asked for.
+The loop collects announced acts; one task at a time has a thread write and fsync them in groups, so that acts of the
+same turn, or during the same fsync, share the next one. Nothing runs while nothing is announced.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from storage.audit.journal_writer import Announced, JournalWriter
 from storage.disk.directory_health import OUT_OF_FILES_PAUSE_S
 
 JOURNAL_DIRECTORY = "audit-journal"
-OUTSTANDING_MAX = 100_000  # requested acts that are not done yet; beyond it the oldest have to be requested again
+OUTSTANDING_MAX = 100_000  # announced acts that are not done yet; above it the oldest must be announced again
 
 _log = logging.getLogger("audit")
 
@@ -61,11 +61,11 @@ class AuditJournal:
         self._task: asyncio.Task[None] | None = None
         self._failed: str | None = None
         self._reported_lost = 0
-        self._on_written: Callable[[], None] | None = None  # there is more to ship
+        self._on_written: Callable[[], None] | None = None  # called when there is more to ship
 
     @property
     def lost(self) -> int:
-        """Events that went unshipped because the journal was full."""
+        """Events that were dropped unshipped because the journal was full."""
         return self._writer.lost
 
     @property
@@ -73,7 +73,7 @@ class AuditJournal:
         return self._writer.size_bytes
 
     def watch(self, on_written: Callable[[], None]) -> None:
-        """Call it, on the loop, whenever there is more to `take`."""
+        """Call `on_written`, on the loop, whenever there is more to `take`."""
         self._on_written = on_written
 
     def unwatch(self) -> None:
@@ -88,10 +88,10 @@ class AuditJournal:
         self._find(act)
 
     def permits(self, act: Act) -> bool:
-        """Raises ProtocolError(KAFKA_STORAGE_ERROR) once the journal cannot be written any more."""
+        """Raises ProtocolError(KAFKA_STORAGE_ERROR) if the journal can no longer be written."""
         if not self._find(act).is_durable:
             return False
-        self._forget(_place(act))  # the others there were decided on what it changes now
+        self._forget(_place(act))  # other acts there were decided on the state that this one changes
         fields = {name: value for name, value in act._asdict().items() if name != "event" and value not in ("", -1)}
         fields["topic_id"] = act.topic_id.hex()
         _log.warning(str(act.event), extra={"audit": str(act.event)} | fields)
@@ -156,7 +156,7 @@ class AuditJournal:
             self._on_written()
 
     async def _in_thread(self, work: Callable[[], T]) -> T:
-        """One at a time, until it is done. Raises OSError for what does not pass."""
+        """Run one at a time to its end. Raises OSError for a permanent failure."""
         async with self._turn:
             while True:
                 try:
@@ -169,7 +169,7 @@ class AuditJournal:
     # shipping ----------------------------------------------------------------------------------------------
 
     async def incarnation(self) -> str:
-        """What names this journal among all that this node ever had. Raises OSError, as the next two."""
+        """The id of this journal among all of this node. Raises OSError, as the next two methods."""
         await self._in_thread(self._writer.open)
         return self._writer.incarnation
 
@@ -178,11 +178,11 @@ class AuditJournal:
         return await self._in_thread(lambda: self._writer.take(from_sequence, bytes_max))
 
     async def release(self, before_sequence: int) -> None:
-        """Events below that sequence were shipped."""
+        """Events below that sequence are shipped."""
         await self._in_thread(lambda: self._writer.release(before_sequence))
 
     async def close(self) -> None:
-        """When what waits is written."""
+        """Close after waiting events are written."""
         while self._task is not None:
             await asyncio.wait((self._task,))
         async with self._turn:
@@ -190,12 +190,12 @@ class AuditJournal:
 
 
 def _place(act: Act) -> Place:
-    """What an act is about: several who want different things of it wait beside each other."""
+    """The object of an act: different acts on it wait beside each other."""
     return (act.event, act.topic, act.partition)
 
 
 async def _uncancelled(work: Awaitable[T]) -> T:
-    """A thread cannot be cancelled, so its waiter is cancelled once the thread has ended."""
+    """A thread cannot be cancelled, so its waiter is cancelled only when the thread has ended."""
     task = asyncio.ensure_future(work)
     try:
         return await asyncio.shield(task)

@@ -1,8 +1,8 @@
-"""What the logs owe the audit: before anything is cut, removed or no longer served, an event that says so is durable.
+"""Audit before action: an event must be durable before a log truncates, deletes or stops serving anything.
 
-A log asks its trail for leave. The first time it is refused, and the event is on its way to the device; the caller
-comes again, at once when `AuditPending` tells it, and finds the very same act permitted. Nothing blocks meanwhile, and
-acts that ask in the same turn of the loop share one fsync.
+A log asks its trail for permission. The first time this is denied, and the event is written. When it is durable (see
+`AuditPending`), the caller retries and the same act is permitted. Nothing blocks meanwhile, and acts that ask in the
+same turn of the loop share one fsync.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 class Act(NamedTuple):
-    """What is about to happen, see `records.audit_event`. Equal acts are one act."""
+    """An intended change, see `records.audit_event`. Equal acts are one act."""
 
     event: str
     topic: str = ""
@@ -31,31 +31,31 @@ class Act(NamedTuple):
 
 
 class AuditPermits(Protocol):
-    """As much of a trail as a thread has, too: it waits for nothing."""
+    """The part of a trail that threads may use: it never waits."""
 
     def note(self, event: str, /, **fields: object) -> None:
-        """One line for something that changes nothing of what is served; from any thread."""
+        """Log one line about something that does not change what is served; from any thread."""
         ...
 
     def permits(self, act: Act) -> bool:
-        """Whether the event of `act` is durable; if so, it is to be done at once."""
+        """Whether the event of `act` is durable; if so, do the act at once."""
         ...
 
 
 class AuditTrail(AuditPermits, Protocol):
-    """The loop's. An act that it does not permit is being written."""
+    """The trail for the event loop. It writes the event of an act that it does not permit yet."""
 
     def announce(self, act: Act) -> None:
-        """Have the event of `act` written, unless it is already; something else is still in the way of `act`."""
+        """Write the event of `act` if it is not written yet; the act itself waits for something else."""
         ...
 
     def when_durable(self, callback: Callable[[], None]) -> None:
-        """Call back, in a later turn of the loop, once all that was asked for is durable."""
+        """Call back, in a later turn of the loop, when everything announced is durable."""
         ...
 
 
 class AuditPending(ProtocolError):
-    """Nothing was done: the event of `act` is not durable yet. Try again `when_durable`."""
+    """Nothing was done, because the event of `act` is not durable yet. Retry after `when_durable`."""
 
     def __init__(self, trail: AuditTrail, act: Act) -> None:
         super().__init__(ErrorCode.KAFKA_STORAGE_ERROR, "the audit of this act is being written")
@@ -67,20 +67,20 @@ class AuditPending(ProtocolError):
         self.trail.when_durable(callback)
 
     async def wait(self) -> None:
-        """Until the act is permitted."""
+        """Wait until the act is permitted."""
         done = asyncio.Event()
         self.trail.when_durable(done.set)
         await done.wait()
 
 
 def require(trail: AuditTrail, act: Act) -> None:
-    """Raises AuditPending unless `act` is to be done now."""
+    """Raises AuditPending unless `act` may be done now."""
     if not trail.permits(act):
         raise AuditPending(trail, act)
 
 
 async def audited(act: Callable[[], T]) -> T:
-    """Call `act`, and again as soon as its event is durable. It decides afresh each time."""
+    """Call `act`, and again as soon as its event is durable. It decides anew each time."""
     while True:
         try:
             return act()
@@ -89,22 +89,22 @@ async def audited(act: Callable[[], T]) -> T:
 
 
 class NotAgreed(Exception):
-    """A thread was to do `act`, whose event is not durable, and did not. `given`: what to try again with, if any."""
+    """A thread did not do `act`, because its event is not durable. `given`: input for the retry, if any."""
 
     def __init__(self, act: Act, given: Any = None) -> None:
-        super().__init__(f"{act.event} is not agreed on")
+        super().__init__(f"{act.event} is not permitted yet")
         self.act = act
         self.given = given
 
 
 def require_agreed(permits: AuditPermits, act: Act) -> None:
-    """Raises NotAgreed unless `act` is to be done now."""
+    """Raises NotAgreed unless `act` may be done now."""
     if not permits.permits(act):
         raise NotAgreed(act)
 
 
 class AgreedActs:
-    """What a thread may do: only what was agreed on before, see `require_agreed`."""
+    """The acts that a thread may do: those that were permitted before, see `require_agreed`."""
 
     def __init__(self, trail: AuditPermits, agreed: list[Act]) -> None:
         self._trail = trail
@@ -118,7 +118,7 @@ class AgreedActs:
 
 
 class NoTrail:
-    """Of a directory that no audit follows: a tool's."""
+    """For a directory without an audit, such as a tool's."""
 
     def note(self, event: str, /, **fields: object) -> None:
         pass

@@ -38,7 +38,7 @@ def encode_entry(payload: bytes) -> bytes:
 
 
 def entries_in(data: bytes, position: int = 0) -> Iterator[Entry]:
-    """From `position`, which begins an entry, to the first that is none."""
+    """Entries from `position`, the beginning of an entry, to the first invalid one."""
     while position + ENTRY_OVERHEAD <= len(data):
         length, crc = _ENTRY.unpack_from(data, position)
         end = position + ENTRY_OVERHEAD + length
@@ -62,12 +62,12 @@ def journal_files(disk: Disk, directory: str) -> list[int]:
 
 
 def read_file(disk: Disk, directory: str, sequence: int) -> bytes:
-    """b"" when it is gone."""
+    """b"" if the file does not exist."""
     return read_whole(disk, join(directory, file_name(sequence))) or b""
 
 
 def make_file(disk: Disk, directory: str, sequence: int) -> File:
-    """With room for FILE_BYTES; its name and its room are on the device."""
+    """Create a file with room for FILE_BYTES; its name and its room are durable."""
     file = disk.open(join(directory, file_name(sequence)), create=True)
     try:
         write_fully(file, bytes(FILE_BYTES), 0)
@@ -81,7 +81,7 @@ def make_file(disk: Disk, directory: str, sequence: int) -> File:
 
 
 def read_incarnation(disk: Disk, directory: str, made: str) -> str:
-    """What names this journal for good; `made` for a new one."""
+    """The permanent id of this journal; `made` for a new one."""
     found = (read_whole(disk, join(directory, INCARNATION)) or b"").decode(errors="replace").strip()
     if len(found) == len(made) and found.isalnum():
         return found

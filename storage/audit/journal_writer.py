@@ -1,4 +1,4 @@
-"""The thread's half of the audit journal: numbers events, writes them in groups, reads them back, lets files go."""
+"""The thread's part of the audit journal: numbers events, writes them in groups, reads them, deletes files."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ CHUNK_BYTES_MAX = FILE_BYTES // 4
 
 
 class Announced(NamedTuple):
-    """An act that was asked for, and when, by wall clock."""
+    """An announced act and its wall-clock time."""
 
     act: Act
     wall_ms: int
 
 
 class JournalWriter:
-    """Calls come one at a time, each in some thread. Any of them raises OSError, and may be repeated after it."""
+    """Calls come one at a time, each in some thread. Each may raise OSError, and be repeated after it."""
 
     def __init__(self, disk: Disk, directory: str, node: int, made_incarnation: str, bytes_max: int) -> None:
-        """`made_incarnation` is for a journal that is new, `bytes_max` bounds the files."""
+        """`made_incarnation`: id for a new journal; `bytes_max`: limit of the files."""
         self.incarnation = ""
         self.next_sequence = 0
-        self.lost = 0  # events that no reader had taken when their file went
+        self.lost = 0  # events that were unread when their file was deleted
         self._disk = disk
         self._directory = directory
         self._node = node
@@ -38,15 +38,15 @@ class JournalWriter:
         self._files: list[int] = []
         self._file: File | None = None
         self._position = 0
-        self._released = 0  # events below this sequence were taken
+        self._released = 0  # events below this sequence are shipped
 
     @property
     def size_bytes(self) -> int:
         return len(self._files) * FILE_BYTES
 
     def open(self) -> None:
-        """Find the end of the journal, or begin it with room for its first events, because on a full device retention
-        has to be recorded before it frees room. Does nothing when it is open."""
+        """Find the end of the journal, or create it with room for its first events, because on a full device retention
+        must be recorded before it can free room. Does nothing if it is open."""
         if self.incarnation:
             return
         disk, directory = self._disk, self._directory
@@ -60,7 +60,7 @@ class JournalWriter:
                 self.next_sequence = max(self.next_sequence, decode_audit_event(entry.payload).sequence + 1)
                 self._position = entry.end
             if len(data) < FILE_BYTES or any(data[self._position :]):
-                self._position = FILE_BYTES  # what a crash left half done stays behind: begin a new file
+                self._position = FILE_BYTES  # a crash may have left a partial entry: begin a new file
         else:
             self._begin_file(0)
         self._released = self._files[0]
@@ -69,7 +69,7 @@ class JournalWriter:
     # writing -----------------------------------------------------------------------------------------------
 
     def write(self, announced: Sequence[Announced]) -> None:
-        """All of them, on the device. A repeated call numbers them alike."""
+        """Write all of them durably. A repeated call gives them the same sequence numbers."""
         self.open()
         sequence = self.next_sequence
         chunk, first = bytearray(), sequence
@@ -139,8 +139,8 @@ class JournalWriter:
     # reading -----------------------------------------------------------------------------------------------
 
     def take(self, from_sequence: int, bytes_max: int) -> list[tuple[int, bytes]]:
-        """Events from that sequence on, as (sequence, payload) ascending: at least one where there is any, and no more
-        than `bytes_max` of them else."""
+        """Events from that sequence on, as (sequence, payload) ascending: at least one if there is any, otherwise at
+        most `bytes_max` bytes."""
         self.open()
         taken: list[tuple[int, bytes]] = []
         size = 0
@@ -159,7 +159,8 @@ class JournalWriter:
         return taken
 
     def release(self, before_sequence: int) -> None:
-        """Events below that sequence are not needed any more; files that hold no others go, but for the newest."""
+        """Events below that sequence are no longer needed; files with only such events are deleted, except the
+        newest."""
         self.open()
         self._released = max(self._released, before_sequence)
         while len(self._files) > 1 and self._files[1] <= before_sequence:

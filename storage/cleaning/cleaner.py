@@ -1,7 +1,7 @@
-"""Runs compaction for all compacted logs of one log directory, one log at a time, off the event loop.
+"""Compacts the compacted logs of one log directory, one log at a time, off the event loop.
 
-The loop chooses the dirtiest log and swaps finished segments in; reading and writing happen in a thread, a step at a
-time, so that the cleaner can be stopped, throttled and never delays a request by more than a rename.
+The loop chooses the dirtiest log and swaps in finished segments; reading and writing happen in a thread, in steps, so
+that the cleaner can be stopped and throttled, and delays requests by no more than a rename.
 """
 
 import asyncio
@@ -32,11 +32,11 @@ from storage.log.partition_log import PartitionLog
 from storage.log.segment_swap import remove_cleaned
 from storage.segments.segment import Segment
 
-LOOK_COST = 1  # of a log that is passed over
+LOOK_COST = 1  # of checking a log that is not due
 SEGMENT_COST = 3
 STEP_COST = 250
 LOGS_PER_REST = 2_048
-IDLE_MAX = 200_000  # logs that are remembered
+IDLE_MAX = 200_000  # number of remembered logs
 
 
 @dataclass(slots=True, frozen=True)
@@ -46,12 +46,12 @@ class CleanerConfig:
     backoff_ms: int = same(BrokerLogSettings, "log_cleaner_backoff_ms")
     dedupe_buffer_bytes: int = same(BrokerLogSettings, "log_cleaner_dedupe_buffer_size")
     io_bytes_per_second_max: float = same(BrokerLogSettings, "log_cleaner_io_max_bytes_per_second")
-    inflated_bytes_max: int = same(TopicDefaults, "inflated_bytes_max")  # of one batch; a longer one is kept as it is
-    reports_max: int = 10  # unreadable batches named per pass; the others are counted
+    inflated_bytes_max: int = same(TopicDefaults, "inflated_bytes_max")  # of one batch; a larger one is kept unchanged
+    reports_max: int = 10  # unreadable batches logged per pass; the others are counted
 
 
 class _CleanUpTo(NamedTuple):
-    """Valid for this very log and as long as nothing was cut off it."""
+    """Valid for this log object until it is truncated."""
 
     topic_id: bytes
     generation: int
@@ -65,11 +65,11 @@ class _Chosen(NamedTuple):
 
 
 class _PassAborted(Exception):
-    """The log changed during the pass, so the next round starts over with its segments."""
+    """The log changed during the pass; the next round starts over."""
 
 
 class _State(NamedTuple):
-    """All that a log's being due follows from, but for time."""
+    """Everything that decides whether a log is due, except time."""
 
     topic_id: bytes
     active_base_offset: int
@@ -85,7 +85,7 @@ def _state(log: PartitionLog) -> _State:
 
 
 class LogCleaner:
-    """`await run()` in a task of the owner; cancelling it leaves every log whole."""
+    """Run `run()` in a task of the owner; cancelling it leaves every log consistent."""
 
     def __init__(
         self,
@@ -95,19 +95,19 @@ class LogCleaner:
         high_watermark: Callable[[PartitionLog], int],
         config: CleanerConfig,
     ) -> None:
-        """`directory` is the log directory's path; `logs` in a stable order."""
+        """`directory`: the log directory's path; `logs` in a stable order."""
         self._context = context
         self._directory = directory
         self._logs = logs
         self._high_watermark = high_watermark
         self._config = config
-        self._checkpoints: dict[TopicPartition, int] | None = None  # of the last run, until its log is seen
+        self._checkpoints: dict[TopicPartition, int] | None = None  # of the last run, until the log is seen
         self._clean: dict[TopicPartition, _CleanUpTo] = {}
-        self._idle: dict[TopicPartition, _State] = {}  # as they were when they were found not to be due
+        self._idle: dict[TopicPartition, _State] = {}  # states of logs that were found not to be due
         self._uncleanable: dict[TopicPartition, bytes] = {}  # topic ids of logs that a pass found damaged
 
     def configure(self, config: CleanerConfig) -> None:
-        """From the next pass and the next pause on."""
+        """Use `config` from the next pass and pause on."""
         self._config = config
 
     @property
@@ -115,18 +115,18 @@ class LogCleaner:
         return len(self._uncleanable)
 
     async def run(self) -> None:
-        """Clean whatever is due, look again every `backoff_ms`; ends when the directory goes offline."""
+        """Clean due logs, with pauses of `backoff_ms`; ends when the directory goes offline."""
         while self._context.health.offline is None:
             while await self.clean_dirtiest():
                 pass
             await asyncio.sleep(self._config.backoff_ms / 1000)
 
     async def clean_dirtiest(self) -> bool:
-        """One pass over the log with the largest dirty share of those that are due; whether one was finished."""
+        """Clean the due log with the largest dirty share. Returns whether a pass was finished."""
         if self._checkpoints is None:
             self._checkpoints = await asyncio.to_thread(self._read_checkpoints)
         best = await self._context.pacer.run(self._choose(), "cleaner", own=True)
-        chosen = self._plan(best) if best is not None else None  # as it is now
+        chosen = self._plan(best) if best is not None else None  # in its current state
         if chosen is None:
             return False
         log = chosen.log
@@ -141,14 +141,14 @@ class LogCleaner:
             )
             return True
         except OSError as error:
-            self._context.health.refused(f"compact {log.directory}", error)  # without files: at its next round
+            self._context.health.refused(f"compact {log.directory}", error)  # if files ran out: at its next round
             return False
         return True
 
     # Choice
 
     def _choose(self) -> Work[PartitionLog | None]:
-        """The log with the largest dirty share of those that are due."""
+        """The due log with the largest dirty share."""
         best: tuple[float, PartitionLog] | None = None
         cost = 0
         for log in list(self._logs()):
@@ -164,11 +164,11 @@ class LogCleaner:
         return None if best is None else best[1]
 
     def _is_as_it_was(self, log: PartitionLog) -> bool:
-        """Whether nothing has changed since the log was found not to be due; time alone makes none due here."""
+        """Whether nothing has changed since the log was found not to be due; time alone makes no log due here."""
         return self._idle.get((log.topic, log.partition)) == _state(log)
 
     def _plan(self, log: PartitionLog) -> _Chosen | None:
-        """What a pass over the log would do, if one is due."""
+        """The plan of a pass over the log, if one is due."""
         if log.closed or log.barred is not None or log.pending_writes:
             return None
         if self._uncleanable.get((log.topic, log.partition)) == log.topic_id:
@@ -180,9 +180,9 @@ class LogCleaner:
             with self._context.open_files.cold.only_in_memory():
                 views = _views(log)
         except PagesMissing:
-            return None  # a thread brings them in until the next round
+            return None  # a thread reads them before the next round
         except (OSError, ProtocolError):
-            return None  # the next read of the log reports it
+            return None  # the next read of the log reports the error
         high_watermark = self._high_watermark(log)
         stable = min(log.last_stable_offset(high_watermark), log.recovery_point, log.copying_offset)
         plan = plan_cleaning(views, start, log.log_start_offset, stable, log.config, self._context.clock.wall_ms())
@@ -247,7 +247,8 @@ class LogCleaner:
         )
 
     async def _tell_recovery_point(self, log: PartitionLog, end_offset: int) -> None:
-        """Gaps between segments count as a loss above the recovery point that the next start reads: it comes first."""
+        """Make the recovery point durable first, because above it the next start treats gaps between segments as
+        losses."""
         checkpoints = self._context.checkpoints
         if checkpoints.on_device(RECOVERY_POINTS).get((log.topic, log.partition), 0) < end_offset:
             logs = {(one.topic, one.partition): one for one in self._logs()}
@@ -273,7 +274,7 @@ class LogCleaner:
                 return
             try:
                 swapped = log.swap_in(replaced, cleaned.size, cleaned.transaction_bytes)
-            except OSError as error:  # half done: only the next start can tell what holds
+            except OSError as error:  # half done: only the next start can tell which files count
                 self._context.health.fail(f"swap segments in {log.directory}: {error}")
                 swapped = True
                 raise _PassAborted from error
@@ -285,13 +286,13 @@ class LogCleaner:
                 remove_cleaned(disk, replaced[0].stem)
 
     async def _drive(self, steps: Iterator[int]) -> None:
-        """Run all steps in threads, one after the other, no faster than the bytes per second allowed."""
+        """Run all steps in threads, one after the other, within the allowed bytes per second."""
         while True:
             step = asyncio.ensure_future(asyncio.to_thread(next, steps, None))
             try:
                 done = await asyncio.shield(step)
             except asyncio.CancelledError:
-                await asyncio.wait((step,))  # files must not be removed under a running step
+                await asyncio.wait((step,))  # files must not be removed during a step
                 raise
             if done is None:
                 return
@@ -313,7 +314,7 @@ class LogCleaner:
     # Checkpoints
 
     def _read_checkpoints(self) -> dict[TopicPartition, int]:
-        """A lost or damaged file costs one pass over each log and nothing else."""
+        """A lost or damaged file costs only one pass over each log."""
         data = read_whole(self._context.disk, join(self._directory, CLEANER_OFFSETS))
         try:
             return decode_offsets(data) if data else {}
@@ -321,7 +322,7 @@ class LogCleaner:
             return {}
 
     async def _write_checkpoints(self) -> None:
-        """Only of existing logs: a topic created again under an old name begins dirty."""
+        """Only for existing logs: a topic created again under an old name begins dirty."""
         present: dict[TopicPartition, bytes] = {}
         logs = iter(list(self._logs()))
         while some := list(islice(logs, LOGS_PER_REST)):
@@ -337,7 +338,7 @@ class LogCleaner:
 
 
 def _views(log: PartitionLog) -> list[CompactionSegment]:
-    """Timestamps are read only where a compaction lag asks for them."""
+    """Timestamps are read only if a compaction lag needs them."""
     with_largest = log.config.min_compaction_lag_ms > 0
     with_first = log.config.max_compaction_lag_ms < FOREVER_MS
     views = []

@@ -1,7 +1,7 @@
-"""One compaction pass over one log, in steps that a thread runs: reads segments, writes `.cleaned` ones.
+"""One compaction pass over one log, in steps for a thread: reads segments, writes `.cleaned` ones.
 
-Nothing of the log is touched here, and its files are only read; who drives the pass swaps the results in. A step
-ends after a bounded number of bytes, so that the driver can stop, throttle or give way between steps.
+The pass only reads the log's files; its driver swaps in the results. A step ends after a bounded number of bytes, so
+that the driver can stop, throttle or yield between steps.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -32,12 +32,13 @@ READ_BYTES = 1 << 20  # read at once, in one step; a longer batch is read alone
 
 
 class PassInput(NamedTuple):
-    """All that a pass knows of the log, as it stood when the plan was made."""
+    """Everything that a pass knows of the log, as of its plan."""
 
     directory: str
-    segments: Sequence[CompactionSegment]  # all, in order; the last one is active and only its aborted list is read
+    # all, in order; of the last, active one only the aborted transactions are read
+    segments: Sequence[CompactionSegment]
     plan: CleaningPlan
-    last_records: Callable[[], Mapping[int, LastRecord]]  # asked in a thread
+    last_records: Callable[[], Mapping[int, LastRecord]]  # called in a thread
     config: LogConfig
     map_bytes: int
     inflated_bytes_max: int
@@ -46,7 +47,7 @@ class PassInput(NamedTuple):
 
 
 class CleanedSegment(NamedTuple):
-    """The files of a new segment, written and fsynced; `is_same` when they hold what the one old segment holds."""
+    """The files of a new segment, written and fsynced; `is_same` if its content equals the one old segment."""
 
     base_offset: int
     size: int
@@ -55,7 +56,7 @@ class CleanedSegment(NamedTuple):
 
 
 class _Output:
-    """The new segment while it is written."""
+    """The new segment while it is being written."""
 
     def __init__(self, log: File, base_offset: int, index_interval_bytes: int) -> None:
         self._log = log
@@ -69,7 +70,7 @@ class _Output:
         self._pending += batch
 
     def write(self) -> int:
-        """What was appended; how many bytes."""
+        """Write what was appended. Returns the number of bytes."""
         written, self._pending = self._pending, bytearray()
         write_fully(self._log, written, self.size)
         self.size += len(written)
@@ -82,7 +83,7 @@ class _Output:
 
 
 class CleaningPass:
-    """`index()`, then `clean(group)` for each of `groups()`. Steps yield how many bytes they read and wrote."""
+    """`index()`, then `clean(group)` for each of `groups()`. Steps yield the number of bytes read and written."""
 
     def __init__(self, disk: Disk, given: PassInput, report: Report) -> None:
         self._disk = disk
@@ -91,7 +92,7 @@ class CleaningPass:
         self._map = OffsetMap(given.map_bytes)
         self._filter: BatchFilter | None = None
         self.cleaned: CleanedSegment | None = None
-        self.end_offset = given.plan.first_dirty_offset  # the next pass begins here
+        self.end_offset = given.plan.first_dirty_offset  # where the next pass begins
 
     @property
     def counts(self) -> FilterCounts:
@@ -104,8 +105,8 @@ class CleaningPass:
     def index(self) -> Iterator[int]:
         """Fill the offset map from the dirty segments, until it is full or they end.
 
-        Raises OSError, FileNotFoundError where retention was faster, ProtocolError(CORRUPT_MESSAGE) for a batch with a
-        wrong CRC.
+        Raises OSError, FileNotFoundError if retention has deleted a segment, ProtocolError(CORRUPT_MESSAGE) for a batch
+        with a wrong CRC.
         """
         given = self._given
         plan = given.plan
@@ -126,7 +127,8 @@ class CleaningPass:
         self.end_offset = max(start, self._map.latest_offset + 1)
 
     def groups(self) -> list[list[CompactionSegment]]:
-        """What is to become one segment each, in order. Raises FileNotFoundError where retention was faster."""
+        """Groups of segments that become one segment each, in order. Raises FileNotFoundError if retention has deleted
+        one."""
         given = self._given
         reach = [s for s in given.segments if s.next_offset <= given.plan.first_uncleanable_offset]
         measured = [s._replace(index_bytes=self._index_bytes(s)) for s in reach]
@@ -142,11 +144,11 @@ class CleaningPass:
         return group_segments(measured, self.end_offset, given.config)
 
     def clean(self, group: Sequence[CompactionSegment]) -> Iterator[int]:
-        """Write what is left of `group` as `.cleaned` files; `cleaned` tells the outcome. Raises as `index`."""
+        """Write the rest of `group` as `.cleaned` files; `cleaned` has the result. Raises as `index`."""
         given = self._given
         batch_filter = self._filter
         if batch_filter is None:
-            raise ValueError("groups() comes first")
+            raise ValueError("call groups() first")
         base = group[0].base_offset
         batch_filter.kept_aborted.clear()
         log_path = cleaned_path(given.directory, base, LOG_SUFFIX)
@@ -179,7 +181,7 @@ class CleaningPass:
         write_whole(self._disk, cleaned_path(self._given.directory, base_offset, suffix), data)
 
     def _read(self, path: str, size: int) -> Iterator[tuple[memoryview, Iterator[tuple[int, BatchHeader]]]]:
-        """The first `size` bytes of a segment in pieces of whole batches, CRCs checked."""
+        """The first `size` bytes of a segment in pieces of complete batches, with CRCs checked."""
         if size == 0:
             return
         file = self._disk.open(path)
@@ -202,9 +204,10 @@ class CleaningPass:
             file.close()
 
     def _aborted_transactions(self, start_offset: int) -> list[AbortedTransaction]:
-        """Those that touch [start_offset, first uncleanable offset); their markers may lie in any later segment.
+        """Aborted transactions that overlap [start_offset, first uncleanable offset); their markers may be in any later
+        segment.
 
-        A damaged index is an error: to guess would revive aborted records.
+        A damaged index is an error, because guessing would restore aborted records.
         """
         given = self._given
         end_offset = given.plan.first_uncleanable_offset
@@ -235,7 +238,7 @@ class CleaningPass:
 
 
 def _whole_end(data: bytes) -> int:
-    """Where the last whole batch of `data` ends, 0 when there is none."""
+    """Where the last complete batch of `data` ends, 0 if there is none."""
     at = 0
     while len(data) - at >= HEADER_BYTES:
         size = int.from_bytes(data[at + 8 : at + 12], "big", signed=True) + PREFIX_BYTES

@@ -1,8 +1,8 @@
-"""What compaction of one log would do: which offsets, which segments together, which keys; values only.
+"""Plan of a log's compaction: offsets, groups of segments, keys. Values only.
 
 A log is clean up to its first dirty offset, the cleaner's checkpoint. One pass reads keys from there on into an offset
-map until the map is full or the first uncleanable offset is reached, then rewrites every segment below that end
-without the records that a later one with the same key replaces. Source: Apache Kafka 4.1, "Log Compaction"; KIP-58
+map until the map is full or the first uncleanable offset is reached. Then it rewrites every segment below that end
+without the records that a later record with the same key replaces. Source: Apache Kafka 4.1, "Log Compaction"; KIP-58
 (min.compaction.lag.ms), KIP-354 (max.compaction.lag.ms).
 """
 
@@ -19,13 +19,13 @@ LOAD_FACTOR = 0.9  # log.cleaner.io.buffer.load.factor
 
 
 class CompactionSegment(NamedTuple):
-    """One segment, in bytes and milliseconds; `next_offset` is the following segment's base, or the log's end."""
+    """One segment, in bytes and milliseconds; `next_offset`: the following segment's base, or the log's end."""
 
     base_offset: int
     next_offset: int
     size: int
-    index_bytes: int  # of the larger one of its two sparse indexes
-    first_timestamp: int  # -1: not known
+    index_bytes: int  # of the larger of its two sparse indexes
+    first_timestamp: int  # -1: unknown
     largest_timestamp: int
 
 
@@ -36,7 +36,7 @@ class CleaningPlan(NamedTuple):
     first_uncleanable_offset: int
     clean_bytes: int
     cleanable_bytes: int
-    is_overdue: bool  # max.compaction.lag.ms has passed for a record that is not compacted yet
+    is_overdue: bool  # max.compaction.lag.ms has passed for an uncompacted record
 
     @property
     def dirty_ratio(self) -> float:
@@ -57,16 +57,16 @@ def plan_cleaning(
     config: LogConfig,
     now_ms: int,
 ) -> CleaningPlan:
-    """Of all `segments` in order, the last one active; `checkpoint` is where the last pass ended, if ever.
+    """The plan for all `segments` in order, the last one active; `checkpoint`: where the last pass ended, if ever.
 
-    Never cleaned: the active segment, the segment of the last stable offset (at most the HW) and all behind it, and
-    from the first dirty segment on that holds a record younger than min.compaction.lag.ms.
+    Never cleaned: the active segment; the segment of the last stable offset (at most the HW) and later ones; segments
+    from the first dirty one on that has a record younger than min.compaction.lag.ms.
     """
     active = segments[-1]
     log_end_offset = active.next_offset
     first_dirty = checkpoint if checkpoint is not None else log_start_offset
     if not log_start_offset <= first_dirty <= log_end_offset:
-        first_dirty = log_start_offset  # the log was cut or its start has moved since
+        first_dirty = log_start_offset  # the log was truncated or its start has moved since
     closed = segments[:-1]
     dirty = [segment for segment in closed if segment.next_offset > first_dirty]
     bound = min(last_stable_offset, active.base_offset)
@@ -91,8 +91,8 @@ def group_segments(
 ) -> list[list[CompactionSegment]]:
     """The closed segments that begin below `end_offset`, in runs that each become one segment.
 
-    A run's bytes stay within segment.bytes and segment.index.bytes and its offsets within 31 bits, so that the new
-    segment does, too, and small leftovers melt together.
+    A run stays within segment.bytes, segment.index.bytes and 31 bits of offsets, so that the new segment does too, and
+    small leftovers are merged.
     """
     groups: list[list[CompactionSegment]] = []
     size = index_bytes = 0
@@ -116,10 +116,10 @@ def group_segments(
 
 
 class OffsetMap:
-    """The latest offset of each key seen in [start, latest_offset], within a budget of memory.
+    """The latest offset of each key in [start, latest_offset], within a memory budget.
 
-    Long keys are held as a collision-resistant digest. `latest_offset` is the last offset that has been
-    taken in completely: whatever lies behind it is not the map's to judge.
+    Long keys are held as a collision-resistant digest. `latest_offset`: the last offset up to which all records were
+    read; the map says nothing about later ones.
     """
 
     __slots__ = ("_offsets", "keys_max", "latest_offset")
@@ -134,7 +134,7 @@ class OffsetMap:
         return len(self._offsets)
 
     def put(self, key: bytes, offset: int) -> bool:
-        """Take in a record; False when the key is new and there is no room for it."""
+        """Add a record; False if the key is new and there is no room for it."""
         short = key if len(key) < KEY_DIGEST_BYTES else _digest(key)
         if len(self._offsets) >= self.keys_max and short not in self._offsets:
             return False
@@ -142,11 +142,11 @@ class OffsetMap:
         return True
 
     def took_in(self, offset: int) -> None:
-        """All records up to `offset` were looked at."""
+        """All records up to `offset` were read."""
         self.latest_offset = max(self.latest_offset, offset)
 
     def get(self, key: bytes) -> int:
-        """-1 when the key was not seen."""
+        """-1 if the key was not seen."""
         return self._offsets.get(key if len(key) < KEY_DIGEST_BYTES else _digest(key), -1)
 
 

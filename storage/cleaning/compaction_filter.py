@@ -1,9 +1,9 @@
-"""Compaction of one batch after the other: what is left of each, decided from its bytes.
+"""Compaction of batches, one after the other: decides from a batch's bytes what remains of it.
 
-A batch keeps its base and last offset, its producer fields and its codec, so that offsets and sequence numbers stay
-what they were. Tombstones get a delete horizon when a pass first sees them (attribute bit 6; the base timestamp then
-holds the time) and go with the first pass after it; transaction markers likewise, once no record of their
-transaction is left. Source: KIP-98, KIP-534 and the behaviour of Apache Kafka 4.1's Cleaner.
+A batch keeps its base and last offset, its producer fields and its codec, so that offsets and sequence numbers do not
+change. A tombstone gets a delete horizon when a pass first sees it (attribute bit 6; the base timestamp then holds the
+time), and the first pass after that time removes it; likewise a transaction marker, once no record of its transaction
+is left. Source: KIP-98, KIP-534 and the behaviour of Apache Kafka 4.1's Cleaner.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -22,17 +22,17 @@ from storage.indexes.transaction_index import AbortedTransaction
 from storage.producers.frozen_producers import LastRecord
 
 Report = Callable[[int, str], None]
-"""(base offset, why): a batch that is kept as it is because its records cannot be read."""
+"""(base offset, reason) of a batch that is kept unchanged because its records cannot be read."""
 
 
 class TransactionTracker:
-    """Finds, batch by batch in offset order, aborted records and markers that are no longer needed."""
+    """Finds, batch by batch in offset order, aborted records and unnecessary markers."""
 
     def __init__(self, aborted: Sequence[AbortedTransaction]) -> None:
-        """`aborted`: those of the transaction indexes that touch the range to come."""
+        """`aborted`: from the transaction indexes, those that overlap the range."""
         self._waiting = sorted(set(aborted), key=lambda entry: entry.first_offset, reverse=True)
-        self._aborted: dict[int, AbortedTransaction] = {}  # by producer id: open at this point of the log
-        self._with_records: set[int] = set()  # producer ids of those that have left some
+        self._aborted: dict[int, AbortedTransaction] = {}  # by producer id: open at the current offset
+        self._with_records: set[int] = set()  # producer ids of aborted transactions with remaining batches
         self._committed: dict[int, None] = {}  # producer ids with records since their last marker
 
     def _advance(self, offset: int) -> None:
@@ -53,10 +53,10 @@ class TransactionTracker:
         return True
 
     def on_marker(self, header: BatchHeader, marker: EndMarker | None) -> tuple[bool, AbortedTransaction | None]:
-        """Whether this marker's transaction has left no batch; and its index entry while it has."""
+        """Whether this marker's transaction has no batch left; and its index entry if it has."""
         self._advance(header.last_offset)
         if marker is None:
-            return header.count == 0, None  # emptied before, or not a transaction's
+            return header.count == 0, None  # emptied before, or not of a transaction
         if marker.kind is MarkerKind.COMMIT:
             had_records = header.producer_id in self._committed
             self._committed.pop(header.producer_id, None)
@@ -77,9 +77,9 @@ def index_batch(
     start_offset: int,
     inflated_bytes_max: int,
 ) -> bool:
-    """Take the keys of one dirty batch into the map; False when it is full, then at some record of this batch.
+    """Add the keys of one dirty batch to the map; False if it became full within this batch.
 
-    Aborted records and batches that cannot be read are passed over: neither replaces anything.
+    Aborted records and unreadable batches are skipped: neither replaces anything.
     """
     if header.is_control:
         tracker.on_marker(header, _marker_of(view, at, header))
@@ -107,7 +107,7 @@ def _marker_of(view: memoryview, at: int, header: BatchHeader) -> EndMarker | No
 
 
 class FilterSettings(NamedTuple):
-    """`keeps_deletes`: a tier still holds older values, so neither tombstones nor markers may go."""
+    """`keeps_deletes`: a tier still has older values, so tombstones and markers must stay."""
 
     delete_retention_ms: int
     inflated_bytes_max: int
@@ -115,7 +115,7 @@ class FilterSettings(NamedTuple):
 
 
 class FilterCounts(NamedTuple):
-    """What one pass did; records count only where a batch was looked into."""
+    """The counts of one pass; records are counted only in batches that were decoded."""
 
     batches: int = 0
     batches_dropped: int = 0
@@ -125,7 +125,7 @@ class FilterCounts(NamedTuple):
 
 
 class BatchFilter:
-    """Decides for each batch of the segments being cleaned, in offset order, what of it is written again."""
+    """Decides for each batch of the segments, in offset order, what is written again."""
 
     def __init__(
         self,
@@ -159,7 +159,7 @@ class BatchFilter:
         )
 
     def filter(self, view: memoryview, at: int, header: BatchHeader) -> memoryview | bytearray | None:
-        """The bytes to write: the batch as it is (a view), a smaller one, or None."""
+        """The bytes to write: the batch unchanged (a view), a smaller one, or None."""
         self._batches += 1
         left = self._filter_control(view, at, header) if header.is_control else self._filter_data(view, at, header)
         if left is None and self._must_stay(header):
@@ -169,7 +169,8 @@ class BatchFilter:
         return left
 
     def _must_stay(self, header: BatchHeader) -> bool:
-        """The end of the pass keeps the log's offsets known; a producer's last batch its sequence and epoch."""
+        """Keep the pass's last batch, because it has the log's last offset, and a producer's last batch, because it has
+        the producer's sequence and epoch."""
         if header.next_offset == self._first_uncleanable_offset:
             return True
         last = self._last_records.get(header.producer_id) if header.producer_id >= 0 else None
@@ -180,7 +181,7 @@ class BatchFilter:
         return header.is_control and header.producer_epoch == last.producer_epoch
 
     def _has_passed(self, header: BatchHeader) -> bool:
-        """Whether what was only kept for slow readers may go."""
+        """Whether the delete horizon has passed."""
         horizon = header.delete_horizon_ms
         return horizon is not None and horizon <= self._now_ms and not self._settings.keeps_deletes
 
@@ -252,7 +253,7 @@ class BatchFilter:
         return retained, has_tombstone
 
     def _keep_unreadable(self, view: memoryview, at: int, header: BatchHeader, error: ProtocolError) -> memoryview:
-        """Its CRC fits, so these are the bytes that its producer sent: they harm only who reads them."""
+        """Keep the batch: its CRC is correct, so its producer sent these bytes, and they harm only its readers."""
         self._batches_unreadable += 1
         self._report(header.base_offset, error.message)
         return view[at : at + header.size]

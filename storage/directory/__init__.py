@@ -1,1 +1,1 @@
-"""One log directory: the logs in it, made, found and removed."""
+"""One log directory: creates, finds and removes its logs."""

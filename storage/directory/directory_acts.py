@@ -1,4 +1,4 @@
-"""What happens to whole logs of a directory, as the audit tells it; and recovery that asks the audit before it cuts."""
+"""Audit acts on whole logs of a directory, and recovery that waits for the audit before it truncates."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def _leaves(kind: AuditKind, log: PartitionLog, cause: str) -> Act:
 async def load_logs(
     disk: Disk, open_files: OpenFiles, audit: AuditTrail, given: list[RecoveryInput]
 ) -> list[LoadedLog]:
-    """Load all logs, in a thread. One that has to be truncated is read again when the audit has recorded that.
+    """Load all logs, in a thread. A log that must be truncated is read again when the audit has recorded that.
 
     Raises OSError.
     """
@@ -46,7 +46,7 @@ async def load_logs(
         loaded, pending = await asyncio.to_thread(_load, disk, open_files, AgreedActs(audit, agreed), given)
         found += loaded
         given = [one for one, _ in pending]
-        for _, act in pending:  # they wait together
+        for _, act in pending:  # all are announced before the first wait
             audit.announce(act)
         for _, act in pending:
             await audited(lambda act=act: require(audit, act))  # type: ignore[misc]
@@ -68,6 +68,6 @@ def _load(
 
 
 def noted_start(log: PartitionLog) -> int | None:
-    """The log start where it has to be written down: it follows from no segment's name."""
+    """The log start if it must be checkpointed, because no segment's name implies it."""
     is_noted = log.config.may_begin_in_tier or log.log_start_offset > log.segments[0].base_offset
     return log.log_start_offset if is_noted and not log.closed else None

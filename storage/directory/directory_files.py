@@ -1,4 +1,4 @@
-"""The names in a log directory and its own small files, read at the start. Blocking calls, for a thread."""
+"""The names and small files of a log directory, read at the start. Blocking calls, for a thread."""
 
 import contextlib
 import random
@@ -29,24 +29,24 @@ _METADATA_LOG = "__cluster_metadata"
 
 
 class DirectoryState(Struct, frozen=True):
-    """What the last run left."""
+    """The state left by the last run."""
 
     meta: MetaProperties
-    clean_epoch: int | None  # the broker epoch in the clean-stop marker; None: no marker, so logs are recovered
-    kept_epoch: int | None  # the broker epoch of a run that was killed while the page cache has lived on
+    clean_epoch: int | None  # broker epoch in the clean-stop marker; None: no marker, so logs are recovered
+    kept_epoch: int | None  # broker epoch of a run that was killed while the page cache survived
     recovery_points: dict[TopicPartition, int] = field(default_factory=dict)
     high_watermarks: dict[TopicPartition, int] = field(default_factory=dict)
     log_starts: dict[TopicPartition, int] = field(default_factory=dict)
-    cleaned: dict[TopicPartition, int] = field(default_factory=dict)  # up to where each was compacted
+    cleaned: dict[TopicPartition, int] = field(default_factory=dict)  # end of the last compaction of each
     partitions: list[tuple[str, TopicPartition]] = field(default_factory=list)  # (name of its directory, partition)
     deleted: list[str] = field(default_factory=list)  # names of directories that were renamed for removal
-    strays: int = 0  # directories that were set aside
+    strays: int = 0  # directories that were set aside as strays
 
 
 def read_directory(disk: Disk, path: str, cluster_id: str, node_id: int, rng: random.Random) -> DirectoryState:
-    """Read everything, make `meta.properties` where there is none, and remove the clean-stop marker durably.
+    """Read everything, create `meta.properties` if there is none, and remove the clean-stop marker durably.
 
-    StorageFailure when the directory belongs to another cluster or node, or cannot be used.
+    StorageFailure if the directory belongs to another cluster or node, or cannot be used.
     """
     try:
         disk.make_directory(path)
@@ -92,7 +92,7 @@ def _own_directory(disk: Disk, path: str, cluster_id: str, node_id: int, rng: ra
 
 
 def _take_clean_stop(disk: Disk, path: str) -> int | None:
-    """Gone, durably, before anything is appended: a crash of this run must not look like a clean stop."""
+    """Remove the marker durably before anything is appended: a crash of this run must not look like a clean stop."""
     data = read_whole(disk, join(path, CLEAN_STOP))
     if data is None:
         return None
@@ -105,9 +105,9 @@ def _take_clean_stop(disk: Disk, path: str) -> int | None:
 
 
 def write_run(disk: Disk, path: str, broker_epoch: int) -> None:
-    """Note which run appends from here on, and which page cache it appends to.
+    """Record which run appends from here on, and to which page cache.
 
-    Not fsynced on purpose: when this note is lost, so may be what was appended, and the stop counts as unclean.
+    Deliberately not fsynced: if this note is lost, so may be appended records, and the stop counts as unclean.
     """
     file = disk.open(join(path, RUN), create=True)
     try:
@@ -119,11 +119,11 @@ def write_run(disk: Disk, path: str, broker_epoch: int) -> None:
 
 
 def withdraw_run(disk: Disk, path: str) -> None:
-    """The note vouches for nothing any more, as far as the disk still takes a change."""
+    """Invalidate the note, as far as the disk still accepts changes."""
     with contextlib.suppress(OSError):
         disk.remove(join(path, RUN))
         return
-    with contextlib.suppress(OSError):  # it may refuse names and still take bytes
+    with contextlib.suppress(OSError):  # the disk may reject names but still accept bytes
         file = disk.open(join(path, RUN))
         try:
             file.truncate(0)
@@ -132,9 +132,9 @@ def withdraw_run(disk: Disk, path: str) -> None:
 
 
 def _read_run(disk: Disk, path: str) -> int | None:
-    """The broker epoch of a run that was killed, if this very disk holds what it had appended.
+    """The broker epoch of a killed run, if this very disk has everything that it appended.
 
-    A disk that was restored from a copy has another file, or one that was changed after its bytes were.
+    A disk restored from a copy has another file, or one that was changed after its content was written.
     """
     data = read_whole(disk, join(path, RUN))
     note = checkpoint_files.decode_run(data) if data is not None else None
@@ -150,7 +150,7 @@ def _read_run(disk: Disk, path: str) -> int | None:
 
 
 def _read_offsets(disk: Disk, path: str, name: str) -> dict[TopicPartition, int]:
-    """Nothing when there is no such file, or a damaged one: then logs are scanned from their start."""
+    """Empty if the file is missing or damaged: then logs are scanned from their start."""
     data = read_whole(disk, join(path, name))
     try:
         return checkpoint_files.decode_offsets(data) if data is not None else {}
@@ -163,7 +163,7 @@ def directory_name(topic: str, partition: int) -> str:
 
 
 def parse_name(name: str) -> TopicPartition | None:
-    """The partition whose directory is called `name`; None for any other name."""
+    """The partition whose directory has the name `name`; None for any other name."""
     topic, separator, partition = name.rpartition("-")
     if not separator or not topic or topic == _METADATA_LOG or not (partition.isascii() and partition.isdigit()):
         return None
@@ -173,6 +173,6 @@ def parse_name(name: str) -> TopicPartition | None:
 
 
 def renamed(topic: str, partition: int, unique: bytes, suffix: str) -> str:
-    """`<topic>-<partition>.<32 hex digits><suffix>`, with the topic cut where the name would be too long."""
+    """`<topic>-<partition>.<32 hex digits><suffix>`, with the topic shortened if the name would be too long."""
     end = f"-{partition}.{unique.hex()}{suffix}"
     return topic[: NAME_BYTES_MAX - len(end)] + end

@@ -1,7 +1,7 @@
-"""One broker's log directory: finds, recovers, makes and removes its partitions' logs, and keeps its checkpoints.
+"""One broker's log directory: finds, recovers, creates and removes logs, and writes checkpoints.
 
-Recovery starts at a log's recovery point, and believes the other checkpoints, too: `checkpoints` tells how that is safe
-for a log that is cut, and for one that takes the place of another.
+Recovery starts at a log's recovery point and trusts the other checkpoints too; `checkpoints` explains why that is safe
+for a log that is truncated or replaced by another.
 """
 
 import asyncio
@@ -70,8 +70,8 @@ class LogDirectory:
         pacer: Pacer | None = None,
         on_failed: Callable[[str], None] = lambda reason: None,
     ) -> None:
-        """`path` lies below the disk's root; "" is the root itself. Without `pacer`, the node's, it makes its own.
-        `on_failed` is called once, with the reason, when the directory goes offline."""
+        """`path` is relative to the disk's root, "" is the root itself. Without `pacer`, the node's, it creates its
+        own. `on_failed` is called once, with the reason, when the directory goes offline."""
         health = DirectoryHealth()
         self._pacer = pacer = pacer or Pacer()
         self._ports = ports
@@ -106,21 +106,21 @@ class LogDirectory:
         self._is_recovered = False
         self._root_changed = False
         self.stray_count = 0
-        """Directories that were set aside, in this run or before: they take room until an operator removes them."""
+        """Directories that were set aside, in this run or before; they take room until an operator removes them."""
         self._is_scarce = False
         self._upkeep: asyncio.Task[None] | None = None
         self._stopping = asyncio.Event()
         self.node_id = node_id
         self.cluster_id: str | None = None
         self.directory_id = ZERO_UUID
-        self.previous_broker_epoch = -1  # of the run that lost nothing that it had appended, else -1
+        self.previous_broker_epoch = -1  # of the run that lost nothing it had appended, else -1
 
     # Start
 
     async def open(self, cluster_id: str) -> None:
-        """Read or make meta.properties, read checkpoints and the clean-stop marker, then remove the marker durably.
+        """Read or create meta.properties, read checkpoints and the clean-stop marker, then remove the marker durably.
 
-        Raises StorageFailure when the directory belongs to another cluster or node, or cannot be used.
+        Raises StorageFailure if the directory belongs to another cluster or node, or cannot be used.
         """
         state = await asyncio.to_thread(
             read_directory, self._disk, self._path, cluster_id, self.node_id, self._ports.random
@@ -135,7 +135,7 @@ class LogDirectory:
         if state.clean_epoch is not None:
             self.previous_broker_epoch = state.clean_epoch
         else:
-            if state.kept_epoch is not None:  # killed, but what it had written is still there
+            if state.kept_epoch is not None:  # killed, but everything it had written survived
                 self.previous_broker_epoch = state.kept_epoch
             if state.partitions:
                 await audited(lambda: require(self._audit, directory_acts.unclean_start(state)))
@@ -146,9 +146,9 @@ class LogDirectory:
         self._upkeep.add_done_callback(self._upkeep_ended)
 
     def begin_run(self, broker_epoch: int) -> None:
-        """Call it once the broker is registered, before anything is appended under that registration.
+        """Call it when the broker is registered, before anything is appended under that registration.
 
-        A broker that is killed may return as if it had stopped cleanly while the page cache lives on.
+        With this note a killed broker can restart as after a clean stop if the page cache has survived.
         """
         try:
             write_run(self._disk, self._path, broker_epoch)
@@ -161,8 +161,8 @@ class LogDirectory:
         progress: Callable[[int, int], None] | None = None,
         threads: int = 0,
     ) -> None:
-        """Load all logs, in `threads` (0: as configured); `progress(done, total)` runs on the loop. Records that are
-        gone unexpectedly change `previous_broker_epoch`. KAFKA_STORAGE_ERROR: the directory is offline."""
+        """Load all logs, in `threads` (0: as configured); `progress(done, total)` runs on the loop. Unexpected loss of
+        records changes `previous_broker_epoch`. KAFKA_STORAGE_ERROR: the directory is offline."""
         state = self._opened()
         total = len(state.partitions)
         size = self._config.recovery_chunk_logs
@@ -226,7 +226,7 @@ class LogDirectory:
         self._logs[log.who] = log
         await self._trim_producers()
         if loaded.topic_id == ZERO_UUID and loaded.log_end_offset > 0:
-            await audited(lambda: self.set_stray(log))  # the topic of these records is not known
+            await audited(lambda: self.set_stray(log))  # its topic is unknown
 
     def _opened(self) -> DirectoryState:
         if self._state is None:
@@ -243,11 +243,12 @@ class LogDirectory:
         return self._logs.get((topic, partition))
 
     def create_log(self, topic: str, partition: int, topic_id: bytes, config: LogConfig) -> PartitionLog:
-        """The log of this topic id, made if need be; another topic's log of the same name is set aside as stray.
+        """The log of this topic id, created if necessary; another topic's log with the same name is set aside as a
+        stray.
 
-        Directory and partition.metadata are made at once unless they are prepared, their fsync is batched off the loop.
-        Raises ProtocolError(KAFKA_STORAGE_ERROR) when the disk refuses; where only room or files are missing the
-        directory stays online, and it may be tried again. Raises AuditPending before a stray is set aside.
+        Directory and partition.metadata are created at once unless they are prepared; their fsync is batched off the
+        loop. Raises ProtocolError(KAFKA_STORAGE_ERROR) if the disk fails; if only room or file descriptors are missing,
+        the directory stays online and a retry is possible. Raises AuditPending before a stray is set aside.
         """
         if self._health.offline is not None:
             raise self._health.error()
@@ -266,7 +267,7 @@ class LogDirectory:
         except OSError as error:
             raise self._health.refused(f"create {directory}", error) from error
         self._root_changed = True
-        if log is not None:  # found empty and without its id: a crash came between
+        if log is not None:  # found empty and without its id, because of a crash in between
             log.found_empty(topic_id, config)
         else:
             loaded = empty_log(
@@ -281,23 +282,23 @@ class LogDirectory:
         return log
 
     def set_stray(self, log: PartitionLog) -> None:
-        """Set a directory aside whose topic id is not the image's: renamed, never served, never removed.
+        """Set aside a directory whose topic id is not the image's: renamed, never served, never removed.
 
-        Raises AuditPending, and nothing has happened.
+        Raises AuditPending, before any effect.
         """
         require(self._audit, directory_acts.set_aside(log))
         self._rename_away(log, STRAY_SUFFIX)
         self.stray_count += 1
 
     def delete_log(self, log: PartitionLog) -> None:
-        """Rename it away now; its files go after file.delete.delay.ms. Raises AuditPending, nothing having happened."""
+        """Rename it now; its files are deleted after file.delete.delay.ms. Raises AuditPending, before any effect."""
         require(self._audit, directory_acts.deleted(log))
         path = self._rename_away(log, DELETE_SUFFIX)
         due_s = self._ports.clock.monotonic() + log.config.file_delete_delay_ms / 1000
         self._context.trash.add(path, due_s, is_directory=True)
 
     def _rename_away(self, log: PartitionLog, suffix: str) -> str:
-        """On the loop: a directory's rename takes some microseconds however much is in it."""
+        """Called on the loop: renaming a directory takes some microseconds, however large it is."""
         log.close()
         del self._logs[log.topic, log.partition]
         for name in (RECOVERY_POINTS, LOG_STARTS):
@@ -315,22 +316,22 @@ class LogDirectory:
 
     @property
     def offline(self) -> str | None:
-        """Why the directory serves no more, None while it does."""
+        """Why the directory is offline, None while it works."""
         return self._health.offline
 
     def fail(self, reason: str) -> None:
-        """Take the directory offline, as its own I/O errors do: another user of its disk was refused."""
+        """Take the directory offline because of a failure that another user of its disk has met."""
         self._health.fail(reason)
 
     def passes(self, what: str, error: OSError) -> bool:
-        """Whether another user of this disk may try `what` again after `error`; if not, the directory is offline."""
+        """Whether another user of this disk may retry `what` after `error`; if not, the directory is offline."""
         if self._health.offline is None and self._health.passes(what, error):
             return True
         self._health.fail(f"{what}: {error}")
         return False
 
     def _failed(self, reason: str) -> None:
-        """Withdraw the note of this run first: what the device refused need not be in the page cache any more."""
+        """Withdraw the note of this run first: what the device rejected may be gone from the page cache."""
         withdraw_run(self._disk, self._path)
         self._on_failed(reason)
 
@@ -340,7 +341,7 @@ class LogDirectory:
 
     @property
     def context(self) -> LogContext:
-        """What all logs share; the cleaner works on it."""
+        """Shared by all logs and the cleaner."""
         return self._context
 
     @property
@@ -353,7 +354,7 @@ class LogDirectory:
         return self._context.writer.unwritten_bytes
 
     async def settle(self) -> None:
-        """Return when no byte waits for a slow disk, and no flush or other work of a log is under way."""
+        """Return when no byte waits for a slow disk, and no flush or other work on a log is in progress."""
         if self._context.beginnings:
             await asyncio.wait(list(self._context.beginnings.values()))
         await self.prepared.idle()
@@ -367,15 +368,16 @@ class LogDirectory:
     # Checkpoints and upkeep
 
     def high_watermark_checkpoint(self, topic: str, partition: int) -> int:
-        """As the last run left it, 0 when unknown."""
+        """The value from the last run, 0 if unknown."""
         return self._opened().high_watermarks.get((topic, partition), 0)
 
     async def checkpoint_high_watermarks(self, collect: Collect) -> bool:
-        """Replace replication-offset-checkpoint when any high watermark has moved; whether it is on the device."""
+        """Rewrite replication-offset-checkpoint if any high watermark has moved. Returns whether it is on the
+        device."""
         return await self._checkpoints.write_collected(HIGH_WATERMARKS, collect)
 
     async def checkpoint_recovery_points(self) -> bool:
-        """Replace recovery-point-offset-checkpoint when any point has moved; the log starts likewise. Whether both are
+        """Rewrite recovery-point-offset-checkpoint if any point has moved, and the log starts. Returns whether both are
         on the device."""
         if not self._is_recovered:
             return False
@@ -385,7 +387,7 @@ class LogDirectory:
 
     async def _checkpoint_log_starts(self) -> bool:
         if not self._is_recovered:
-            return False  # it would forget the starts of logs that are not loaded yet
+            return False  # otherwise the starts of logs that are not loaded yet would be lost
         return await self._checkpoints.write_collected(LOG_STARTS, collector(self._logs, noted_start))
 
     async def _keep_up(self) -> None:
@@ -414,7 +416,7 @@ class LogDirectory:
             await self._pacer.run(self._context.producers.trim(), "producers", own=True)
 
     async def _tidy(self, discarded: list[tuple[str, bool]]) -> bool:
-        """Remove what is due, make new names durable, look how much room is left. False: it was refused."""
+        """Remove what is due, make new names durable, check the free space. False if the disk failed."""
         root_changed, self._root_changed = self._root_changed, False
         refusals = self._health.refusals
         try:
@@ -422,10 +424,10 @@ class LogDirectory:
         except OSError as error:
             self._health.refused("upkeep", error)
             self._root_changed |= root_changed
-            for path, is_directory in discarded:  # what is gone already does no harm
+            for path, is_directory in discarded:  # missing ones do no harm
                 self._context.trash.add(path, self._ports.clock.monotonic(), is_directory=is_directory)
             return False
-        if self._health.refusals != refusals:  # a write found no room since: the next look tells whether there is some
+        if self._health.refusals != refusals:  # a write found no room since: the next check decides
             return True
         least = self._config.free_bytes_min
         self._is_scarce = free_bytes < SCARCE_TIMES * least
@@ -446,10 +448,10 @@ class LogDirectory:
     # Stop
 
     async def close_clean(self, broker_epoch: int) -> None:
-        """Write, flush and checkpoint everything, then the clean-stop marker with `broker_epoch`.
+        """Write, flush and checkpoint everything, then write the clean-stop marker with `broker_epoch`.
 
-        Without the marker when recovery did not come to its end, or the directory is offline or goes so meanwhile:
-        the next start recovers.
+        The marker is not written if recovery was not completed or the directory is or goes offline: then the next start
+        recovers.
         """
         await self._stop_tasks()
         if self._health.offline is None and self._is_recovered:

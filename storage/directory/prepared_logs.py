@@ -1,7 +1,7 @@
-"""Directories of new logs, made in a thread before the logs are.
+"""Creates directories of new logs in a thread, before the logs are created.
 
-To make a directory and a file in it takes a millisecond of CPU on some file systems (ext4 with many block groups). Made
-on the loop, the logs of ten thousand new topics would hold up each record that is produced meanwhile.
+Creating a directory and a file in it takes a millisecond of CPU on some file systems (ext4 with many block groups). On
+the loop, the logs of ten thousand new topics would delay every record that is produced meanwhile.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ class PreparedLogs:
     __slots__ = ("_disk", "_health", "_logs", "_made", "_path", "_work")
 
     def __init__(self, disk: Disk, path: str, health: DirectoryHealth, logs: Mapping[TopicPartition, object]) -> None:
-        """`logs` of that directory are in use."""
+        """`logs`: those of the directory that are in use."""
         self._disk = disk
         self._path = path
         self._health = health
@@ -40,15 +40,16 @@ class PreparedLogs:
         self._work: asyncio.Future[dict[str, bytes]] | None = None
 
     async def make(self, wanted: Mapping[TopicPartition, bytes]) -> None:
-        """The directories of logs with these topic ids, none of which may be created before this returns.
+        """Create the directories of logs with these topic ids, none of which may be created before this returns.
 
-        Logs that the disk refuses are left out; creating them will raise the error.
+        Logs that the disk rejects are left out; creating them will raise the error.
         """
         if self._health.offline is not None:
             return
         new = {join(self._path, directory_name(*who)): wanted[who] for who in wanted if who not in self._logs}
         self._work = asyncio.ensure_future(asyncio.to_thread(self._make, new))
-        self._made |= await asyncio.shield(self._work)  # a thread cannot be cancelled, and the directory waits for it
+        # a thread cannot be cancelled, and the log directory waits for it
+        self._made |= await asyncio.shield(self._work)
 
     def _make(self, wanted: Mapping[str, bytes]) -> dict[str, bytes]:
         made: dict[str, bytes] = {}
@@ -61,11 +62,11 @@ class PreparedLogs:
         return made
 
     def take(self, directory: str, topic_id: bytes) -> bool:
-        """Whether it is made; it is a log's from now on."""
+        """Whether it is prepared; from now on it belongs to a log."""
         return self._made.pop(directory, None) == topic_id
 
     def discard(self) -> None:
-        """Remove those that no log took: their topics were deleted meanwhile."""
+        """Remove unused ones: their topics were deleted meanwhile."""
         left, self._made = self._made, {}
         for directory in left:
             try:
@@ -75,10 +76,10 @@ class PreparedLogs:
 
     @property
     def is_busy(self) -> bool:
-        """Whether a thread makes some."""
+        """Whether a thread is creating directories."""
         return self._work is not None and not self._work.done()
 
     async def idle(self) -> None:
-        """Return when no thread makes any."""
+        """Return when no thread is creating directories."""
         if self._work is not None:
             await asyncio.wait((self._work,))

@@ -25,7 +25,7 @@ TopicPartition = tuple[str, int]
 
 
 class MetaProperties(NamedTuple):
-    """Whose directory it is."""
+    """The cluster and node that own the directory."""
 
     cluster_id: str
     node_id: int
@@ -84,7 +84,7 @@ def encode_clean_stop(broker_epoch: int) -> bytes:
 
 
 def decode_clean_stop(data: bytes) -> int:
-    """The broker epoch of the run that stopped; -1 when its writer noted none."""
+    """The broker epoch of the run that stopped; -1 if its writer recorded none."""
     marker = json.loads(data)
     if not isinstance(marker, dict) or marker.get("version") != 0:
         raise ValueError("not a clean-stop marker of version 0")
@@ -95,7 +95,8 @@ def decode_clean_stop(data: bytes) -> int:
 
 
 class RunNote(NamedTuple):
-    """Which run appended, to which page cache, and in which file that was noted: a copy of it vouches for nothing."""
+    """The run that appended, its page cache, and the inode of this file, so that a copy of the file is recognized as
+    invalid."""
 
     cache: str
     inode: int
@@ -108,7 +109,7 @@ def encode_run(note: RunNote) -> bytes:
 
 
 def decode_run(data: bytes) -> RunNote | None:
-    """None when the note is torn or not one."""
+    """None if the note is torn or invalid."""
     try:
         fields = json.loads(data)
         note = RunNote(fields["cache"], fields["inode"], fields["brokerEpoch"])

@@ -1,8 +1,8 @@
-"""The offset checkpoints of a log directory, written one at a time, and the values that they may have on the device.
+"""The offset checkpoints of a log directory, written one at a time, and their possible values on the device.
 
-The next start trusts them: a log is not scanned below its recovery point, nothing is served below its log start, and
-everything below the high watermark counts as committed. So before a log holds other bytes below any of these (it is
-truncated, it starts over, or another topic takes its name), they have to be lowered on the device.
+The next start trusts them: it does not scan a log below its recovery point, serves nothing below its log start, and
+treats everything below the high watermark as committed. So before a log's content below one of these changes (it is
+truncated, starts over, or another topic gets its name), the values must be lowered on the device.
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ class _Limit(NamedTuple):
 
 
 Collect = Callable[[dict[TopicPartition, int]], Work[None]]
-"""Puts offsets into a dictionary, in slices of the loop."""
+"""Adds offsets to a dictionary, in slices of the loop."""
 
-STEP = 256  # partitions that are looked at at once
+STEP = 256  # partitions per slice
 
 
 def collector(logs: Mapping[TopicPartition, T], of: Callable[[T], int | None]) -> Collect:
-    """Collects what `of` tells of each log; None: nothing."""
+    """Collects the offset that `of` returns for each log; None: no offset."""
 
     def collect(into: dict[TopicPartition, int]) -> Work[None]:
         every = iter(list(logs))
@@ -78,7 +78,7 @@ def _differ(offsets: Offsets, said: Offsets) -> Work[bool]:
 
 
 class Checkpoints:
-    """One per log directory; calls on the loop. A disk that refuses takes the directory offline."""
+    """One per log directory; calls on the loop. A disk failure takes the directory offline."""
 
     __slots__ = (
         "_changes",
@@ -101,16 +101,17 @@ class Checkpoints:
         self._health = health
         self._turn = asyncio.Lock()
         self._said: dict[str, Offsets] = {HIGH_WATERMARKS: {}, LOG_STARTS: {}, RECOVERY_POINTS: {}}
-        self._waiting: dict[str, deque[Offsets]] = {name: deque() for name in self._said}  # the first may be on its way
-        self._changes = dict.fromkeys(self._said, 1)  # of what each file is about, counted; the start is one
-        self._covered = dict.fromkeys(self._said, 0)  # how many of them the file knows
+        # the first of each may be being written
+        self._waiting: dict[str, deque[Offsets]] = {name: deque() for name in self._said}
+        self._changes = dict.fromkeys(self._said, 1)  # number of changes, the start included
+        self._covered = dict.fromkeys(self._said, 0)  # number of changes that the file includes
         self._limits: dict[TopicPartition, _Limit] = {}
         self._withdrawal: asyncio.Task[bool] | None = None
         self._tasks: dict[asyncio.Task[bool], None] = {}
         self._pacer = pacer
 
     def found(self, name: str, offsets: Offsets) -> None:
-        """What the last run left in the file `name`."""
+        """The last run's content of the file `name`."""
         self._said[name] = offsets
 
     def note(self, name: str) -> None:
@@ -118,7 +119,7 @@ class Checkpoints:
         self._changes[name] += 1
 
     def changes(self, name: str) -> int:
-        """Rises with each offset of the file `name` that moves."""
+        """Grows with each change of an offset of the file `name`."""
         return self._changes[name]
 
     async def _replace(self, name: str, offsets: Offsets) -> bool:
@@ -131,11 +132,11 @@ class Checkpoints:
         return True
 
     async def write_collected(self, name: str, collect: Collect) -> bool:
-        """Replace the file `name` by what `collect` puts into a dictionary; False: it is to be tried again.
+        """Rewrite the file `name` with the offsets that `collect` adds to a dictionary; False: retry later.
 
-        Nothing is collected where no offset has moved, so an idle directory costs the same however many logs it has,
-        and nothing is written where the file says it already. What was put there counts as waiting to be written:
-        a truncation meanwhile withdraws it.
+        If no offset has moved, nothing is collected, so an idle directory costs the same however many logs it has; and
+        nothing is written if the file has the same content. Collected offsets count as waiting to be written: a
+        truncation meanwhile withdraws them.
         """
         if self._health.offline is not None:
             return False
@@ -143,7 +144,7 @@ class Checkpoints:
             return True
         offsets: dict[TopicPartition, int] = {}
         self._waiting[name].append(offsets)
-        # a thread cannot be cancelled: its turn is held
+        # a thread cannot be cancelled, so it keeps its turn
         return await asyncio.shield(self._begin(self._collect_and_write(name, offsets, collect)))
 
     async def _collect_and_write(self, name: str, offsets: dict[TopicPartition, int], collect: Collect) -> bool:
@@ -151,7 +152,7 @@ class Checkpoints:
             changes = self._changes[name]
             try:
                 await self._pacer.run(collect(offsets), "checkpoints", own=True)
-                said = self._said[name]  # of nothing it is not known whether there is a file
+                said = self._said[name]  # an empty dictionary does not show whether the file exists
                 differ = not said or await self._pacer.run(_differ(offsets, said), "checkpoints", own=True)
                 is_done = not differ or await self._replace(name, offsets)
                 if is_done:
@@ -161,17 +162,17 @@ class Checkpoints:
                 self._waiting[name].popleft()
 
     def said(self, name: str) -> Offsets:
-        """What the file `name` says, or will say once what waits is written."""
+        """The content of the file `name`, or its future content when waiting writes are done."""
         waiting = self._waiting[name]
         return waiting[-1] if waiting else self._said[name]
 
     def on_device(self, name: str) -> Offsets:
-        """What the file `name` says now."""
+        """The current content of the file `name`."""
         return self._said[name]
 
     def exceed(self, who: TopicPartition, recovery_point: int, offset: int) -> bool:
-        """Whether a start after a loss of power might find more than this said of `who`: of the recovery point, and of
-        the other two."""
+        """Whether a start after a power loss might read a larger recovery point of `who` than `recovery_point`, or a
+        larger value than `offset` in the other two files."""
         return any(
             one.get(who, 0) > (recovery_point if name == RECOVERY_POINTS else offset)
             for name, said in self._said.items()
@@ -181,14 +182,14 @@ class Checkpoints:
     def limit(
         self, who: TopicPartition, recovery_point: int, offset: int, done: Callable[[], None] | None = None
     ) -> None:
-        """Have them say no more than this of `who`; then `done` is called, unless the disk refuses."""
+        """Limit the values of `who` in all files; then call `done`, unless the disk fails."""
         self._limits[who] = _Limit(recovery_point, offset, done)
         if self._withdrawal is None:
             self._withdrawal = self._begin(self._withdraw())
 
     def fit(self, logs: Mapping[TopicPartition, Held]) -> Work[None]:
-        """Have them say no more than each log holds: one that lost its end may grow past their offsets again, with
-        other records and unflushed."""
+        """Limit the values to what each log holds: a log that lost its end may grow past these offsets again, with
+        other records that are not flushed."""
         every = iter(list(logs))
         while some := list(islice(every, STEP)):
             for who in some:
@@ -198,7 +199,7 @@ class Checkpoints:
             yield len(some) * 2
 
     async def _withdraw(self) -> bool:
-        """All that wait at once: a deleted topic may have thousands of partitions."""
+        """Withdraw all waiting limits at once: a deleted topic may have thousands of partitions."""
         while self._limits and self._health.offline is None:
             async with self._turn:
                 limits, self._limits = self._limits, {}
@@ -220,7 +221,7 @@ class Checkpoints:
             if less:
                 if not await self._replace(name, {**said, **less}):
                     return False
-                self.note(name)  # where the log is not cut after all, it holds more than the file says
+                self.note(name)  # if the log is not truncated after all, it holds more than the file says
         return True
 
     def _begin(self, work: Coroutine[Any, Any, bool]) -> asyncio.Task[bool]:

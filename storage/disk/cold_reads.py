@@ -1,9 +1,9 @@
-"""Reads that would wait for the device: noticed on the event loop, made in a few threads, then asked for again.
+"""Reads that would wait for the device: detected on the event loop, done in a few threads, then retried.
 
-A reader that must not wait reads while `is_strict` is set. What the page cache does not hold is then raised as
-PagesMissing, with a `PageWait` to listen to: a thread brings the bytes into memory, and the reader asks again. What was
-brought in counts as there for a moment, whatever the system says of it, so that every reader gets on even while the
-pages are evicted as fast as they come.
+A reader that must not wait reads while `is_strict` is set. If the bytes are not in the page cache, the read raises
+PagesMissing, with a `PageWait` to listen to: a thread reads the bytes, and the reader retries. Bytes that a thread has
+read count as present for a moment, whatever the system reports, so that every reader makes progress even if pages are
+evicted at once.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from common.ports import File
 
 T = TypeVar("T")
 
-THREADS_MAX = 4  # at a time, for one log directory: the others wait in turn
-BRING_IN_BYTES = 1 << 20  # of one file at a time
+THREADS_MAX = 4  # per log directory; further reads queue
+BRING_IN_BYTES = 1 << 20  # read from one file at a time
 STEP_BYTES = 256 << 10
-TRUSTED_S = 1.0  # how long what was brought in counts as there
+TRUSTED_S = 1.0  # how long bytes read by a thread count as present
 TRUSTED_MAX = 1_024
-AGE_S = 30.0  # what was written during this age or the one before is in memory
+AGE_S = 30.0  # bytes written in the current or the previous period of this length are in memory
 
 
 class Work(Protocol):
-    """What has to be read."""
+    """A read for a thread."""
 
     @property
     def key(self) -> Hashable:
-        """Who asks for the same waits for the same."""
+        """Equal keys share one wait."""
         ...
 
     def run(self) -> None:
@@ -43,14 +43,14 @@ class Work(Protocol):
 
 
 class Listener(Protocol):
-    """As of `tiering.reading.downloads`."""
+    """As in `tiering.reading.downloads`."""
 
     def download_settled(self) -> None: ...
 
 
 class PageWait:
-    """One piece of work that is queued or under way, for its waiters. It never fails: a retry meets the disk's error,
-    if there is one."""
+    """One read that is queued or in progress, with its waiters. It never fails: the retry meets the disk's error, if
+    any."""
 
     __slots__ = ("_callbacks", "work")
 
@@ -61,7 +61,7 @@ class PageWait:
         self._callbacks: dict[object, Callable[[], None]] = {}
 
     def listen(self, listener: Listener) -> None:
-        """Have `listener` called once, when it is settled."""
+        """Call `listener` once, when the read is done."""
         self._callbacks[listener] = listener.download_settled
 
     def call(self, owner: object, callback: Callable[[], None]) -> None:
@@ -77,7 +77,7 @@ class PageWait:
             callback()
 
     async def settled(self) -> None:
-        """Return when it is."""
+        """Return when the read is done."""
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.call(done, lambda: None if done.done() else done.set_result(None))
         try:
@@ -87,7 +87,7 @@ class PageWait:
 
 
 class PagesMissing(Exception):
-    """What was asked for is not in memory. Ask again when `wait` is settled."""
+    """The requested bytes are not in memory. Retry when `wait` is done."""
 
     def __init__(self, wait: PageWait) -> None:
         super().__init__("not in memory")
@@ -95,7 +95,7 @@ class PagesMissing(Exception):
 
 
 class Pinned(Protocol):
-    """What keeps a file open."""
+    """Keeps a file open."""
 
     def pin(self) -> None: ...
 
@@ -127,20 +127,21 @@ class _BytesOfFile:
 
 
 class ColdReads:
-    """One per log directory; calls on the loop. `with cold.only_in_memory():` makes the reads within raise PagesMissing
-    instead of waiting."""
+    """One per log directory; calls on the loop. Reads within `with cold.only_in_memory():` raise PagesMissing instead
+    of waiting."""
 
     __slots__ = ("_age_due_s", "_running", "_tasks", "_trusted", "_waits", "age", "count", "is_strict", "queue")
 
     def __init__(self) -> None:
         self.is_strict = False
-        self.age = 0  # grows each AGE_S
-        self.count = 0  # pieces of work that threads have done
-        self.queue: deque[PageWait] = deque()  # bounded by the fetches and look-ups under way
+        self.age = 0  # grows every AGE_S
+        self.count = 0  # reads done by threads
+        self.queue: deque[PageWait] = deque()  # bounded by the fetches and look-ups in progress
         self._waits: dict[Hashable, PageWait] = {}
         self._running = 0
         self._age_due_s = 0.0
-        self._trusted: OrderedDict[Hashable, float] = OrderedDict()  # what was brought in -> until when it counts
+        # key of a read -> until when its bytes count as present
+        self._trusted: OrderedDict[Hashable, float] = OrderedDict()
         self._tasks: dict[asyncio.Task[None], None] = {}
 
     def only_in_memory(self, *, is_strict: bool = True) -> Self:
@@ -155,13 +156,13 @@ class ColdReads:
         self.is_strict = False
 
     def grow_older(self, now_s: float) -> None:
-        """Once in a while: `now_s` by the monotonic clock."""
+        """Called now and then; `now_s` by the monotonic clock."""
         if now_s >= self._age_due_s:
             self._age_due_s = now_s + AGE_S
             self.age += 1
 
     def pread_trusted(self, file: File, pin: Pinned, path: str, size: int, position: int) -> bytes:
-        """Bytes of which the system does not say that they are there. PagesMissing unless they are trusted to be."""
+        """Bytes that the system does not report as present. PagesMissing unless they are trusted."""
         have = file.in_memory(size, position)
         if have < size:
             wait = self.wait_for(file, pin, path, position + have)
@@ -170,19 +171,19 @@ class ColdReads:
         return file.pread(size, position)
 
     def wait_for(self, file: File, pin: Pinned, path: str, position: int) -> PageWait | None:
-        """Have the bytes from `position` on, which are not in memory, brought in; None when they were just now."""
+        """Start reading the missing bytes from `position` on; None if they were read just now."""
         key = (path, position)
         if self.trusts(key):
             return None
         return self._waits.get(key) or self.begin(_BytesOfFile(key, file, pin, position, BRING_IN_BYTES))
 
     def trusts(self, key: Hashable) -> bool:
-        """Whether the work of that key was done just now: to ask for it again would not help."""
+        """Whether the read with that key was done just now, so that repeating it would not help."""
         until = self._trusted.get(key)
         return until is not None and until >= asyncio.get_running_loop().time()
 
     def begin(self, work: Work) -> PageWait:
-        """Queue `work`, or join who waits for the same."""
+        """Queue `work`, or join the wait for an equal one."""
         wait = self._waits.get(work.key)
         if wait is None:
             wait = self._waits[work.key] = PageWait(work)
@@ -201,7 +202,7 @@ class ColdReads:
                 try:
                     await asyncio.to_thread(wait.work.run)
                 except (OSError, ValueError):
-                    pass  # a retry meets it
+                    pass  # the retry meets the error
                 finally:
                     self._settle(wait)
         finally:
@@ -219,7 +220,7 @@ class ColdReads:
         wait.settle()
 
     async def when_there(self, ask: Callable[[], T]) -> T:
-        """What `ask` returns, which only reads what is in memory: it is asked again until nothing is missing."""
+        """Call `ask`, which only reads from memory, repeatedly until nothing is missing. Returns its result."""
         while True:
             try:
                 with self.only_in_memory():
@@ -229,6 +230,6 @@ class ColdReads:
             await wait.settled()
 
     async def idle(self) -> None:
-        """Return when nothing is read any more."""
+        """Return when no read is in progress."""
         while self._tasks:
             await asyncio.wait(list(self._tasks))

@@ -1,4 +1,4 @@
-"""Whether a log directory's disk works and has room: one value that every log of it looks at."""
+"""The state of a log directory's disk, shared by all its logs: works, has room, or offline."""
 
 import asyncio
 import enum
@@ -9,23 +9,23 @@ from common.disk_errors import NO_FILES, NO_ROOM
 from common.errors import ErrorCode, ProtocolError
 
 COMPLAINT_PAUSE_S = 1.0
-OUT_OF_FILES_PAUSE_S = 0.5  # what waits in threads looks again so often
-DAMAGED_LOGS_MAX = 1_000  # of which it is counted how often they were read in vain
+OUT_OF_FILES_PAUSE_S = 0.5  # interval of retries in threads
+DAMAGED_LOGS_MAX = 1_000  # number of logs whose failed reads are counted
 
 _logger = logging.getLogger(__name__)
 
 
 def is_out_of_files(error: OSError) -> bool:
-    """Whether the process or the system has no more files to open: no fault of the disk's, and it passes."""
+    """Whether the process or the system has no file descriptors left: temporary, and not the disk's fault."""
     return error.errno in NO_FILES
 
 
 class SyncFailed(OSError):
-    """An fsync was refused. Whatever the reason was, the kernel may have dropped the pages: that does not pass."""
+    """An fsync failed. Whatever the reason was, the kernel may have dropped the pages: permanent."""
 
 
 class FreeSpace(enum.Enum):
-    """Room on the device, in the order of growing distress."""
+    """Room on the device, from plenty to none."""
 
     PLENTY = "plenty"
     THROTTLED = "throttled"
@@ -33,7 +33,7 @@ class FreeSpace(enum.Enum):
 
 
 class DirectoryHealth:
-    """`refuses_appends` is all that the hot path looks at; it follows from the other two."""
+    """The hot path reads only `refuses_appends`, which is derived from the other two."""
 
     __slots__ = (
         "_announced",
@@ -51,8 +51,8 @@ class DirectoryHealth:
         self.offline: str | None = None  # the reason, once the directory has failed
         self.free_space = FreeSpace.PLENTY
         self.refuses_appends = False
-        self.refusals = 0  # how often room ran out: a look that began before does not tell of it
-        self.is_closing = False  # if so, no one waits for room
+        self.refusals = 0  # number of times that room ran out; a check that began earlier does not count
+        self.is_closing = False  # then no one waits for room
         self._on_failed: Callable[[str], None] | None = None
         self._announced = False
         self._complained_s = float("-inf")
@@ -66,8 +66,7 @@ class DirectoryHealth:
         self.is_closing = True
 
     def refused(self, what: str, error: OSError) -> ProtocolError:
-        """What is answered where `what` met `error`: that takes the directory offline unless only files or room ran
-        out."""
+        """The error for `what` after `error`. Takes the directory offline, unless only files or room ran out."""
         if not self.passes(what, error):
             self.fail(f"{what}: {error}")
             return self.error()
@@ -76,8 +75,8 @@ class DirectoryHealth:
         return ProtocolError(ErrorCode.KAFKA_STORAGE_ERROR, message)
 
     def passes(self, what: str, error: OSError) -> bool:
-        """Whether `what` may be tried again after `error`, no fault of the disk's. On a full device nothing is appended
-        until the next look finds room."""
+        """Whether `what` may be retried after `error`, because the disk has not failed. On a full device nothing is
+        appended until the next check finds room."""
         if is_out_of_files(error):
             self.out_of_files(what)
             return True
@@ -92,7 +91,7 @@ class DirectoryHealth:
         self._complain("no more files can be opened", what)
 
     def damaged(self, directory: str, what: str) -> None:
-        """A part of a log that was trusted is no batch: said ever more seldom, as readers may ask for ever."""
+        """Log, at growing intervals, that a trusted part of a log is not a batch; readers may retry for ever."""
         times = self._damaged.get(directory, 0) + 1
         if len(self._damaged) < DAMAGED_LOGS_MAX or times > 1:
             self._damaged[directory] = times
@@ -106,7 +105,7 @@ class DirectoryHealth:
             _logger.error(event, extra={"wanted": what})
 
     def fail(self, reason: str) -> None:
-        """Take the directory offline for good; `on_failed` is called once, in a later turn of the loop."""
+        """Take the directory offline permanently; `on_failed` is called once, in a later turn of the loop."""
         if self.offline is None:
             self.offline = reason
             self.refuses_appends = True
@@ -123,7 +122,7 @@ class DirectoryHealth:
         self.refuses_appends = self.offline is not None or state is FreeSpace.REFUSED
 
     def error(self) -> ProtocolError:
-        """What is answered while the directory refuses."""
+        """The error while the directory rejects appends."""
         if self.offline is not None:
             return ProtocolError(ErrorCode.KAFKA_STORAGE_ERROR, "the log directory is offline")
         return ProtocolError(ErrorCode.KAFKA_STORAGE_ERROR, "the log directory is nearly full")

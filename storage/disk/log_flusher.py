@@ -1,9 +1,9 @@
-"""fsync off the loop, for all logs of one directory together: what a flush takes, its turns, and a clean stop's.
+"""fsync off the loop for all logs of one directory: what a flush includes, its turns, and the flush of a clean stop.
 
-One turn takes every log that requested a flush, fsyncs their files in a thread and reports to each its end on the
-device; later requests wait for the next turn. No other code flushes a log in use: two threads would replace one small
-file at once, and one would report an end whose directory entry the other has yet to make durable. A failed fsync is
-never retried, because the kernel may have dropped the pages.
+One turn takes all logs that requested a flush, fsyncs their files in a thread and reports each log's durable end; later
+requests wait for the next turn. No other code flushes a log in use, because two threads could replace the same small
+file, or report an end whose directory entry the other has yet to make durable. A failed fsync is never retried, because
+the kernel may have dropped the pages.
 """
 
 import asyncio
@@ -24,12 +24,12 @@ from storage.disk.directory_health import OUT_OF_FILES_PAUSE_S, DirectoryHealth,
 from storage.disk.own_files import replace_own_file
 
 JOBS_PER_TURN_MAX = 64
-CHUNK_LOGS = 64  # at a time, for a clean stop
-THREADS = 4  # likewise: the device merges what they wait for
+CHUNK_LOGS = 64  # per job, for a clean stop
+THREADS = 4  # for a clean stop: the device merges concurrent fsyncs
 
 
 class FlushDepth(enum.IntEnum):
-    """How much of a log a flush takes; the recovery point moves past what is flushed with its indexes."""
+    """How much of a log a flush includes; the recovery point moves past data that is flushed with its indexes."""
 
     CLOSED = 0  # closed segments with their indexes
     DATA = 1  # and the batches of the active segment
@@ -37,7 +37,7 @@ class FlushDepth(enum.IntEnum):
 
 
 class FlushJob(Struct):
-    """What one log wants on the device; `generation` tells a truncation meanwhile."""
+    """What one log needs flushed; `generation` detects a truncation meanwhile."""
 
     directory: str
     generation: int
@@ -48,10 +48,10 @@ class FlushJob(Struct):
     paths: list[str] = field(default_factory=list)  # files to fsync
 
     def run(self, disk: Disk, log: "Flushable", synced: set[str] | None = None) -> None:
-        """In a thread. Files that were deleted meanwhile need no flush; OSError for anything else, also once `log` is
-        closed: then another one may have the directory's name.
+        """Run in a thread. Files that were deleted meanwhile are skipped; OSError for anything else, also if `log` is
+        closed: then another log may have the directory's name.
 
-        `synced`: directories that jobs begun together share and that one of them has made durable already.
+        `synced`: shared by jobs that start together: directories that one of them has already made durable.
         """
         synced = set() if synced is None else synced
         for path in self.paths:
@@ -78,26 +78,26 @@ class FlushJob(Struct):
     def _sync_directory(disk: Disk, directory: str) -> None:
         try:
             disk.sync_directory(directory)
-        except FileNotFoundError:  # moved away meanwhile, with the log
+        except FileNotFoundError:  # renamed meanwhile, with the log
             raise
         except OSError as error:
             raise SyncFailed(error.errno, error.strerror, directory) from error
 
 
 class Flushable(Protocol):
-    """A log, as the flusher sees it."""
+    """A log as the flusher sees it."""
 
     @property
     def closed(self) -> bool: ...
 
     def plan_flush(self, depth: FlushDepth) -> FlushJob | None:
-        """What to flush now, None when all of it is on the device."""
+        """What to flush now, None if everything is on the device."""
         ...
 
     def flush_finished(self, job: FlushJob) -> None: ...
 
     def flush_postponed(self, job: FlushJob) -> None:
-        """The job was not done: what it was to flush waits for the next one."""
+        """The job was not done: the next one must include its work."""
         ...
 
 
@@ -105,11 +105,12 @@ class Stopping(Flushable, Protocol):
     """A log, at a clean stop."""
 
     def write_end_snapshot(self) -> bool:
-        """The producers as they stand at its end, of many a little later; whether that was lacking."""
+        """Write the producer snapshot at the log's end, of many producers a little later. Returns whether it was
+        missing."""
         ...
 
     def plan_stop(self, *, is_new: bool) -> FlushJob | None:
-        """All of it; `is_new`: so is the producer snapshot at its end."""
+        """A job for everything; `is_new`: the producer snapshot at the end is new."""
         ...
 
 
@@ -130,12 +131,12 @@ class LogFlusher:
         self.flush_count = 0
 
     def note_unflushed(self, log: Flushable, flush_ms: int) -> None:
-        """`log` has unflushed bytes from now on; `request_due` asks for their flush in time."""
+        """`log` has unflushed bytes; `request_due` requests their flush in time."""
         if log not in self._due:
             self._due[log] = self._clock.monotonic() + flush_ms / 1000
 
     def request_due(self) -> None:
-        """Once per interval: flush what waited for flush.ms."""
+        """Once per interval: flush logs whose flush.ms has passed."""
         if self._due:
             now_s = self._clock.monotonic()
             for log in [log for log, due_s in self._due.items() if due_s <= now_s]:
@@ -149,9 +150,9 @@ class LogFlusher:
             self._work.begin()
 
     async def flush(self, log: Flushable, depth: FlushDepth) -> bool:
-        """As `request`, and wait for the turn that takes `log`; whether there was anything to flush.
+        """As `request`, and wait for the turn that takes `log`. Returns whether there was anything to flush.
 
-        Raises ProtocolError(KAFKA_STORAGE_ERROR); what only files or room ran out for is tried again all the same.
+        Raises ProtocolError(KAFKA_STORAGE_ERROR); a flush that failed only for lack of files or room is retried anyway.
         """
         if self._health.offline is not None:
             raise self._health.error()
@@ -215,13 +216,13 @@ class LogFlusher:
     async def flush_completely(
         self, logs: Sequence[Stopping], snapshots_idle: Callable[[], Awaitable[None]], pacer: Pacer
     ) -> None:
-        """Write and flush `logs` to their ends, a few threads at a time, as a clean stop leaves them. Nothing is
-        appended meanwhile. Raises OSError and ProtocolError."""
+        """Write and flush `logs` to their ends for a clean stop, a few threads at a time. Nothing is appended
+        meanwhile. Raises OSError and ProtocolError."""
         lacking: dict[Stopping, None] = {}
         for at in range(0, len(logs), CHUNK_LOGS):
             lacking |= dict.fromkeys(log for log in logs[at : at + CHUNK_LOGS] if log.write_end_snapshot())
             await pacer.rest("clean-stop")
-        if lacking:  # of many producers it comes later, and asks for a flush of its own
+        if lacking:  # many producers are written later, and request a flush of their own
             await snapshots_idle()
             await self.idle()
         starts = iter(range(0, len(logs), CHUNK_LOGS))
@@ -247,12 +248,12 @@ class LogFlusher:
         self._health.fail(f"flushing stopped: {error!r}")
 
     async def turn_over(self) -> None:
-        """Return when what a thread writes just now is written: what is planned from now on is of now."""
+        """Return when the current turn's writes are done; later plans use the current state."""
         if self._turn is not None:
             await asyncio.wait((self._turn,))
 
     async def idle(self) -> None:
-        """Return when no flush is wanted."""
+        """Return when no flush is requested."""
         await self._work.idle()
 
 

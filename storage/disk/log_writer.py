@@ -1,8 +1,8 @@
-"""Writes of all logs of one directory: at once, or copied and in order by a thread while the disk is slow.
+"""Writes of all logs of one directory: direct, or copied and done in order by a thread while the disk is slow.
 
-The first write that takes too long is waited for, like any call; everything after it goes to the thread until the
-thread has caught up and its last write was fast again. So a stuck disk stops its partitions and never the loop.
-Invariant: as long as anything waits, nothing is written directly, hence each file is written in order.
+The first write that takes too long blocks, like any call; everything after it goes to the thread until the thread has
+caught up and its last write was fast again. So a stuck disk stops its partitions but never the loop. Invariant: while
+anything waits, nothing is written directly, so each file is written in order.
 """
 
 import asyncio
@@ -18,17 +18,18 @@ from storage.disk.directory_health import OUT_OF_FILES_PAUSE_S, DirectoryHealth,
 from storage.disk.open_files import FileHandle
 
 WRITES_PER_TURN_MAX = 1_024
-CATCH_UP_BYTES_MAX = 4 << 20  # so few are written on the loop once the disk is fast again: about two milliseconds
+# bytes that may be written on the loop when the disk is fast again: about two milliseconds
+CATCH_UP_BYTES_MAX = 4 << 20
 
 
 class WriteOwner(Protocol):
-    """The log that a postponed write belongs to."""
+    """The log of a postponed write."""
 
     @property
     def closed(self) -> bool: ...
 
     def write_finished(self, tag: object) -> None:
-        """Its bytes are in the page cache now; called on the loop, in order."""
+        """Its bytes are in the page cache; called on the loop, in order."""
         ...
 
 
@@ -74,16 +75,16 @@ class LogWriter:
         self.unwritten_bytes = 0
 
     def write_at_once(self) -> None:
-        """Postpone nothing any more: a clean stop has waited for all that was, and what is left must be written."""
+        """Postpone nothing any more: a clean stop has waited for all postponed writes, and the rest must be written."""
         self.slow = False
 
     def admit(self, size: int) -> None:
-        """Raise ProtocolError(KAFKA_STORAGE_ERROR) when `size` more bytes would not fit the budget."""
+        """Raise ProtocolError(KAFKA_STORAGE_ERROR) if `size` more bytes would exceed the budget."""
         if self.slow and self.unwritten_bytes + size > self._unwritten_bytes_max:
             raise ProtocolError(ErrorCode.KAFKA_STORAGE_ERROR, "the disk is too slow")
 
     def prepare(self, handle: FileHandle) -> None:
-        """Open its file now, so that a write that must not be refused is not for want of it. Raises as `write`."""
+        """Open its file now, so that a later write cannot fail for lack of file descriptors. Raises as `write`."""
         if handle.file is None and not self.slow:
             try:
                 handle.use(create=True)
@@ -91,10 +92,10 @@ class LogWriter:
                 raise self._health.refused(f"open {handle.path}", error) from error
 
     def write(self, handle: FileHandle, data: Buffer, position: int, owner: WriteOwner, tag: object = None) -> bool:
-        """Whether the bytes are in the page cache on return; else `owner.write_finished(tag)` follows, in order.
+        """Return whether the bytes are in the page cache; if not, `owner.write_finished(tag)` follows, in order.
 
-        Makes the file when it does not exist. Raises ProtocolError(KAFKA_STORAGE_ERROR) when the disk refuses, which
-        takes the directory offline, and when no more files can be opened.
+        Creates the file if it does not exist. Raises ProtocolError(KAFKA_STORAGE_ERROR) if the disk fails, which takes
+        the directory offline, and if no more files can be opened.
         """
         if self.slow:
             self._postpone(handle, data, position, owner, tag)
@@ -131,7 +132,7 @@ class LogWriter:
                 if slowest <= self._slow_write_s and self.unwritten_bytes <= CATCH_UP_BYTES_MAX:
                     self._catch_up()
             except OSError as error:
-                if is_out_of_files(error):  # what was written already is written again, the same bytes
+                if is_out_of_files(error):  # bytes that were already written are written again, unchanged
                     self._health.out_of_files("writes that wait for the disk")
                     queue.extendleft(reversed(turn))
                     await asyncio.sleep(OUT_OF_FILES_PAUSE_S)
@@ -150,7 +151,7 @@ class LogWriter:
                 write.owner.write_finished(write.tag)
 
     def _catch_up(self) -> None:
-        """Under load something always waits at the end of a thread's turn; this is the way back to the fast path."""
+        """Return to direct writes: under load, something always waits at the end of a thread's turn."""
         rest: list[_Postponed] = []
         seconds = 0.0
         while self._queue and seconds <= self._slow_write_s:
@@ -158,13 +159,13 @@ class LogWriter:
             rest.append(write)
             seconds = self._write_all([write])
         self.slow = seconds > self._slow_write_s
-        self._finish(rest)  # last: what the owners append now may go straight to the disk
+        self._finish(rest)  # last, because the owners' next appends may be written directly
 
     def _stopped(self, error: BaseException) -> None:
         self._health.fail(f"writing stopped: {error!r}")
 
     def _write_all(self, writes: list[_Postponed]) -> float:
-        """In the thread, mostly: seconds of the slowest write."""
+        """Runs mostly in the thread. Returns the seconds of the slowest write."""
         slowest = 0.0
         for owner, _, handle, file, data, position in writes:
             if owner.closed:
@@ -189,5 +190,5 @@ class LogWriter:
             file.close()
 
     async def drained(self) -> None:
-        """Return when nothing waits any more, written or given up."""
+        """Return when no write waits, whether written or dropped."""
         await self._work.idle()

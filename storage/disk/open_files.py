@@ -1,8 +1,8 @@
-"""A bounded number of open files under any number of segments.
+"""A bounded number of open files for any number of segments.
 
-Eviction is second chance (a clock): using a file costs one attribute store, no reordering. Pinned files are skipped,
-so regions that are being sent may exceed the limit; at `is_at_pin_limit` few regions are made for clients. When the
-system is out of file descriptors, some files are closed. All calls run on the event loop; threads open their own files.
+Eviction is second chance (a clock): using a file costs one attribute store, no reordering. Pinned files are skipped, so
+regions being sent may exceed the limit; at `is_at_pin_limit` few regions are created for clients. When the system runs
+out of file descriptors, some files are closed. All calls run on the event loop; threads open their own files.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from storage.disk.cold_reads import ColdReads, PagesMissing, PageWait
 from storage.disk.directory_health import is_out_of_files
 
 OPEN_FILES_MAX = BrokerLogSettings().open_files_max
-PINNED_SHARE = 2  # from one in so many files on that replies pin, there are too many of them
-GIVEN_UP_AT_ONCE = 16  # files, when the system has no more
+PINNED_SHARE = 2  # replies may pin at most one in this many files
+GIVEN_UP_AT_ONCE = 16  # files closed when the system has no descriptors left
 
 
 class FileHandle:
-    """One path that is open or not. Pins keep its file open through eviction and through deletion."""
+    """A path whose file may be open. Pins keep the file open through eviction and deletion."""
 
     __slots__ = ("_owner", "file", "path", "pins", "recently_used", "retired")
 
@@ -34,9 +34,9 @@ class FileHandle:
         self.retired = False
 
     def pread(self, size: int, position: int) -> bytes:
-        """Bytes of the file. While reads are strict (`ColdReads.is_strict`) only what is in memory.
+        """Bytes of the file; only from memory while reads are strict (`ColdReads.is_strict`).
 
-        PagesMissing for the rest, or when it is not open. OSError when it cannot be opened or read.
+        PagesMissing if bytes are not in memory or the file is not open. OSError if it cannot be opened or read.
         """
         cold = self._owner.cold
         if not cold.is_strict:
@@ -47,7 +47,7 @@ class FileHandle:
         return cold.pread_trusted(file, self, self.path, size, position) if data is None else data
 
     def use_if_open(self) -> File:
-        """As `use`, but while reads are strict PagesMissing when the file is not open: a thread opens it."""
+        """As `use`, but PagesMissing while reads are strict and the file is not open: a thread opens it."""
         cold = self._owner.cold
         if self.file is None and cold.is_strict:
             opening = OpenFile(self._owner, self)
@@ -56,7 +56,7 @@ class FileHandle:
         return self.use()
 
     def use(self, *, create: bool = False) -> File:
-        """The file, opened when it is not. OSError when it cannot be."""
+        """The file, opened if necessary. OSError if it cannot be opened."""
         file = self.file
         if file is None:
             file = self._owner.open(self, create=create)
@@ -74,7 +74,7 @@ class FileHandle:
             file.close()
 
     def was_used(self) -> bool:
-        """Since the last time that this was asked, or its file is pinned."""
+        """Whether it was used since the last call, or is pinned."""
         was_used, self.recently_used = self.recently_used, False
         return was_used or self.pins > 0
 
@@ -82,7 +82,7 @@ class FileHandle:
         return self._owner.cold.wait_for(file, self, self.path, position)
 
     def pin(self) -> None:
-        """Keep its file open, which somebody uses from now on."""
+        """Keep the file open while it is in use."""
         self.recently_used = True
         if not self.pins:
             self._owner.pinned_files.add(self)
@@ -109,13 +109,13 @@ class FileHandle:
 
 
 class Readable(Protocol):
-    """A file, for those who read it from batch to batch or from entry to entry."""
+    """A file that is read batch by batch or entry by entry."""
 
     def pread(self, size: int, position: int) -> bytes: ...
 
 
 class OpenFile:
-    """Open a handle's file in a thread: its name may have to be looked up on the device."""
+    """Opens a handle's file in a thread, because looking up its name may wait for the device."""
 
     __slots__ = ("_file", "_handle", "_owner", "key")
 
@@ -140,10 +140,10 @@ class OpenFiles:
         self.disk = disk
         self.cold = ColdReads()
         self._open_files_max = open_files_max
-        self._clock: OrderedDict[FileHandle, None] = OrderedDict()  # open handles; the hand is at its beginning
+        self._clock: OrderedDict[FileHandle, None] = OrderedDict()  # open handles; the clock's hand is at the beginning
         self._pinned_max = open_files_max // PINNED_SHARE
         self.opened_count = 0
-        self.pinned_files: set[FileHandle] = set()  # that somebody reads or writes; they stay open
+        self.pinned_files: set[FileHandle] = set()  # being read or written; they stay open
 
     @property
     def pinned(self) -> int:
@@ -178,7 +178,7 @@ class OpenFiles:
         self.opened_count += 1
 
     def open_apart(self, path: str, *, create: bool = False) -> File:
-        """A file that the caller closes soon; others give way to it when the system has no more."""
+        """A file that the caller closes soon; if the system has no descriptors left, others are closed for it."""
         try:
             return self.disk.open(path, create=create)
         except OSError as error:
@@ -200,7 +200,7 @@ class OpenFiles:
             handle.let_go()
 
     def _evict(self) -> None:
-        """Close the first file that was not used since the hand passed it; every handle is looked at twice at most."""
+        """Close the first file that was not used since the hand passed it; every handle is checked at most twice."""
         clock = self._clock
         for _ in range(2 * len(clock)):
             handle = next(iter(clock))

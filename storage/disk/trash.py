@@ -1,7 +1,7 @@
-"""Files and directories that were renamed away and go for good after a delay, in a thread.
+"""Renamed files and directories that a thread deletes after a delay.
 
 A reader of a deleted segment keeps its open file; the delay is for readers that look it up again (Kafka's
-file.delete.delay.ms). What a crash leaves behind is removed at the next start, by its name.
+file.delete.delay.ms). The next start deletes leftovers of a crash by their names.
 """
 
 import heapq
@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from common.ports import Disk
 
-TAKEN_MAX = 1_000  # a deleted topic may have 100,000 partitions, and upkeep has other things to do as well
+TAKEN_MAX = 1_000  # per round: a deleted topic may have 100,000 partitions
 
 
 class _Discarded(NamedTuple):
@@ -20,7 +20,7 @@ class _Discarded(NamedTuple):
 
 
 class Trash:
-    """Adding runs on the loop; `empty` runs in a thread, on what `take_due` gave."""
+    """`add` runs on the loop; deletion runs in a thread, on what `take_due` returned."""
 
     __slots__ = ("_count", "_heap")
 
@@ -36,11 +36,11 @@ class Trash:
         heapq.heappush(self._heap, _Discarded(due_s, self._count, path, is_directory))
 
     def is_due(self, now_s: float) -> bool:
-        """Whether the time of any has come."""
+        """Whether anything is due."""
         return bool(self._heap) and self._heap[0].due_s <= now_s
 
     def take_due(self, now_s: float) -> list[tuple[str, bool]]:
-        """(path, is directory) of those whose time has come, at most TAKEN_MAX; the caller removes them."""
+        """(path, is directory) of what is due, at most TAKEN_MAX; the caller deletes it."""
         due: list[tuple[str, bool]] = []
         while len(due) < TAKEN_MAX and self.is_due(now_s):
             discarded = heapq.heappop(self._heap)
@@ -49,7 +49,7 @@ class Trash:
 
 
 def remove_all(disk: Disk, discarded: list[tuple[str, bool]]) -> None:
-    """In a thread. What is gone already does not matter; OSError for anything else."""
+    """Runs in a thread. Missing files are ignored; OSError for anything else."""
     for path, is_directory in discarded:
         try:
             if is_directory:

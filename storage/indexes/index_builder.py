@@ -8,10 +8,10 @@ from storage.indexes.time_index import NO_TIMESTAMP, LargestTimestamp, TimeIndex
 
 
 class Indexes(Protocol):
-    """Both indexes of one segment, wherever their entries go."""
+    """Both indexes of one segment, wherever their entries are written."""
 
     def append(self, last_offset: int, position: int, largest: LargestTimestamp) -> None:
-        """Note a batch, and the largest timestamp so far."""
+        """Add a batch, and the largest timestamp so far."""
         ...
 
     def append_time(self, largest: LargestTimestamp) -> None: ...
@@ -53,10 +53,10 @@ class IndexBuilder:
         self.bytes_since_index += header.size
 
     def finish(self) -> None:
-        """The segment takes no more batches."""
+        """The segment is complete."""
         self._indexes.append_time(self.largest)
 
 
 def without_timestamp(base_offset: int) -> LargestTimestamp:
-    """Of a segment that holds no record with one."""
+    """For a segment without timestamps."""
     return LargestTimestamp(NO_TIMESTAMP, base_offset)

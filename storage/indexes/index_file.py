@@ -1,6 +1,6 @@
-"""An index file whose newest entries are still in memory: appended in lumps, read as if all were on disk.
+"""An index file whose newest entries are still in memory; reads combine both parts.
 
-The newest entries may be lost in a crash: recovery builds them again from the batches.
+A crash may lose the newest entries: recovery rebuilds them from the batches.
 """
 
 from common.ports import File
@@ -18,7 +18,7 @@ class IndexFile:
         self.handle = FileHandle(open_files, path)
         self.flushed = flushed
         self.pending = bytearray()
-        self.is_blank = is_blank  # its file is new and nothing was ever written to it
+        self.is_blank = is_blank  # the file is new and was never written
 
     def append(self, entries: bytes) -> None:
         self.pending += entries
@@ -28,7 +28,7 @@ class IndexFile:
         self.flushed = size
 
     def pread(self, size: int, position: int) -> bytes:
-        """As of one file that holds both parts."""
+        """Read as if both parts were one file."""
         on_disk = self.flushed - position
         if on_disk <= 0:
             return bytes(self.pending[-on_disk : size - on_disk])
@@ -44,23 +44,23 @@ class IndexFile:
         self.handle.use().truncate(size)
 
     def take_pending(self) -> tuple[int, bytes]:
-        """Position and bytes that the caller writes now; from here on they count as written."""
+        """Position and bytes for the caller to write now; they then count as written."""
         position, data = self.flushed, bytes(self.pending)
         self.note_written()
         return position, data
 
     def note_written(self) -> None:
-        """The caller has written what was pending, behind what is on disk."""
+        """The caller has written the pending entries after those on disk."""
         self.is_blank = self.is_blank and not self.pending
         self.flushed += len(self.pending)
         self.pending.clear()
 
 
 def used_bytes(file: File, size: int, entry_bytes: int) -> int:
-    """The length of an index without the empty entries of a preallocated file; a torn last entry does not count.
+    """The length of an index without the empty entries of a preallocated file, and without a torn last entry.
 
-    Only a file that was not closed in order has them, and no entry that counts is empty: an offset entry has a
-    position above 0 and a time entry a timestamp.
+    Only a file that was not closed properly has them, and no valid entry is empty: an offset entry has a position above
+    0 and a time entry a timestamp.
     """
     count = size // entry_bytes
     empty = bytes(entry_bytes)

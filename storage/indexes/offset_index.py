@@ -12,7 +12,7 @@ from typing import NamedTuple
 _ENTRY = Struct(">ii")
 ENTRY_BYTES = _ENTRY.size
 RELATIVE_MAX = 2**31 - 1
-_WINDOW = 128  # entries read at once when a search has come that near
+_WINDOW = 128  # entries read at once for the last part of a search
 
 Pread = Callable[[int, int], bytes]
 """`common.ports.File.pread`: (size, position) to bytes."""
@@ -24,7 +24,7 @@ class OffsetPosition(NamedTuple):
 
 
 class OffsetIndex:
-    """What must be known of one `.index` to append to it and to search it; it holds no file."""
+    """The state needed to append to one `.index` and to search it; it holds no file."""
 
     __slots__ = ("base_offset", "count", "last_offset", "last_position")
 
@@ -36,7 +36,7 @@ class OffsetIndex:
 
     @classmethod
     def load(cls, base_offset: int, pread: Pread, size: int) -> "OffsetIndex":
-        """An index of `size` bytes on disk. ValueError when its length or its last entry cannot be right."""
+        """An index of `size` bytes on disk. ValueError if its length or its last entry is invalid."""
         if size % ENTRY_BYTES:
             raise ValueError(f"an offset index of {size} bytes")
         index = cls(base_offset)
@@ -83,7 +83,7 @@ class OffsetIndex:
         ]
 
     def truncate_to(self, pread: Pread, offset: int) -> int:
-        """Drop entries at or after `offset`; the length to which the file must be cut."""
+        """Drop entries at or after `offset`. Returns the new length of the file."""
         slot = search(pread, self.count, ENTRY_BYTES, _relative_offset, offset - 1 - self.base_offset)
         self._set_end(pread, slot + 1)
         return self.size

@@ -27,7 +27,7 @@ class TimestampOffset(NamedTuple):
 
 
 class TimeIndex:
-    """What must be known of one `.timeindex` to append to it and to search it; it holds no file."""
+    """The state needed to append to one `.timeindex` and to search it; it holds no file."""
 
     __slots__ = ("base_offset", "count", "last_offset", "last_timestamp")
 
@@ -39,7 +39,7 @@ class TimeIndex:
 
     @classmethod
     def load(cls, base_offset: int, pread: Pread, size: int) -> "TimeIndex":
-        """An index of `size` bytes on disk. ValueError when its length or its ends cannot be right."""
+        """An index of `size` bytes on disk. ValueError if its length or its ends are invalid."""
         if size % ENTRY_BYTES:
             raise ValueError(f"a time index of {size} bytes")
         index = cls(base_offset)
@@ -56,10 +56,10 @@ class TimeIndex:
         return self.count * ENTRY_BYTES
 
     def append(self, timestamp: int, offset: int) -> bytes | None:
-        """The entry to write at the old `size`, or None when `timestamp` is no news.
+        """The entry to write at the old `size`, or None if `timestamp` is not larger than the last.
 
-        `offset` is that of the batch's last record that holds the largest timestamp so far. ValueError when it falls
-        behind the last entry or does not fit.
+        `offset`: of the batch's last record with the largest timestamp so far. ValueError if it is below the last entry
+        or out of range.
         """
         if timestamp <= self.last_timestamp:
             return None
@@ -74,10 +74,9 @@ class TimeIndex:
         return _ENTRY.pack(timestamp, relative)
 
     def lookup(self, pread: Pread, timestamp: int) -> TimestampOffset:
-        """The last entry with at most `timestamp`; (-1, base offset) when there is none.
+        """The last entry with at most `timestamp`; (-1, base offset) if there is none.
 
-        From that offset on, a scan finds the first record whose timestamp is at least the one asked for, if the
-        timestamp asked for is one above the one given here.
+        To find the first record with a timestamp of at least T, pass T - 1 and scan from the returned offset.
         """
         slot = search(pread, self.count, ENTRY_BYTES, _timestamp, timestamp)
         return self.entry(pread, slot) if slot >= 0 else TimestampOffset(NO_TIMESTAMP, self.base_offset)
@@ -94,13 +93,13 @@ class TimeIndex:
         ]
 
     def look_at_cut(self, pread: Pread, offset: int) -> None:
-        """Read what `truncate_to` will."""
+        """Read what `truncate_to` will read."""
         slot = search(pread, self.count, ENTRY_BYTES, _relative_offset, offset - 1 - self.base_offset)
         if slot >= 0:
             self.entry(pread, slot)
 
     def truncate_to(self, pread: Pread, offset: int) -> int:
-        """Drop entries at or after `offset`; the length to which the file must be cut."""
+        """Drop entries at or after `offset`. Returns the new length of the file."""
         slot = search(pread, self.count, ENTRY_BYTES, _relative_offset, offset - 1 - self.base_offset)
         self._set_end(pread, slot + 1)
         return self.size

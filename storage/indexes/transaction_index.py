@@ -19,7 +19,7 @@ ENTRY_BYTES = _ENTRY.size
 
 
 class AbortedTransaction(NamedTuple):
-    """Records of `producer_id` in [first_offset, last_offset] never happened."""
+    """Records of `producer_id` in [first_offset, last_offset] were aborted."""
 
     producer_id: int
     first_offset: int
@@ -32,7 +32,7 @@ def encode(transaction: AbortedTransaction) -> bytes:
 
 
 def decode(data: Buffer) -> list[AbortedTransaction]:
-    """All entries of a file. ValueError when the length, a version or the order is not that of a sound file."""
+    """All entries of a file. ValueError if the length, a version or the order is invalid."""
     if len(data) % ENTRY_BYTES:
         raise ValueError(f"a transaction index of {len(data)} bytes")
     found: list[AbortedTransaction] = []
@@ -49,9 +49,10 @@ def decode(data: Buffer) -> list[AbortedTransaction]:
 def collect(
     entries: Iterable[AbortedTransaction], fetch_offset: int, upper_bound: int
 ) -> tuple[list[AbortedTransaction], bool]:
-    """Those that touch [fetch_offset, upper_bound), and whether later segments cannot add any.
+    """The transactions that overlap [fetch_offset, upper_bound), and whether later segments cannot add any.
 
-    They cannot once an entry's last stable offset reached the bound: no transaction that ends later began before it.
+    They cannot when an entry's last stable offset has reached the bound: no transaction that ends later began before
+    it.
     """
     found = []
     for entry in entries:
@@ -63,7 +64,7 @@ def collect(
 
 
 def least_first_offset(pread: Pread, size: int) -> int:
-    """Where the earliest of all transactions in a file of `size` bytes begins. ValueError when it is damaged."""
+    """The first offset of the earliest transaction in a file of `size` bytes. ValueError if it is damaged."""
     least = 2**63 - 1
     step = _STEP_ENTRIES * ENTRY_BYTES
     for at in range(0, size, step):
@@ -73,7 +74,7 @@ def least_first_offset(pread: Pread, size: int) -> int:
 
 
 def find(pread: Pread, size: int, fetch_offset: int, upper_bound: int) -> tuple[list[AbortedTransaction], bool]:
-    """As `collect`, of a file of `size` bytes, of which no more is read than has to be. ValueError when damaged."""
+    """As `collect`, for a file of `size` bytes, reading no more than necessary. ValueError if it is damaged."""
     count = size // ENTRY_BYTES
     slot = search(pread, count, ENTRY_BYTES, _last_offset, fetch_offset - 1) + 1
     found: list[AbortedTransaction] = []
@@ -92,7 +93,7 @@ def _last_offset(data: bytes, at: int) -> int:
 
 
 def bytes_below(entries: Iterable[AbortedTransaction], offset: int) -> int:
-    """The file's length after the log was cut at `offset`: entries whose marker lies below it stay."""
+    """The file's length after a truncation of the log at `offset`: entries with markers below it stay."""
     count = 0
     for entry in entries:
         if entry.last_offset >= offset:

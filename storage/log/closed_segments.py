@@ -1,8 +1,8 @@
-"""Closed segments on their way out of this disk: what one holds, read and checked batch by batch.
+"""Closed segments to be copied to the tier: read and checked batch by batch.
 
-The loop says which bytes they are; a thread reads them through a file handle of its own, in short steps, so that
-neither the open files of the log nor the event loop notice. Indexes are rebuilt from the batches: a copy may begin
-inside a segment, where the log of another leader was cut elsewhere.
+The loop determines the bytes; a thread reads them with its own file handle, in short steps, so that neither the log's
+open files nor the event loop are affected. Indexes are rebuilt from the batches, because a copy may begin inside a
+segment if another leader rolled at other offsets.
 """
 
 from collections.abc import Iterator, Sequence
@@ -21,14 +21,14 @@ from storage.producers.producer_replay import Replay, load_newest, replay_segmen
 from storage.producers.producer_state import ProducerStates
 from storage.segments.segment import LOG_SUFFIX, SNAPSHOT_SUFFIX, TRANSACTION_INDEX_SUFFIX, Segment, file_stem
 
-STEP_BYTES = 1 << 20  # read and checked at once; a longer batch alone
+STEP_BYTES = 1 << 20  # read and checked at once; a longer batch is read alone
 
 
 class ClosedSegment(NamedTuple):
     """Bytes [position, end_position) of a closed segment's file: all batches of [base_offset, end_offset).
 
-    `epochs` are (leader epoch, start offset) of the range, the first one's start at or before `base_offset`; `chain`
-    goes back to the log's start. `segments` are the log's up to this one, `snapshots` those of its producers.
+    `epochs`: (leader epoch, start offset) of the range, the first at or before `base_offset`; `chain`: back to the
+    log's start. `segments`: the log's segments up to this one; `snapshots`: of its producers.
     """
 
     directory: str
@@ -61,9 +61,9 @@ def closed_segment_at(
     index_interval_bytes: int,
     now_ms: int,
 ) -> ClosedSegment | None:
-    """What lies from `offset` on, up to the end of the first closed segment with a batch there; None: nothing yet.
+    """The part from `offset` on, up to the end of the first closed segment with a batch there; None: nothing yet.
 
-    Where this disk begins above `offset`, so does what is returned. OSError when the disk cannot be read.
+    If this disk begins above `offset`, so does the result. OSError if the disk cannot be read.
     """
     base_offset = max(offset, segments.all[0].base_offset)
     for number in range(segments.index_of(base_offset), len(segments.all) - 1):
@@ -89,24 +89,24 @@ def closed_segment_at(
 
 
 class Contents(NamedTuple):
-    """What a reader needs to know of a closed segment; indexes are in the form of their files, from `position` on."""
+    """The derived data of a closed segment; indexes in the form of their files, from `position` on."""
 
     log_crc32c: int
-    max_timestamp: int  # -1 when no batch has one
-    records: int  # as the batches claim
+    max_timestamp: int  # -1 if no batch has one
+    records: int  # by the batches' headers
     has_transactions: bool
     offset_index: bytes
     time_index: bytes
-    transaction_index: bytes  # empty when nothing was aborted
-    producer_snapshot: bytes  # of the segment's end
+    transaction_index: bytes  # empty without aborted transactions
+    producer_snapshot: bytes  # as of the segment's end
     leader_epochs: bytes  # up to the segment's end
 
 
 class SegmentReader:
-    """`steps()` in threads, to the end; then `contents`, with `file` still open for the bytes; then `close()`."""
+    """Run `steps()` in threads, to the end; then `contents` and `file`, open for reading; then `close()`."""
 
     def __init__(self, disk: Disk, closed: ClosedSegment, producers: ProducerStates) -> None:
-        """`producers` are empty; they are used where no snapshot of the segment's end is there."""
+        """`producers`: an empty state, used if there is no snapshot of the segment's end."""
         self._disk = disk
         self._closed = closed
         self._producers = producers
@@ -131,8 +131,8 @@ class SegmentReader:
             file.close()
 
     def steps(self) -> Iterator[int]:
-        """Yields the bytes of each step. Raises OSError (FileNotFoundError: the segment has gone), ProtocolError
-        (CORRUPT_MESSAGE) when the bytes are not what was appended."""
+        """Yields the bytes of each step. Raises OSError (FileNotFoundError: the segment was deleted), ProtocolError
+        (CORRUPT_MESSAGE) if the bytes are damaged."""
         closed = self._closed
         file = self._file = self._disk.open(closed.segment.stem + LOG_SUFFIX)
         entries = IndexEntries(closed.base_offset)
@@ -196,7 +196,7 @@ class SegmentReader:
 
 
 class _Built:
-    """What is known of the batches so far."""
+    """The data collected from the batches so far."""
 
     def __init__(self, indexes: IndexBuilder) -> None:
         self.indexes = indexes
@@ -204,7 +204,7 @@ class _Built:
         self.has_transactions = False
 
     def take_in(self, view: memoryview, position: int) -> int:
-        """Take in the whole batches of `view`, which lies at `position` of the copy; how many bytes they are."""
+        """Process the complete batches of `view`, which is at `position` of the copy. Returns their size."""
         used = 0
         for at, header in iterate_batches(view, 0, len(view)):
             self.indexes.add(position + at, header)
@@ -215,7 +215,7 @@ class _Built:
 
 
 def _batch_bytes(data: bytes) -> int:
-    """Of the batch that `data` begins with; 0 when it does not even hold the header."""
+    """Size of the first batch of `data`; 0 if even its header is incomplete."""
     if len(data) < HEADER_BYTES:
         return 0
     return read_header(data, 0).batch_length + PREFIX_BYTES

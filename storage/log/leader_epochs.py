@@ -14,7 +14,7 @@ UNDEFINED_OFFSET = -1
 
 
 class EpochEnd(NamedTuple):
-    """The answer to an end-offset question; both fields are -1 when the epoch is not known."""
+    """Epoch and its end offset; both are -1 if the epoch is unknown."""
 
     epoch: int
     end_offset: int
@@ -24,9 +24,9 @@ UNDEFINED = EpochEnd(UNDEFINED_EPOCH, UNDEFINED_OFFSET)
 
 
 class LeaderEpochCache:
-    """Epochs with their start offsets, both strictly growing. It knows whether its checkpoint file says the same.
+    """Leader epochs with their start offsets, both strictly increasing, and whether the checkpoint file is up to date.
 
-    Epochs from below the log's start may stay in the file, because reading drops them.
+    Epochs below the log start may stay in the file, because reading drops them.
     """
 
     __slots__ = ("_epochs", "_is_saved", "_starts", "latest_epoch")
@@ -35,7 +35,7 @@ class LeaderEpochCache:
         self._epochs: list[int] = []
         self._starts: list[int] = []
         self._is_saved = False
-        self.latest_epoch = UNDEFINED_EPOCH  # -1 when the log holds no batch with an epoch; read for each batch
+        self.latest_epoch = UNDEFINED_EPOCH  # -1 if no batch has an epoch; read for each batch
 
     def _changed(self) -> None:
         self._is_saved = False
@@ -49,10 +49,10 @@ class LeaderEpochCache:
         return list(zip(self._epochs, self._starts, strict=True))
 
     def assign(self, epoch: int, start_offset: int) -> bool:
-        """Note that `epoch` begins at `start_offset`; whether anything changed.
+        """Record that `epoch` begins at `start_offset`. Returns whether anything changed.
 
-        An epoch keeps its first start offset. Entries that contradict the new one (an epoch not below, a start not
-        below) go: the new entry comes from the log itself or from its leader, and either knows better.
+        An epoch keeps its first start offset. Entries that contradict the new one (an epoch not lower, a start not
+        lower) are removed, because the new entry comes from the log itself or from its leader.
         """
         if epoch < 0 or start_offset < 0:
             raise ValueError(f"leader epoch {epoch} at offset {start_offset}")
@@ -67,9 +67,9 @@ class LeaderEpochCache:
         return True
 
     def end_offset_for(self, epoch: int, log_end_offset: int) -> EpochEnd:
-        """The largest known epoch up to `epoch` and where it ends: the next epoch's start, or the log's end.
+        """The largest known epoch up to `epoch`, and its end: the next epoch's start, or the log's end.
 
-        An epoch above all known ones is UNDEFINED; one below all answers itself and the first known start.
+        An epoch above all known ones is UNDEFINED; one below all returns itself and the first known start.
         """
         epochs = self._epochs
         if epoch < 0 or not epochs:
@@ -82,14 +82,14 @@ class LeaderEpochCache:
         return EpochEnd(epochs[above - 1] if above else epoch, self._starts[above])
 
     def epoch_of(self, offset: int) -> int:
-        """The epoch in which `offset` was or would be written; -1 when it lies before the first entry."""
+        """The epoch in which `offset` was or would be written; -1 before the first entry."""
         at = bisect_right(self._starts, offset)
         return self._epochs[at - 1] if at else UNDEFINED_EPOCH
 
     def chain(self, base_offset: int, end_offset: int) -> list[tuple[int, int]]:
-        """The epochs of [base_offset, end_offset): (epoch, start offset), the first one's at or before the base.
+        """The epochs of [base_offset, end_offset): (epoch, start offset), the first at or before the base.
 
-        Where the log's start has cut into the range, what is left of the first epoch is said to begin at the base.
+        If the log start is inside the range, the first remaining epoch is reported to begin at the base.
         """
         first = max(bisect_right(self._starts, base_offset) - 1, 0)
         last = bisect_left(self._starts, end_offset)
@@ -99,7 +99,7 @@ class LeaderEpochCache:
         return entries
 
     def restore(self, older: Iterable[tuple[int, int]]) -> bool:
-        """Take in (epoch, start offset) entries from before the first one here; whether anything was learnt."""
+        """Add (epoch, start offset) entries from before the first one here. Returns whether there were new ones."""
         before: list[tuple[int, int]] = []
         for epoch, start_offset in older:
             known = not self._epochs or (epoch <= self._epochs[0] and start_offset < self._starts[0])
@@ -115,14 +115,14 @@ class LeaderEpochCache:
         return True
 
     def truncate_from_end(self, end_offset: int) -> None:
-        """Forget epochs that begin at or after `end_offset`, the log's new end."""
+        """Remove epochs that begin at or after `end_offset`, the log's new end."""
         keep = bisect_left(self._starts, end_offset)
         if keep < len(self._starts):
             del self._epochs[keep:], self._starts[keep:]
             self._changed()
 
     def truncate_from_start(self, start_offset: int) -> None:
-        """Forget epochs that end at or before `start_offset`; the one it lies in begins there from now on."""
+        """Remove epochs that end at or before `start_offset`; the epoch that contains it now begins there."""
         at = bisect_right(self._starts, start_offset)
         if at == 0 or (at == 1 and self._starts[0] == start_offset):
             return
@@ -133,18 +133,18 @@ class LeaderEpochCache:
         self.truncate_from_end(0)
 
     def take_unsaved(self) -> bytes | None:
-        """What the caller is to write to the checkpoint file, None when the file says it already."""
+        """The content to write to the checkpoint file, None if the file is up to date."""
         if self._is_saved:
             return None
         self.saved()
         return self.encode()
 
     def saved(self) -> None:
-        """The checkpoint file says the same."""
+        """The checkpoint file is up to date."""
         self._is_saved = True
 
     def not_saved(self) -> None:
-        """Note that the file was not written, or may not be on the device."""
+        """The file was not written, or may not be on the device."""
         self._is_saved = False
 
     def encode(self) -> bytes:

@@ -1,4 +1,4 @@
-"""What opening a partition's directory yields; a log takes it over."""
+"""The result of opening a partition's directory, from which a log is created."""
 
 from dataclasses import dataclass, field
 
@@ -11,7 +11,7 @@ from storage.segments.segment import Segment
 
 @dataclass(slots=True, frozen=True)
 class LoadedLog:
-    """Offsets as `PartitionLog` defines them; `segments` in order, the last is the active one."""
+    """Offsets as in `PartitionLog`; `segments` in order, the last is the active one."""
 
     topic: str
     partition: int
@@ -25,9 +25,9 @@ class LoadedLog:
     epochs: LeaderEpochCache
     producers: ProducerStates
     snapshots: list[int] = field(default_factory=list)  # offsets of the producer snapshots on disk
-    lost_records: bool = False  # what was appended is gone, and no kill of the process alone explains that
-    is_new: bool = False  # its directory was just made, nothing of it is on the device
-    names_changed: bool = True  # whether names in it are not
+    lost_records: bool = False  # appended records are gone, for which a kill of the process is no explanation
+    is_new: bool = False  # the directory was just created, nothing of it is on the device
+    names_changed: bool = True  # whether names in it are not on the device
 
 
 def empty_log(

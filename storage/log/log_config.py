@@ -1,4 +1,4 @@
-"""What a topic's logs obey."""
+"""The effective settings of a topic's logs."""
 
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -15,7 +15,7 @@ UNLIMITED = -1
 
 
 class RetentionLimits(NamedTuple):
-    """How much of a log is kept; -1 is without bound."""
+    """How much of a log is kept; -1: no limit."""
 
     ms: int
     bytes: int
@@ -26,7 +26,7 @@ KEEP_ALL = RetentionLimits(UNLIMITED, UNLIMITED)
 
 @dataclass(slots=True, frozen=True)
 class LogConfig(TopicSettings):
-    """A topic's settings, and of the broker's own those that each log obeys. Sizes in bytes, times in milliseconds."""
+    """A topic's settings, and the broker's settings that apply to each log. Sizes in bytes, times in milliseconds."""
 
     producer_id_expiration_ms: int = same(BrokerLogSettings, "producer_id_expiration_ms")
     producers_max: int = same(BrokerLogSettings, "producers_per_partition_max")
@@ -38,13 +38,13 @@ class LogConfig(TopicSettings):
 
     @property
     def checks_all_records(self) -> bool:
-        """Whether each record of a produced batch is looked at, in a thread; else `records.framing` looks."""
+        """Whether a thread checks each record of a produced batch; otherwise `records.framing` checks."""
         return self.tidelog_records_check == "all"
 
     @property
     def inspects_records(self) -> bool:
-        """Whether a produced batch must be decompressed: to find null keys, to compress it with the topic's codec, or
-        because each record is looked at."""
+        """Whether a produced batch must be decompressed: to find null keys, to recompress it, or to check each
+        record."""
         return self.is_compacted or self.compression_type != "producer" or self.checks_all_records
 
     @property
@@ -54,19 +54,21 @@ class LogConfig(TopicSettings):
 
     @property
     def may_begin_in_tier(self) -> bool:
-        """Whether a log may begin below its first segment: also until a tier that was disabled is emptied."""
+        """Whether a log may begin below its first segment: also until a disabled tier is emptied."""
         return self.remote_storage_enable or self.tidelog_tier_generation > 0
 
     @property
     def retention_limits(self) -> RetentionLimits:
-        """Of the whole topic, the tier included."""
+        """Limits of the whole topic, including the tier."""
         return RetentionLimits(self.retention_ms, self.retention_bytes) if self.deletes else KEEP_ALL
 
     @property
     def local_limits(self) -> RetentionLimits:
-        """Of what one replica holds of a tiered topic. They hold under any policy: nothing is lost by them.
+        """Limits of a replica's local part of a tiered topic. They apply under any policy, because nothing is lost by
+        them.
 
-        While copying is disabled they are those of the whole topic."""
+        While copying is disabled they are those of the whole topic.
+        """
         total = self.retention_limits
         if self.remote_log_copy_disable:
             return total
@@ -77,7 +79,7 @@ class LogConfig(TopicSettings):
 
     @property
     def bounds_compaction_lag(self) -> bool:
-        """Whether records must get out of the active segment, which is never compacted, within some time."""
+        """Whether records must leave the active segment, which is never compacted, within some time."""
         return self.is_compacted and self.max_compaction_lag_ms != FOREVER_MS
 
     @property
@@ -90,7 +92,7 @@ class LogConfig(TopicSettings):
         return self.message_timestamp_type == "LogAppendTime"
 
     def produce_limits(self, *, transactional: bool = False) -> ProduceLimits:
-        """What `records.batch.check_produced` asks for; make it once per config, not per request."""
+        """Limits for `records.batch.check_produced`; create it once per config, not per request."""
         return ProduceLimits(
             batch_bytes_max=self.max_message_bytes,
             timestamp_before_max_ms=self.message_timestamp_before_max_ms,

@@ -1,4 +1,4 @@
-"""What all logs of one log directory share: the ports, the open files, the writer, the flusher, the disk's state."""
+"""Shared state of all logs of one log directory: ports, open files, writer, flusher, disk health."""
 
 import asyncio
 import random
@@ -22,7 +22,7 @@ from storage.producers.snapshot_writes import SnapshotWrites
 
 @dataclass(slots=True)
 class LogContext:
-    """Handed to every log of a directory."""
+    """Passed to every log of a directory."""
 
     disk: Disk
     clock: Clock
@@ -39,8 +39,8 @@ class LogContext:
     reloads: ProducerReloads
     snapshots: SnapshotWrites
     producers: ProducerBound = field(default_factory=lambda: ProducerBound(DirectoryConfig().producers_max, 0))
-    beginnings: dict[str, asyncio.Task[None]] = field(default_factory=dict)  # under way, by directory: `tier_start`
+    beginnings: dict[str, asyncio.Task[None]] = field(default_factory=dict)  # in progress, by directory: `tier_start`
     rolled: dict[TopicPartition, None] = field(default_factory=dict)
-    """Tiered logs that have begun a segment, or have other settings. The tier takes them out."""
+    """Tiered logs that have rolled a segment or have new settings. The tier removes them."""
     compacted: dict[TopicPartition, None] = field(default_factory=dict)
-    """Open logs with cleanup.policy compact: the cleaner looks at no others."""
+    """Open logs with cleanup.policy compact, for the cleaner."""

@@ -1,6 +1,6 @@
-"""What of one log is on the device, and what a flush is to take there.
+"""Which parts of one log are on the device, and what a flush must write.
 
-The log's recovery point moves past a segment only together with its indexes and with the producers behind it.
+The recovery point moves past a segment only together with its indexes and the producer snapshot after it.
 """
 
 from collections.abc import Iterator
@@ -29,7 +29,7 @@ from storage.segments.segment import (
 
 
 class LogDurability(Struct, eq=False):
-    """One per log: a `Stopping` for the flusher and a `SnapshotOwner` for the writer of producer snapshots."""
+    """One per log. A `Stopping` for the flusher and a `SnapshotOwner` for the writer of producer snapshots."""
 
     _context: LogContext
     _files: LogFiles
@@ -50,11 +50,11 @@ class LogDurability(Struct, eq=False):
     # Flush
 
     def request(self, depth: FlushDepth) -> None:
-        """Have the log flushed before long."""
+        """Request a flush of the log."""
         self._context.flusher.request(self, depth)
 
     def request_within(self, flush_ms: int) -> None:
-        """Have the batches that are not flushed yet flushed in that time."""
+        """Request a flush of the unflushed batches within that time."""
         self._context.flusher.note_unflushed(self, flush_ms)
 
     async def flush(self, upto_offset: int, depth: FlushDepth) -> None:
@@ -67,16 +67,16 @@ class LogDurability(Struct, eq=False):
                 break
 
     async def flush_once(self, depth: FlushDepth) -> bool:
-        """Wait for a slow disk and for one flush; whether there was anything to flush. ProtocolError."""
+        """Wait for a slow disk and for one flush. Returns whether there was anything to flush. ProtocolError."""
         if self._files.pending_writes:
             await self._context.writer.drained()
         return await self._context.flusher.flush(self, depth)
 
     def plan_flush(self, depth: FlushDepth) -> FlushJob | None:
-        """None when all that `depth` asks for is on the device.
+        """None if everything that `depth` includes is on the device.
 
-        The recovery point moves past a segment only if all its indexes go along: while the disk is slow their newest
-        entries stay in memory and the point stays where it is. So it does below a snapshot that has no name yet.
+        The recovery point moves past a segment only if all its indexes are flushed too. While the disk is slow their
+        newest entries stay in memory and the point does not move; nor does it move past an unfinished snapshot.
         """
         ends, active = self._ends, self._segments.active
         upto, recovery_point = ends.readable, ends.recovery_point
@@ -108,7 +108,7 @@ class LogDurability(Struct, eq=False):
         return job
 
     def _segments_from(self, offset: int) -> Iterator[tuple[Segment, int]]:
-        """Each segment with an offset at or after `offset`, and where it ends."""
+        """Each segment with an offset at or after `offset`, and its end."""
         segments = self._segments
         for number in range(segments.index_of(offset), len(segments.all)):
             yield segments.all[number], segments.end_of(number)
@@ -123,8 +123,8 @@ class LogDurability(Struct, eq=False):
         self._files.postponed(job)
 
     def flush_finished(self, job: FlushJob) -> None:
-        """The job's files are on the device. A truncation meanwhile voids the job, because its bytes are
-        overwritten."""
+        """The job's files are on the device. A truncation meanwhile invalidates the job, because its bytes may have
+        been overwritten."""
         if job.generation != self._ends.generation:
             self.request(FlushDepth.DATA)
             return
@@ -135,7 +135,7 @@ class LogDurability(Struct, eq=False):
     # Producer snapshots
 
     def write_snapshot(self, offset: int) -> None:
-        """`<offset>.snapshot`, of many producers a little later; one that exists already says the same."""
+        """Write `<offset>.snapshot`, of many producers a little later; an existing one has the same content."""
         if offset in self._history.snapshots:
             return
         if len(self.producers) > AT_ONCE_MAX:
@@ -150,7 +150,7 @@ class LogDurability(Struct, eq=False):
         return is_there and generation == self._ends.generation
 
     def snapshot_settled(self, offset: int, *, is_named: bool) -> None:
-        """See `SnapshotOwner`; the recovery point may move past it now."""
+        """See `SnapshotOwner`; now the recovery point may move past it."""
         if is_named:
             self._history.add(offset)
             self._files.names_changed()

@@ -1,4 +1,4 @@
-"""How far a log reaches: what is assigned, in the page cache, acknowledged and on the device."""
+"""The end offsets of a log: assigned, in the page cache, acknowledged, on the device."""
 
 from collections.abc import Callable
 
@@ -10,7 +10,7 @@ class LogEnds:
     """One per log. Always `recovery_point` <= `flushed` <= `readable` <= `log_end`, `written` <= `readable`, and
     `log_start` <= `log_end`.
 
-    `on_written` is called whenever `written` moved later than with its append: a disk or a flush has caught up.
+    `on_written` is called when `written` moves later than its append, because a disk or a flush has caught up.
     """
 
     __slots__ = (
@@ -29,17 +29,17 @@ class LogEnds:
     def __init__(self, log_start: int, log_end: int, recovery_point: int) -> None:
         self.log_start = log_start  # the first offset that is served
         self.log_end = log_end  # the next offset to be assigned
-        self.readable = log_end  # in the page cache: a slow disk holds it back
-        self.written = log_end  # what counts as this replica's end; only a cut moves it back
+        self.readable = log_end  # in the page cache; less than `log_end` while the disk is slow
+        self.written = log_end  # this replica's end for replication; only a truncation moves it back
         self.counts_flushed = False  # `written` follows `flushed`, else `readable`
         self.flushed = min(recovery_point, log_end)  # batches below it are on the device
-        self.recovery_point = self.flushed  # and below it all that is known of them
-        self.flush_requested = self.flushed  # what flush.messages has asked for
-        self.generation = 0  # counts cuts: what was planned before one is void
+        self.recovery_point = self.flushed  # below it, indexes and producer state are on the device too
+        self.flush_requested = self.flushed  # already requested because of flush.messages
+        self.generation = 0  # number of truncations, which invalidate earlier plans
         self.on_written: Callable[[], None] | None = None
 
     def check(self) -> None:
-        """Assert what must always hold, in the simulator and in debug runs."""
+        """Assert the invariants, in the simulator and in debug runs."""
         ends = (self.recovery_point, self.flushed, self.readable, self.log_end)
         check(list(ends) == sorted(ends), "recovery point, flushed, readable and log end are in this order")
         check(self.log_start <= self.log_end, "the log starts at or before its end")
@@ -54,29 +54,29 @@ class LogEnds:
         return ProtocolError(ErrorCode.OFFSET_OUT_OF_RANGE, message)
 
     def count_flushed(self, is_flushed: bool) -> None:
-        """Whether only what is on the device counts as written from now on."""
+        """Whether only flushed batches count as written from now on."""
         self.counts_flushed = is_flushed
         if not is_flushed:
             self._count(self.readable)
 
     def append(self, offset: int) -> None:
-        """The log ends at `offset`, and all of it is in the page cache."""
+        """The log ends at `offset`, completely in the page cache."""
         self.log_end = self.readable = offset
         if not self.counts_flushed:
             self.written = offset
 
     def append_later(self, offset: int) -> None:
-        """The log ends at `offset`, and bytes of it wait for a slow disk."""
+        """The log ends at `offset`; some of its bytes wait for a slow disk."""
         self.log_end = offset
 
     def in_page_cache(self, offset: int) -> None:
-        """What waited is there up to `offset`; a later append may have overtaken this."""
+        """Waiting bytes up to `offset` are written; a later append may have overtaken this."""
         self.readable = max(self.readable, offset)
         if not self.counts_flushed:
             self._count(offset)
 
     def on_device(self, flushed: int, recovery_point: int) -> None:
-        """A flush has come so far."""
+        """A flush has reached these offsets."""
         self.flushed = max(self.flushed, flushed)
         self.recovery_point = max(self.recovery_point, recovery_point)
         if self.counts_flushed:
@@ -89,20 +89,20 @@ class LogEnds:
                 self.on_written()
 
     def notify(self, on_written: Callable[[], None] | None) -> None:
-        """Call `on_written` from now on; None: call nothing any more."""
+        """Call `on_written` from now on; None: call nothing."""
         self.on_written = on_written
 
     def request_flush(self, offset: int) -> None:
         self.flush_requested = offset
 
     def withdraw_recovery_point(self, offset: int) -> None:
-        """Nothing at or past `offset` is to be trusted after a loss of power."""
+        """After a power loss, nothing at or after `offset` may be trusted."""
         self.recovery_point = min(self.recovery_point, offset)
 
     def cut(self, end_offset: int, active_offset: int) -> None:
         """The log ends at `end_offset`, in the segment that begins at `active_offset`.
 
-        The cut itself is not on the device yet: after a loss of power the old end could come back before newer
+        The truncation itself is not on the device yet: after a power loss the old end could reappear before newer
         segments.
         """
         self.generation += 1

@@ -1,5 +1,5 @@
-"""The directory of one log and its settings: whether it takes changes, its small files as they are written and renamed
-away, and which names in it are not on the device yet."""
+"""A log's directory and settings: whether it accepts changes, writes and renames of its small files, and names that are
+not durable yet."""
 
 from common.errors import ProtocolError
 from common.ports import Buffer
@@ -22,7 +22,7 @@ from storage.segments.segment import (
 
 
 class LogFiles:
-    """One per log. `who` is its topic and partition. A `WriteOwner`, as small files may wait for a slow disk."""
+    """One per log. `who`: topic and partition. A `WriteOwner`, because small files may wait for a slow disk."""
 
     __slots__ = (
         "_context",
@@ -40,32 +40,33 @@ class LogFiles:
     def __init__(self, context: LogContext, loaded: LoadedLog) -> None:
         self._context = context
         self.who: TopicPartition = (loaded.topic, loaded.partition)
-        self.topic_id = loaded.topic_id  # as partition.metadata has it
+        self.topic_id = loaded.topic_id  # from partition.metadata
         self.config = loaded.config
         self.directory = loaded.directory
-        self.pending_writes = 0  # those of the log that wait for a slow disk
+        self.pending_writes = 0  # of this log, waiting for a slow disk
         self.closed = False
-        self.barred: str | None = None  # why the log takes no appends and is not cut, for now or, once closed, for good
+        # why the log rejects appends and truncations, temporarily or, if closed, permanently
+        self.barred: str | None = None
         self._is_new = loaded.is_new  # the directory's own name and its metadata are not on the device yet
-        self._names_changed = loaded.names_changed  # nor are some names in it
+        self._names_changed = loaded.names_changed  # some names in it are not on the device yet
 
     def configure(self, config: LogConfig) -> None:
-        """Take new topic settings."""
+        """Apply new topic settings."""
         self.config = config
         if config.is_compacted:
             self._context.compacted[self.who] = None
         else:
             self._context.compacted.pop(self.who, None)
         if config.may_begin_in_tier:
-            self._context.checkpoints.note(LOG_STARTS)  # written down from now on: the tier holds what lies below
+            self._context.checkpoints.note(LOG_STARTS)  # now checkpointed: the tier holds what is below
 
     def bar(self, reason: str) -> None:
-        """Have the log refuse appends and truncations until `unbar`."""
+        """Make the log reject appends and truncations until `unbar`."""
         if not self.closed:
             self.barred = reason
 
     def unbar(self) -> None:
-        """What the log waited for has come, unless it was closed meanwhile."""
+        """End `bar`, unless the log was closed meanwhile."""
         if not self.closed:
             self.barred = None
 
@@ -85,7 +86,7 @@ class LogFiles:
         self.pending_writes -= 1
 
     def write(self, path: str, data: Buffer, position: int = 0) -> None:
-        """To a file that is not kept open. When the disk is slow it goes behind what waits already."""
+        """Write a file that is not kept open. While the disk is slow, the write queues behind others."""
         handle = FileHandle(self._context.open_files, path)
         if not self._context.writer.write(handle, data, position, self):
             self.begin_write()
@@ -93,16 +94,16 @@ class LogFiles:
         self._names_changed = True
 
     def create(self, segment: Segment) -> None:
-        """Make the index files of `segment`; its `.log` comes with the first batch."""
+        """Create the index files of `segment`; its `.log` is created with the first batch."""
         segment.made_files()
         self._names_changed = True
-        if not self._context.writer.slow:  # else they appear with their first lump
+        if not self._context.writer.slow:  # otherwise they appear with their first write
             for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX):
                 self.write(segment.stem + suffix, b"")
 
     def write_index_lumps(self, segment: Segment) -> bool:
-        """Write the index entries that wait in memory; whether none waits now. They wait on while the disk is slow
-        or full, or while their file cannot be opened."""
+        """Write index entries that wait in memory. Returns whether none waits. They keep waiting while the disk is slow
+        or full, or their file cannot be opened."""
         indexes, writer = segment.loaded_indexes, self._context.writer
         if indexes is None:
             return True
@@ -120,9 +121,9 @@ class LogFiles:
     # Removal
 
     def discard_segment(self, segment: Segment) -> None:
-        """Its files go; regions under send keep theirs open. OSError."""
+        """Delete its files; regions being sent keep theirs open. OSError."""
         segment.retire()
-        for suffix in SEGMENT_SUFFIXES:  # also of a segment for which there was no room: some files may have come
+        for suffix in SEGMENT_SUFFIXES:  # also for a segment without room: some files may exist
             if suffix != SEGMENT_SUFFIXES[-1] or segment.transaction_bytes:
                 self.discard(segment.stem + suffix)
 
@@ -130,7 +131,7 @@ class LogFiles:
         self.discard(file_stem(self.directory, offset) + SNAPSHOT_SUFFIX)
 
     def discard(self, path: str) -> None:
-        """Rename a file now, unless it is not there; it goes after file.delete.delay.ms. OSError."""
+        """Rename a file if it exists; it is deleted after file.delete.delay.ms. OSError."""
         context = self._context
         try:
             context.disk.rename(path, path + DELETED_SUFFIX)
@@ -141,16 +142,16 @@ class LogFiles:
     # What of it is not on the device
 
     def renew(self, topic_id: bytes) -> None:
-        """Note that the directory was made again, with its metadata."""
+        """The directory was created again, with its metadata."""
         self.topic_id = topic_id
         self._is_new = True
 
     def names_changed(self) -> None:
-        """A file has come, gone or changed its name."""
+        """A file was created, deleted or renamed."""
         self._names_changed = True
 
     def add_names(self, job: FlushJob) -> None:
-        """Have `job` make the names durable."""
+        """Add making the names durable to `job`."""
         if self._is_new:
             job.paths.append(join(self.directory, PARTITION_METADATA))
             job.directories.append(self.directory.rpartition("/")[0])
@@ -159,6 +160,6 @@ class LogFiles:
         self._is_new = self._names_changed = False
 
     def postponed(self, job: FlushJob) -> None:
-        """`job` was not done: the names are for the next one."""
+        """`job` was not done: the next one must include the names."""
         self._is_new |= join(self.directory, PARTITION_METADATA) in job.paths
         self._names_changed |= self.directory in job.directories

@@ -1,13 +1,13 @@
-"""How a log becomes shorter: its end is cut, its start moves, old segments go.
+"""Truncation of a log's end, moves of its start, deletion of old segments.
 
-A follower's end is cut where it diverged from its leader, or all of it goes where the leader's log begins above its
-end. First the audit's event is on the device, and no checkpoint there says more than what is left: what is written in
-the place of what was cut is scanned after a loss of power. Then the log changes, then the files. They are renamed at
-once, on the event loop: a rename changes two names and no data. So many at a time are bounded; what is left goes with
-the next call of `delete_old_segments`.
+A follower truncates its log where it diverged from its leader, or completely if the leader's log begins above its end.
+First the audit's event becomes durable, and all checkpoints are lowered to what remains, so that new records in place
+of the truncated ones are scanned after a power loss. Then the log changes, then the files. They are renamed at once, on
+the event loop: a rename changes two names and no data. Each call renames a bounded number; the next call of
+`delete_old_segments` continues.
 
-Producers are truncated with the log: they are read again from the newest snapshot or mark at or below the cut and the
-headers behind it.
+Producers are truncated with the log: they are restored from the newest snapshot or mark at or below the new end, and
+the headers after it.
 """
 
 from typing import Any, NamedTuple
@@ -49,7 +49,7 @@ UNREAD = "its producers have not been read since it was cut"
 
 
 class LogShortening(Struct, eq=False):
-    """Carries out a `Cut` or a `RetentionPlan` of one log. A `Reloadable` while producers are read again."""
+    """Carries out a `Cut` or a `RetentionPlan` of one log. A `Reloadable` while producers are restored."""
 
     _context: LogContext
     _files: LogFiles
@@ -67,17 +67,17 @@ class LogShortening(Struct, eq=False):
         """As `PartitionLog.truncate_to`."""
         self._tail.check_idle()
         if offset >= self._ends.log_end:
-            # A leader that was deposed before its first append has an epoch that begins at its end: it must go as well,
-            # or the next leader, which does not know it, would find this log diverged for ever.
+            # The epoch of a leader that was deposed before its first append begins at its end. It must be removed too,
+            # or the next leader, which does not know it, would always find this log diverged.
             self._epochs.truncate_from_end(self._ends.log_end)
             return self._ends.log_end
         if offset < self._segments.all[0].base_offset or offset <= self._ends.log_start:
-            offset = min(offset, self._ends.log_start)  # the tiered part of the log diverged too: it is read again
+            offset = min(offset, self._ends.log_start)  # the tiered part diverged too: it is read again
             self.truncate_fully_and_start_at(offset, reason)
             return offset
         try:
             plan = self._segments.plan_cut(offset, only_in_memory=only_in_memory)
-            if plan.end_offset <= self._ends.log_start:  # that batch was cut by the log's start already
+            if plan.end_offset <= self._ends.log_start:  # the log start had already cut that batch
                 self.truncate_fully_and_start_at(self._ends.log_start, reason)
                 return self._ends.log_end
             base_offset = self._segments.all[plan.number].base_offset
@@ -93,9 +93,9 @@ class LogShortening(Struct, eq=False):
         return plan.end_offset
 
     def _check_announced(self, recovery_point: int, end_offset: int, log_start_offset: int, reason: Reason) -> None:
-        """The audit's event and the checkpoints come first, both at once. Without the latter a start after a loss of
-        power would trust, unseen, what was written in the place of what is cut now, or what was cut and has come back.
-        """
+        """Wait for the audit's event and the lowered checkpoints, both at once. Without the latter, a start after a
+        power loss would trust, without a scan, new records in place of truncated ones, or truncated records that have
+        reappeared."""
         checkpoints, who, audit = self._context.checkpoints, self._files.who, self._context.audit
         act = self._act(
             AuditKind.LOG_TRUNCATED,
@@ -148,14 +148,14 @@ class LogShortening(Struct, eq=False):
             self._files.discard_snapshot(offset)
 
     def serve_from(self, offset: int) -> None:
-        """Have the log start at `offset`."""
+        """Move the log start to `offset`."""
         self._ends.start_at(offset)
         self._context.checkpoints.note(LOG_STARTS)
 
     # Producers after a truncation
 
     def _reload_producers(self) -> None:
-        """Snapshots past the cut go; state is what the rest of the log says. OSError."""
+        """Drop snapshots above the new end and restore the state from the rest of the log. OSError."""
         end_offset = self._ends.log_end
         self._discard_snapshots(self._history.cut(end_offset))
         if not len(self._producers):
@@ -191,13 +191,13 @@ class LogShortening(Struct, eq=False):
         )
 
     def producers_read(self, producers: ProducerStates) -> None:
-        """Take the restored producers. The log's start may have moved since the replay was planned."""
+        """Use the restored producers. The log start may have moved since the replay was planned."""
         self._producers.adopt(producers)
         self._producers.advance_log_start(self._ends.log_start)
         self._files.unbar()
 
     def producers_unreadable(self, error: ProtocolError) -> None:
-        """Only a start that scans the log can mend it: it stays barred until then."""
+        """Only a start that scans the log can repair it: it rejects appends until then."""
         self._context.audit.note(
             "log_damaged", topic=self._files.who[0], partition=self._files.who[1], error=error.message
         )
@@ -232,8 +232,8 @@ class LogShortening(Struct, eq=False):
         return self._carry_out(plan.bounded(views, start), now_ms)
 
     def drop_local_segments(self, now_ms: int, high_watermark: int, tier_end_offset: int) -> int:
-        """As `delete_old_segments` of a tiered log. Nothing at or past `tier_end_offset`, up to where the tier is known
-        to hold everything, but what lies below the log's start."""
+        """As `delete_old_segments`, for a tiered log. Deletes nothing at or above `tier_end_offset`, below which the
+        tier holds everything, except what is below the log start."""
         if not self._tail.is_idle:
             return 0
         limits, start = self._files.config.local_limits, self._ends.log_start
@@ -253,18 +253,18 @@ class LogShortening(Struct, eq=False):
         return self._carry_out(retention.plan_erasure(bases, erased_end_offset, bound, self._ends.log_start), now_ms)
 
     def _removable(self, tier_end_offset: int) -> int:
-        """Up to where local segments may go to the tier's care, at most `tier_end_offset`.
+        """The offset up to which local segments may be deleted because the tier holds them, at most `tier_end_offset`.
 
-        What producers did in them is then known from the snapshot where the next segment begins alone, and a loss of
-        power may take that: it is on the device up to the recovery point. What is not is asked for, and goes the next
-        time.
+        The producer state up to there is then only in the snapshot of the next segment, which a power loss may destroy
+        unless it is below the recovery point. If it is not durable yet, a flush is requested, and the next call
+        continues.
         """
         if self._ends.recovery_point < min(tier_end_offset, self._segments.active.base_offset):
             self._durability.request(FlushDepth.CLOSED)
         return min(tier_end_offset, self._ends.recovery_point)
 
     def _carry_out(self, plan: RetentionPlan, now_ms: int) -> int:
-        """Remove what `plan` says; the number of segments. AuditPending, and nothing has gone."""
+        """Carry out `plan`. Returns the number of removed segments. AuditPending, before any effect."""
         if not plan.doomed:
             return 0
         doomed = self._segments.all[: plan.doomed]

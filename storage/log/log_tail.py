@@ -1,7 +1,7 @@
-"""Where a log grows: appends as leader or follower to its active segment, and the roll to a new one.
+"""The growing end of a log: appends as leader or follower to the active segment, and rolls.
 
-The unit is the record batch. What an append changes in memory comes first and its bytes last: when the disk refuses
-them the whole directory is offline, and nothing of this value is looked at any more.
+The unit is the record batch. An append changes memory first and writes its bytes last: if the disk fails, the whole
+directory goes offline, and this state is not used any more.
 """
 
 from collections.abc import Sequence
@@ -33,7 +33,7 @@ _NOT_READ = -2  # below every timestamp
 
 
 class Appended(msgspec.Struct, frozen=True, gc=False):
-    """Offsets of an append, half-open; `max_timestamp` is the log append time, -1 where clients set timestamps."""
+    """Offsets of an append, half-open; `max_timestamp`: the log append time, -1 if clients set timestamps."""
 
     base_offset: int
     next_offset: int
@@ -43,7 +43,7 @@ class Appended(msgspec.Struct, frozen=True, gc=False):
 
 @dataclass(slots=True, eq=False)
 class LogTail:
-    """One per log. It refuses appends while `files.barred` says why; a `WriteOwner` for the batches it writes."""
+    """One per log. It rejects appends while `files.barred` is set; a `WriteOwner` for its batches."""
 
     _context: LogContext
     _files: LogFiles
@@ -57,7 +57,7 @@ class LogTail:
     _health: DirectoryHealth = field(init=False)
     _cold: ColdReads = field(init=False)
     _log_append_time: bool = field(init=False)
-    _full_size: int = field(init=False)  # the active segment takes no batch past any of these three
+    _full_size: int = field(init=False)  # the active segment accepts no batch beyond any of these three
     _full_offset: int = field(init=False)
     _full_timestamp: int = field(init=False)
 
@@ -70,7 +70,7 @@ class LogTail:
     # Settings
 
     def configure(self) -> None:
-        """Take the log's settings, which are new; they hold from the next append on."""
+        """Apply new settings, from the next append on."""
         config = self._files.config
         self._log_append_time = config.log_append_time
         self._ends.count_flushed(config.flush_messages == 1)
@@ -85,12 +85,12 @@ class LogTail:
         self._full_offset = active.base_offset + RELATIVE_OFFSETS_MAX
         self._full_timestamp = FOREVER_MS
         if active.size:
-            self._full_timestamp = _NOT_READ  # the next append looks at the first batch
+            self._full_timestamp = _NOT_READ  # the next append reads the first batch
             if active.indexes.may_overflow(config.segment_index_bytes):
                 self._full_size = 0
 
     def _start_roll_clock(self, first_timestamp: int) -> None:
-        """The next batch that is this much younger begins a new segment; without timestamps none does."""
+        """Set when the segment is full by time; never for batches without timestamps."""
         if first_timestamp >= 0:
             self._full_timestamp = first_timestamp + self._files.config.roll_ms - self._roll_jitter_ms()
 
@@ -101,20 +101,20 @@ class LogTail:
     # Admission
 
     def admit(self, size: int) -> None:
-        """Raise as an append of `size` bytes would now: ProtocolError(KAFKA_STORAGE_ERROR)."""
+        """Raise what an append of `size` bytes would raise now: ProtocolError(KAFKA_STORAGE_ERROR)."""
         if self._health.refuses_appends or self._files.barred is not None:
             raise self.refusal()
         if self._writer.slow:
             self._writer.admit(size)
 
     def refusal(self) -> ProtocolError:
-        """The error of a request while the log or its directory takes none."""
+        """The error for requests while the log or its directory rejects appends."""
         if self._files.barred is not None:
             return ProtocolError(ErrorCode.KAFKA_STORAGE_ERROR, self._files.barred)
         return self._health.error()
 
     def check_idle(self) -> None:
-        """Raise ProtocolError(KAFKA_STORAGE_ERROR) while the log must not be cut."""
+        """Raise ProtocolError(KAFKA_STORAGE_ERROR) if the log must not be truncated now."""
         if self._health.offline is not None or self._files.barred is not None:
             raise self.refusal()
         if self._files.pending_writes:
@@ -122,7 +122,7 @@ class LogTail:
 
     @property
     def is_idle(self) -> bool:
-        """Whether the log may be rolled or cut now."""
+        """Whether the log may be rolled or truncated now."""
         files = self._files
         return self._health.offline is None and files.barred is None and not files.pending_writes
 
@@ -179,7 +179,7 @@ class LogTail:
         return Appended(headers[0].base_offset, next_offset, -1, False)
 
     def _append_run(self, view: memoryview, at: int, headers: list[BatchHeader], markers: dict[int, EndMarker]) -> None:
-        """One write, or one per segment where the run crosses a roll: every replica rolls at the same batches."""
+        """Append with one write per segment: every replica rolls at the same batches."""
         first, run_at, position = 0, at, at
         for number, header in enumerate(headers):
             size = header.batch_length + PREFIX_BYTES
@@ -194,17 +194,17 @@ class LogTail:
         self._write_run(view[run_at:position], headers[first:], _shifted(markers, first))
 
     def _next_segment(self, header: BatchHeader) -> int:
-        """Where the segment begins that takes a leader's batch first: at the log's end, though the batch may lie behind
-        a gap that compaction left. So what lies between two segments after a loss of power is known to be lost."""
+        """The base offset of a leader's next segment: the log's end, even if the batch comes after a gap left by
+        compaction. So any gap between two segments after a power loss is known to be a loss."""
         end = self._ends.log_end
         fits = header.next_offset <= end + RELATIVE_OFFSETS_MAX
         return end if self._segments.active.size and fits else header.base_offset
 
     def _must_roll(self, header: BatchHeader, run_bytes: int, size: int) -> bool:
-        """Whether a batch of `size` bytes fits no more behind the active segment's and `run_bytes` more."""
+        """Whether a batch of `size` bytes no longer fits after the active segment and `run_bytes` more."""
         active = self._segments.active
         held, next_offset = active.size + run_bytes, header.base_offset + header.last_offset_delta + 1
-        if held == 0:  # an empty segment takes any batch whose offsets it can tell
+        if held == 0:  # an empty segment accepts any batch whose offsets it can represent
             return next_offset > self._full_offset and header.base_offset > active.base_offset
         if self._full_timestamp == _NOT_READ:
             self._read_first_timestamp()
@@ -220,7 +220,7 @@ class LogTail:
         self._start_roll_clock(first_timestamp)
 
     def first_timestamp(self) -> int:
-        """Of the active segment; -1 when its first batch has none. Raises ProtocolError(KAFKA_STORAGE_ERROR)."""
+        """Of the active segment; -1 if its first batch has none. Raises ProtocolError(KAFKA_STORAGE_ERROR)."""
         try:
             return self._segments.active.first_timestamp()
         except OSError as error:
@@ -229,13 +229,13 @@ class LogTail:
     def _write_run(
         self, data: memoryview, headers: Sequence[BatchHeader], markers: dict[int, EndMarker] | None
     ) -> None:
-        """Append batches that lie back to back to the active segment, with one write."""
+        """Append consecutive batches to the active segment, with one write."""
         segments, config, ends, epochs = self._segments, self._files.config, self._ends, self._epochs
         active, tail = segments.active, segments.tail
         if tail is None:
             tail = segments.begin_tail()
         if active.log.file is None:
-            self._writer.prepare(active.log)  # from here on nothing may be refused
+            self._writer.prepare(active.log)  # after this nothing may fail
         if not active.exists:
             self._files.create(active)
         self._history.before_run(len(headers), self._producers, ends.log_end, active)
@@ -262,7 +262,7 @@ class LogTail:
             position += header.batch_length + PREFIX_BYTES
         try:
             is_written = self._writer.write(active.log, data, start, self, (active, position, next_offset))
-        except ProtocolError as error:  # what is in memory has gone ahead
+        except ProtocolError as error:  # memory is ahead of the file
             self._health.fail(f"write {active.log.path}: {error}")
             raise
         if is_written:
@@ -288,14 +288,14 @@ class LogTail:
             path = active.stem + TRANSACTION_INDEX_SUFFIX
             try:
                 self._files.write(path, encode(entry), active.transaction_bytes)
-            except ProtocolError as error:  # the producer's state is ahead of it
+            except ProtocolError as error:  # the producer's state is ahead of the file
                 self._health.fail(f"write {path}: {error}")
                 raise
             active.add_aborted(entry)
 
     @property
     def may_roll(self) -> bool:
-        """Whether a segment may be closed now, and there is a record in it."""
+        """Whether a segment may be closed now and has a record."""
         return self.is_idle and self._segments.active.size > 0
 
     @property
@@ -323,23 +323,23 @@ class LogTail:
         self._durability.request(FlushDepth.CLOSED)
 
     def begin_segment(self, base_offset: int, now_ms: int) -> None:
-        """A new active segment, in memory; the caller has dealt with the old one."""
+        """Begin a new active segment in memory; the caller has closed the old one."""
         self._segments.begin(base_offset, now_ms)
         self.set_roll_bounds()
 
     def create_files(self) -> None:
-        """Of the active segment without a record: its name is what keeps the log's end."""
+        """Create the files of the active segment without a record: its name preserves the log's end."""
         active = self._segments.active
         self._files.create(active)
         self._files.write(active.stem + LOG_SUFFIX, b"")
 
     def is_old(self, now_ms: int) -> bool:
-        """Whether the active segment is to be closed for its age. Raises as `first_timestamp`."""
+        """Whether the active segment is to be closed because of its age. Raises as `first_timestamp`."""
         first = self.first_timestamp()
         return now_ms - (first if first >= 0 else self._segments.active.created_ms) > self._files.config.roll_ms
 
     def roll_if(self, is_due: bool, now_ms: int) -> bool:
-        """`roll` where that is due and may be; whether it did."""
+        """`roll` if it is due and possible. Returns whether it did."""
         rolls = is_due and self.may_roll
         if rolls:
             self.roll(now_ms)

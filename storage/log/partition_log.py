@@ -76,7 +76,7 @@ class PartitionLog:
         producers.join(context.producers)
         self.producer_history = history = ProducerHistory(loaded.snapshots)
         self.ends = ends = LogEnds(loaded.log_start_offset, loaded.log_end_offset, loaded.recovery_point)
-        self.copying_offset = OFFSET_MAX  # of the segment that is being copied: from there on nothing is compacted
+        self.copying_offset = OFFSET_MAX  # of the segment that is being copied: nothing from there on is compacted
         self._files = files = LogFiles(context, loaded)
         self._segments = segments = SegmentList(context, files, ends, loaded.segments)
         self.durability = LogDurability(context, files, ends, segments, epochs, producers, history)
@@ -85,7 +85,7 @@ class PartitionLog:
 
     @property
     def _shortening(self) -> LogShortening:
-        """Made for each act: it holds nothing, and a broker may have 100,000 logs."""
+        """Created per call: it has no state, and a broker may have 100,000 logs."""
         known = (self._files, self.ends, self._segments, self.leader_epochs, self.producers, self.producer_history)
         return LogShortening(self.context, *known, self.durability, self._tail)
 
@@ -93,14 +93,14 @@ class PartitionLog:
         return f"PartitionLog({self.topic}-{self.partition} [{self.log_start_offset}, {self.log_end_offset}))"
 
     def check(self) -> None:
-        """Assert what must always hold, in the simulator and in debug runs."""
+        """Assert the invariants, in the simulator and in debug runs."""
         self.ends.check()
         self._segments.check()
 
     # Settings
 
     def update_config(self, config: LogConfig) -> None:
-        """Take new topic settings; they hold from the next append on."""
+        """Apply new topic settings, from the next append on."""
         self._configure(config)
         self._tail.configure()
 
@@ -110,7 +110,7 @@ class PartitionLog:
         self.producers.set_limits(config.producer_id_expiration_ms, config.producers_max)
 
     def found_empty(self, topic_id: bytes, config: LogConfig) -> None:
-        """Serve this topic: a crash came between the making of the directory and that of its metadata."""
+        """Use the log for this topic: a crash came between the creation of the directory and of its metadata."""
         self._files.renew(topic_id)
         self.update_config(config)
 
@@ -142,7 +142,7 @@ class PartitionLog:
 
     @property
     def barred(self) -> str | None:
-        """Why the log takes no appends and is not cut, for now or, once closed, for good."""
+        """Why the log rejects appends and truncations, temporarily or, if closed, permanently."""
         return self._files.barred
 
     @property
@@ -165,7 +165,7 @@ class PartitionLog:
 
     @property
     def local_log_start_offset(self) -> int:
-        """The first offset that this disk holds, at least the log's start."""
+        """The first offset on this disk, at least the log start."""
         return max(self.log_start_offset, self._segments.all[0].base_offset)
 
     @property
@@ -257,7 +257,7 @@ class PartitionLog:
         return self.locate_timestamp(largest) if largest >= 0 else None
 
     async def when_in_memory(self, ask: Callable[[], T]) -> T:
-        """What `ask` returns of this log; what it reads from the device, threads bring into memory first."""
+        """Call `ask` on this log; threads first bring into memory what it reads from the device. Returns its result."""
         return await self.context.open_files.cold.when_there(ask)
 
     def end_offset_for_epoch(self, epoch: int) -> EpochEnd:
@@ -271,7 +271,7 @@ class PartitionLog:
         return first if first is None else max(first, self.log_start_offset)
 
     def last_stable_offset(self, high_watermark: int) -> int:
-        """What a reader of committed records may see."""
+        """The last stable offset: the end of what readers of committed records may see."""
         self.producers.on_high_watermark(high_watermark)
         first = self.first_unstable_offset
         return high_watermark if first is None else min(first, high_watermark)
@@ -283,7 +283,7 @@ class PartitionLog:
         return self._segments.aborted_transactions(start_offset, end_offset, only_in_memory=only_in_memory)
 
     def aborted_in(self, offset: int, region: Region, until_offset: int) -> list[tuple[int, int]]:
-        """Those that touch `region`, which was read from `offset` on; only in memory, see `read`."""
+        """Aborted transactions that overlap `region`, which was read from `offset` on; only in memory, see `read`."""
         end_offset = self._segments.offset_behind(offset, region, until_offset)
         return self.aborted_transactions(offset, end_offset, only_in_memory=True)
 
@@ -316,21 +316,22 @@ class PartitionLog:
         return self._tail.append_as_follower(view, at, end)
 
     def check_admits(self, size: int) -> None:
-        """Raise as an append of `size` bytes would now: ProtocolError(KAFKA_STORAGE_ERROR)."""
+        """Raise what an append of `size` bytes would raise now: ProtocolError(KAFKA_STORAGE_ERROR)."""
         self._tail.admit(size)
 
     def find_duplicate(self, header: BatchHeader) -> Duplicate | None:
-        """What a client's batch repeats, None when it is due; raises as `ProducerStates.check` and as `append`."""
+        """The earlier append that a client's batch repeats, or None; raises as `ProducerStates.check` and as
+        `append`."""
         if self._files.barred is not None:
             raise self._tail.refusal()
         return self.producers.check(header)
 
     def bar(self, reason: str) -> None:
-        """Have the log refuse appends and truncations until `unbar`."""
+        """Make the log reject appends and truncations until `unbar`."""
         self._files.bar(reason)
 
     def unbar(self) -> None:
-        """What the log waited for has come."""
+        """End `bar`."""
         self._files.unbar()
 
     # Truncation, log start, retention
@@ -385,7 +386,7 @@ class PartitionLog:
         self._tail.roll(now_ms)
 
     def roll_now(self, now_ms: int) -> bool:
-        """Begin a new segment unless the active one is empty, or must not be touched now; whether it did."""
+        """Roll unless the active segment is empty or must not be changed now. Returns whether it did."""
         return self._tail.roll_if(True, now_ms)
 
     def maybe_roll(self, now_ms: int) -> bool:
@@ -443,7 +444,7 @@ class PartitionLog:
         return SegmentReader(self.context.disk, closed, producers)
 
     def begin_copy(self, closed: ClosedSegment) -> None:
-        """Compact nothing from `closed` on until `end_copy`."""
+        """Prevent compaction from `closed` on until `end_copy`."""
         self.copying_offset = closed.segment.base_offset
 
     def end_copy(self) -> None:
@@ -469,7 +470,7 @@ class PartitionLog:
         self.producer_history.add(offset)  # `tier_start.make_durable` writes it
 
     def plan_beginning(self) -> Beginning:
-        """What `start_at` has changed, for the device."""
+        """The changes of `start_at`, to be made durable."""
         stem = file_stem(self.directory, self.ends.log_end)
         return Beginning(stem, self._segments.active.exists, self.producers.snapshot(), self.leader_epochs.encode())
 

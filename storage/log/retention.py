@@ -1,4 +1,4 @@
-"""Which segments of a log retention may delete: a plan from values, nothing is touched here."""
+"""Plans which segments retention deletes; values only."""
 
 from collections.abc import Callable, Iterable, Sequence
 from enum import StrEnum
@@ -9,7 +9,7 @@ from storage.log.log_config import RetentionLimits
 
 
 class Cause(StrEnum):
-    """Why segments go, for the log and for metrics."""
+    """Why segments are deleted, for the log and for metrics."""
 
     LOG_START = "log start offset"
     TIME = "retention.ms"
@@ -18,11 +18,11 @@ class Cause(StrEnum):
     ERASURE = "erasure"
 
 
-SEGMENTS_AT_ONCE_MAX = 64  # renamed on the loop; the rest goes with the next call
+SEGMENTS_AT_ONCE_MAX = 64  # renamed on the loop per call; the next call continues
 
 
 class SegmentView(NamedTuple):
-    """One segment. Offsets are absolute, `next_offset` is the following segment's base (or the log's end)."""
+    """One segment. `next_offset`: base of the following segment, or the log's end."""
 
     base_offset: int
     next_offset: int
@@ -31,14 +31,14 @@ class SegmentView(NamedTuple):
 
 
 class RetentionPlan(NamedTuple):
-    """Delete the `doomed` oldest segments; the log then begins at `log_start_offset`, at least."""
+    """Delete the `doomed` oldest segments; the log then begins at least at `log_start_offset`."""
 
     doomed: int
     log_start_offset: int
     cause: Cause | None
 
     def bounded(self, segments: Sequence[SegmentView], log_start_offset: int) -> "RetentionPlan":
-        """As much of it as may be done at once to a log that starts at `log_start_offset`."""
+        """The part of it that may be done at once, for a log that starts at `log_start_offset`."""
         if self.doomed <= SEGMENTS_AT_ONCE_MAX:
             return self
         start = max(log_start_offset, segments[SEGMENTS_AT_ONCE_MAX].base_offset)
@@ -56,10 +56,11 @@ def plan(
     now_ms: int,
     more_bytes: int = 0,
 ) -> RetentionPlan:
-    """Segments go oldest first and only while each lies wholly below the HW; `segments` is in order.
+    """Deletes the oldest segments first, and only segments completely below the HW; `segments` is in order.
 
-    Below the log start offset they go under any limits, but for the last one. By time and by size the last one may
-    go, too, unless it is empty; the caller rolls a new one first. `more_bytes` lie in segments behind those given.
+    Segments below the log start are deleted under any limits, except the last one. By time and by size the last one may
+    be deleted too, unless it is empty; the caller rolls a new one first. `more_bytes`: size of segments after the given
+    ones.
     """
     below_start = _leading(segments[:-1], high_watermark, lambda view: view.next_offset <= log_start_offset)
     best, cause = below_start, Cause.LOG_START
@@ -85,9 +86,9 @@ def plan_local(
     now_ms: int,
     more_bytes: int = 0,
 ) -> RetentionPlan:
-    """Which of a tiered log's oldest segments go from this disk: the log starts where it started.
+    """Which of a tiered log's oldest segments to delete from this disk; the log start does not change.
 
-    Beside what lies below the log's start only what the tier holds; `tier_end_offset` is its end.
+    Except below the log start, only what the tier holds; `tier_end_offset` is its end.
     """
     below_start = _leading(segments[:-1], high_watermark, lambda view: view.next_offset <= log_start_offset)
     bound = min(high_watermark, tier_end_offset)
@@ -98,8 +99,8 @@ def plan_local(
 def plan_erasure(
     base_offsets: Iterable[int], erased_end_offset: int, bound: int, log_start_offset: int
 ) -> RetentionPlan:
-    """The oldest segments that hold records from below `erased_end_offset`, as far as they lie below `bound`: the log
-    starts where it started. The active segment is never among them."""
+    """The oldest segments with records below `erased_end_offset`, if they are below `bound`; the log start does not
+    change. The active segment is never included."""
     count = 0
     for base, next_base in pairwise(base_offsets):
         if base >= erased_end_offset or next_base > bound or count == SEGMENTS_AT_ONCE_MAX:
@@ -119,7 +120,7 @@ def _leading(segments: Sequence[SegmentView], high_watermark: int, goes: Callabl
 
 
 def _by_size(segments: Sequence[SegmentView], high_watermark: int, bytes_max: int) -> int:
-    """A segment goes only while the rest is still at least `bytes_max` long without it."""
+    """Delete a segment only if the rest is still at least `bytes_max` long."""
     excess = sum(view.size for view in segments) - bytes_max
 
     def goes(view: SegmentView) -> bool:

@@ -1,5 +1,5 @@
-"""The segments of one log, in order: which of them holds an offset, reads that the tail does not answer, truncation
-and removal. Behind the tail a read finds its place by sparse index and header walk."""
+"""The segments of one log, in order: look-up by offset, reads behind the tail (by sparse index and header walk),
+truncation and removal."""
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ from storage.segments.timestamp_hit import TimestampHit
 
 
 class Cut(NamedTuple):
-    """A truncation: segment `number` is the last that stays, `position` bytes of it; the log ends at `end_offset`."""
+    """A truncation: segment `number` is the last that stays, with `position` bytes; the log ends at `end_offset`."""
 
     number: int
     position: int
@@ -28,7 +28,8 @@ class Cut(NamedTuple):
 
 
 class SegmentList:
-    """One per log. `active` is the last one, which appends go to; `tail` says where its newest batches lie."""
+    """One per log. `active` is the last one, to which batches are appended; `tail` has the positions of its newest
+    batches."""
 
     __slots__ = ("_bound", "_context", "_ends", "_files", "active", "all", "cold", "tail")
 
@@ -39,11 +40,11 @@ class SegmentList:
         self._ends = ends
         self.all = segments
         self.active = segments[-1]
-        self.tail: Tail | None = None  # begins with the first append
+        self.tail: Tail | None = None  # created by the first append
         self._bound: tuple[int, Segment, int] | None = None  # a reader's last bound behind the tail, and its position
 
     def check(self) -> None:
-        """Assert what must always hold, in the simulator and in debug runs."""
+        """Assert the invariants, in the simulator and in debug runs."""
         bases = [segment.base_offset for segment in self.all]
         check(all(low < high for low, high in pairwise(bases)), "base offsets grow")
         check(self.all[-1] is self.active, "the active segment is the last one")
@@ -58,28 +59,28 @@ class SegmentList:
         return max(bisect_right(self.all, offset, key=_base_offset) - 1, 0)
 
     def end_of(self, number: int) -> int:
-        """The offset behind segment `number`: where the next one begins, or the log's end."""
+        """The end of segment `number`: where the next one begins, or the log's end."""
         return self.all[number + 1].base_offset if number + 1 < len(self.all) else self._ends.log_end
 
     # Changes
 
     def begin(self, base_offset: int, now_ms: int) -> None:
-        """Have a new active segment, in memory."""
+        """Begin a new active segment, in memory."""
         segment = Segment.fresh(self._context.open_files, self._files.directory, base_offset, now_ms)
         self.all.append(segment)
         self.active = segment
         self.tail = None
 
     def begin_tail(self) -> Tail:
-        """Note from now on where batches are appended."""
+        """From now on record where batches are appended."""
         tail = self.tail = Tail(self.active.base_offset)
         return tail
 
     def remove(self, doomed: Sequence[Segment]) -> None:
-        """Take segments out and rename their files; the audit has recorded it. OSError.
+        """Remove segments and rename their files; the audit has recorded it. OSError.
 
-        From the log's front they go oldest first, else newest first: a crash in between must not leave a hole, behind
-        which recovery would cut off all that follows.
+        At the front of the log the oldest is removed first, otherwise the newest: a crash in between must not leave a
+        gap, because recovery would truncate everything after it.
         """
         gone = {segment.base_offset for segment in doomed}
         self.all = [segment for segment in self.all if segment.base_offset not in gone]
@@ -90,13 +91,13 @@ class SegmentList:
             self._files.discard_segment(segment)
 
     def find_run(self, closed: Sequence[Segment]) -> int | None:
-        """The number of the first of these closed segments; None where the list no longer has exactly this run."""
+        """The number of the first of these closed segments; None if the list no longer has exactly this run."""
         first = self.index_of(closed[0].base_offset)
         last = first + len(closed)
         return first if self.all[first:last] == list(closed) and last < len(self.all) else None
 
     def replace(self, first: int, replaced: Sequence[Segment], size: int, transaction_bytes: int) -> None:
-        """One segment is in the place of the closed ones from number `first` on, with the first one's base offset."""
+        """One segment has replaced the closed ones from number `first` on, with the first one's base offset."""
         oldest, newest = replaced[0], replaced[-1]
         swapped = Segment(
             self._context.open_files,
@@ -111,8 +112,8 @@ class SegmentList:
         self._files.names_changed()
 
     def plan_cut(self, offset: int, *, only_in_memory: bool) -> Cut:
-        """How to cut everything from the batch that holds `offset` on, an offset of the log. OSError; PagesMissing
-        with `only_in_memory`, where the device would have to be waited for to cut it."""
+        """The truncation from the batch that contains `offset`. OSError; PagesMissing with `only_in_memory`, if finding
+        the position needs the device."""
         number = self.index_of(offset)
         segment = self.all[number]
         if only_in_memory:
@@ -125,7 +126,7 @@ class SegmentList:
         return Cut(number, position, end_offset)
 
     def cut(self, plan: Cut) -> None:
-        """Files go newest first, so that a crash in between leaves a shorter log and no hole. OSError."""
+        """Remove files newest first, so that a crash in between leaves a shorter log without a gap. OSError."""
         if plan.number + 1 < len(self.all):
             self.remove(self.all[plan.number + 1 :])
         self.active = self.all[plan.number]
@@ -163,7 +164,7 @@ class SegmentList:
         return None
 
     def _limit(self, number: int, until_offset: int) -> int:
-        """Where reads of a segment end that may not see `until_offset`."""
+        """Where reads of a segment must end so that they do not include `until_offset`."""
         segment, tail = self.all[number], self.tail
         if number + 1 < len(self.all) and self.all[number + 1].base_offset <= until_offset:
             return segment.written
@@ -177,7 +178,7 @@ class SegmentList:
         return bound[2]
 
     def read_tail(self, start: int, end: int, *, only_in_memory: bool) -> Region:
-        """These bytes of the active segment, whose file was closed meanwhile. PagesMissing with `only_in_memory`."""
+        """Bytes of the active segment whose file was closed meanwhile. PagesMissing with `only_in_memory`."""
         try:
             with self.cold.only_in_memory(is_strict=only_in_memory):
                 return self._open(self.active, start, end)
@@ -185,7 +186,7 @@ class SegmentList:
             raise self._failed(error) from error
 
     def _open(self, segment: Segment, start: int, end: int) -> Region:
-        """A region with its pin. PagesMissing while reads are strict and its file is not open."""
+        """A pinned region. PagesMissing while reads are strict and the file is not open."""
         handle = segment.log
         file = handle.use_if_open()
         handle.pin()
@@ -211,7 +212,7 @@ class SegmentList:
         return None
 
     def largest_timestamp(self, log_start_offset: int) -> int:
-        """Of all segments from that offset on; -1 when no record has a timestamp."""
+        """Of all segments from that offset on; -1 if no record has a timestamp."""
         try:
             live = self.all[self.index_of(log_start_offset) :]
             return max((segment.largest_timestamp().timestamp for segment in live if segment.written), default=-1)
@@ -221,9 +222,9 @@ class SegmentList:
     def aborted_transactions(
         self, start_offset: int, end_offset: int, *, only_in_memory: bool
     ) -> list[tuple[int, int]]:
-        """(producer id, first offset) of every aborted transaction that touches [start, end).
+        """(producer id, first offset) of every aborted transaction that overlaps [start, end).
 
-        With `only_in_memory` PagesMissing where the device would have to be waited for.
+        PagesMissing with `only_in_memory`, if it needs the device.
         """
         found: list[tuple[int, int]] = []
         try:
@@ -243,9 +244,9 @@ class SegmentList:
         return found
 
     def offset_behind(self, offset: int, region: Region, until_offset: int) -> int:
-        """No offset of `region`, which was read from `offset` on, lies at or behind this; at most `until_offset`.
+        """An upper bound of the offsets in `region`, which was read from `offset` on; at most `until_offset`.
 
-        By the indexes of its segment, as Apache Kafka has it. PagesMissing where they are not in memory.
+        As in Apache Kafka, from the segment's index. PagesMissing if it is not in memory.
         """
         number = self.index_of(offset)
         segment, tail, end = self.all[number], self.tail, region.position + region.length
@@ -260,11 +261,11 @@ class SegmentList:
             raise self._failed(error) from error
 
     def oldest_views(self, retention_ms: int, now_ms: int, from_offset: int = -1) -> tuple[list[SegmentView], int]:
-        """The oldest segments, somewhat more than may go at once, and the bytes of the others; only what lies at
-        `from_offset` or behind it.
+        """The oldest segments, somewhat more than may be deleted at once, and the size of the others; only those at or
+        after `from_offset`.
 
-        Timestamps are read from the time indexes only where retention by time asks for them: of the segments that it
-        takes, and of the first that it leaves. PagesMissing while reads are strict.
+        Timestamps are read from the time indexes only if retention by time needs them: of the segments that it deletes,
+        and of the first that it keeps. PagesMissing while reads are strict.
         """
         first = self.index_of(from_offset)
         behind = min(first + SEGMENTS_AT_ONCE_MAX + 2, len(self.all))
@@ -291,7 +292,7 @@ def _base_offset(segment: Segment) -> int:
 
 
 def _boundary(segment: Segment, start: int, bytes_max: int, at_least_one: bool) -> int:
-    """The last batch boundary within `bytes_max`; where the first batch is longer, its end or `start`."""
+    """The last batch boundary within `bytes_max`; if the first batch is longer, its end or `start`."""
     end = segment.boundary_at_or_before(start + bytes_max, start)
     if end <= start and at_least_one:
         position, header = next(walk(segment.log, start, segment.written))

@@ -1,8 +1,8 @@
-"""Puts a compacted segment in the place of those it was made from, safely against a crash at any point.
+"""Replaces segments by a compacted one, safely against a crash at any point.
 
-The names are Apache Kafka's. New files are written and fsynced as `.cleaned`; while one of them exists the old
-segments hold. They all become `.swap`: from then on the new segment holds, whatever is left of the old ones. The old
-files become `.deleted`, the new ones lose their suffix, and after an fsync of the directory nothing remembers.
+The names are Apache Kafka's. New files are written and fsynced as `.cleaned`; while one of them exists, the old
+segments are valid. All are renamed to `.swap`: from then on the new segment is valid, whatever is left of the old ones.
+The old files become `.deleted`, the new ones lose their suffix, and the directory is fsynced.
 """
 
 from collections.abc import Iterable, Sequence
@@ -25,8 +25,7 @@ _OFFSET_DIGITS = 20
 
 
 def swap_files(disk: Disk, files: LogFiles, replaced: Sequence[Segment]) -> None:
-    """Have the files that lie beside those of `replaced` as `.cleaned` take their place, on the loop without a pause.
-    OSError."""
+    """Let the `.cleaned` files replace those of `replaced`, on the loop without an await. OSError."""
     stem = replaced[0].stem
     fresh = [stem + suffix for suffix in SEGMENT_SUFFIXES if disk.exists(stem + suffix + CLEANED_SUFFIX)]
     for path in fresh:
@@ -41,17 +40,17 @@ def swap_files(disk: Disk, files: LogFiles, replaced: Sequence[Segment]) -> None
 
 
 def remove_cleaned(disk: Disk, stem: str) -> None:
-    """Drop what a pass has written so far. OSError when a file cannot be removed."""
+    """Delete what a pass has written so far. OSError if a file cannot be removed."""
     for suffix in SEGMENT_SUFFIXES:
         if disk.exists(stem + suffix + CLEANED_SUFFIX):
             disk.remove(stem + suffix + CLEANED_SUFFIX)
 
 
 def settle(disk: Disk, directory: str, names: Iterable[str]) -> list[str]:
-    """Finish or undo what a crash interrupted, before a partition's directory is read; the names it has then.
+    """Finish or undo what a crash interrupted, before a partition's directory is read. Returns the resulting names.
 
-    `names` are the files in `directory`. Also removes what was deleted already. Runs in a thread; OSError, and
-    ProtocolError(KAFKA_STORAGE_ERROR) when a swapped segment's bytes are no batches.
+    `names`: the files in `directory`. Also removes deleted files. Runs in a thread; OSError, and
+    ProtocolError(KAFKA_STORAGE_ERROR) if a swapped segment does not consist of batches.
     """
     present = dict.fromkeys(sorted(names))
     unfinished = [_base_of(name) for name in present if name.endswith(CLEANED_SUFFIX)]
@@ -84,13 +83,13 @@ def settle(disk: Disk, directory: str, names: Iterable[str]) -> list[str]:
 
 
 def _base_of(name: str) -> int:
-    """-1 for a file that belongs to no segment."""
+    """-1 for a file that is not part of a segment."""
     stem, _, _ = name.partition(".")
     return int(stem) if stem.isdigit() else -1
 
 
 def _end_offset(disk: Disk, path: str, base_offset: int) -> int:
-    """The offset behind the last batch of a segment file."""
+    """The offset after the last batch of a segment file."""
     end = base_offset
     file = disk.open(path)
     try:
@@ -102,5 +101,5 @@ def _end_offset(disk: Disk, path: str, base_offset: int) -> int:
 
 
 def cleaned_path(directory: str, base_offset: int, suffix: str) -> str:
-    """Where a pass writes one of the new segment's files."""
+    """The path of one of the new segment's files during a pass."""
     return file_stem(directory, base_offset) + suffix + CLEANED_SUFFIX

@@ -1,4 +1,4 @@
-"""Where the newest batches of the active segment lie: nearly every fetch is answered from here."""
+"""Positions of the newest batches in the active segment, from which nearly every fetch is answered."""
 
 from array import array
 
@@ -6,10 +6,10 @@ TAIL_BATCHES_MAX = 1_024
 
 
 class Tail:
-    """`starts[i]` is the first offset, less `base`, that the batch at `positions[i]` answers for.
+    """`starts[i]`: the first offset, minus `base`, for which the batch at `positions[i]` is the answer.
 
-    That is where the batch before it ended, so an offset in a gap (compaction leaves them) finds the batch after it.
-    Eight bytes per batch; the older half goes when it is full.
+    That is where the batch before it ended, so an offset in a gap (left by compaction) finds the batch after it. Eight
+    bytes per batch; when it is full, the older half is dropped.
     """
 
     __slots__ = ("_fresh_next", "age", "base", "fresh_from", "positions", "starts")
@@ -19,16 +19,16 @@ class Tail:
         self.starts = array("I")
         self.positions = array("I")
         self.age = -2  # `ColdReads.age` when the newest bytes were appended
-        self.fresh_from = self._fresh_next = 0  # what lies from there on was appended in that age or in the one before
+        self.fresh_from = self._fresh_next = 0  # bytes from there on were appended in that age or the one before
 
     def grow_older(self, age: int, position: int) -> None:
-        """What is appended from `position` on is of `age`."""
+        """Bytes appended from `position` on belong to `age`."""
         self.fresh_from = self._fresh_next if age == self.age + 1 else position
         self._fresh_next = position
         self.age = age
 
     def is_fresh(self, position: int, age: int) -> bool:
-        """Whether the bytes from `position` on were appended a moment ago, in `age` or in the one before."""
+        """Whether the bytes from `position` on were appended in `age` or the one before."""
         return position >= self.fresh_from and age - self.age <= 1
 
     def append(self, start_offset: int, position: int) -> None:

@@ -1,5 +1,5 @@
-"""A replica that begins where the tier ends: what lies before is in the object store, and what must be known of it
-(leader epochs, producers) is put in place as if it had been read."""
+"""Starts a replica at the tier's end: what is before is in the object store, and its leader epochs and producers are
+installed as if the replica had read it."""
 
 import asyncio
 from collections.abc import Callable
@@ -20,10 +20,10 @@ _MARK = ".beginning"
 
 
 class Beginning(NamedTuple):
-    """What is to be made durable where a log begins."""
+    """What must be made durable when a log starts at the tier's end."""
 
     stem: str  # of its first segment's files
-    has_file: bool  # or the first segment's is to be made
+    has_file: bool  # otherwise the first segment's file must be created
     producer_snapshot: bytes
     epochs: bytes
 
@@ -50,11 +50,11 @@ class BeginningLog(Protocol):
 
 
 async def begin(log: BeginningLog, start: Callable[[], None]) -> None:
-    """Do `start`, which calls `log.start_at`, and make durable where the log begins; it takes nothing before.
+    """Call `start`, which calls `log.start_at`, and make the new beginning durable; before that nothing is appended.
 
-    An earlier beginning in its directory, of this log or of another one of its name, ends first, for a thread of it may
-    still write there. A caller that is cancelled waits for the thread's end as well; what found no room is tried again
-    without it. Raises what `start` does, and ProtocolError.
+    An earlier beginning in the directory, of this log or another one with its name, ends first, because its thread may
+    still write there. A cancelled caller also waits for the thread's end; if there was no room, the attempt is repeated
+    without it. Raises errors of `start`, and ProtocolError.
     """
     beginnings, directory = log.context.beginnings, log.directory
     while True:
@@ -83,7 +83,7 @@ async def begin(log: BeginningLog, start: Callable[[], None]) -> None:
 
 
 async def settled(log: BeginningLog) -> None:
-    """Return when nothing is being written any more of where it begins, or a log of its name before it."""
+    """Return when no beginning is being written any more for this log, or an earlier one with its name."""
     beginnings = log.context.beginnings
     while (task := beginnings.get(log.directory)) is not None:
         await asyncio.wait([task])
@@ -105,22 +105,22 @@ async def _finish(log: BeginningLog, at_rest: asyncio.Event) -> None:
 
 
 async def make_durable(log: BeginningLog) -> None:
-    """The epochs, the snapshot and the names of the files, on the device, unless the log is closed meanwhile. Nothing
-    may be appended before. Raises ProtocolError."""
+    """Make the epochs, the snapshot and the names of the files durable, unless the log is closed meanwhile. Nothing may
+    be appended before. Raises ProtocolError."""
     context, disk = log.context, log.context.disk
     stem, has_file, snapshot, epochs = log.plan_beginning()
-    while log.pending_writes and not log.closed:  # the names of the files are among what waits for a slow disk
+    while log.pending_writes and not log.closed:  # file creations may be among the writes that wait for a slow disk
         if context.health.offline is not None:
             raise context.health.error()
         await context.writer.drained()
-    await context.flusher.turn_over()  # it may be about to replace the epochs' file by that from before
+    await context.flusher.turn_over()  # a flush may be about to overwrite the epochs' file with older content
 
     def put(path: str, data: bytes) -> None:
         if not log.closed:
             replace_own_file(disk, path, data, log, _MARK)
 
     def write() -> None:
-        put(stem + SNAPSHOT_SUFFIX, snapshot)  # no flush does it: they look above the recovery point
+        put(stem + SNAPSHOT_SUFFIX, snapshot)  # no flush writes it: flushes only look above the recovery point
         if not has_file:
             put(stem + LOG_SUFFIX, b"")  # there was no room for it before
         put(join(log.directory, LEADER_EPOCHS), epochs)
@@ -130,5 +130,5 @@ async def make_durable(log: BeginningLog) -> None:
     try:
         await asyncio.to_thread(write)
     except OSError as error:
-        if not log.closed:  # its directory has another name
+        if not log.closed:  # closed: its directory has another name
             raise context.health.refused(f"start {log.directory} from the tier", error) from error

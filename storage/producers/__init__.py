@@ -1,1 +1,1 @@
-"""What a log remembers of its idempotent and transactional producers."""
+"""The state of a log's idempotent and transactional producers."""

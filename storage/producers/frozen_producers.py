@@ -1,4 +1,4 @@
-"""The producers of one partition as they stood at one offset."""
+"""The producers of one partition as of one offset."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from common.pacing import Work
 from storage.producers.known_producer import EPOCH, KnownProducer, batches_behind_entry, entry_of, last_offset_of
 from storage.producers.producer_snapshot import SnapshotParts, encode_batches, encode_entries
 
-FROZEN_STEP = 128  # producers that are encoded at once
+FROZEN_STEP = 128  # producers encoded at a time
 ENTRY_COST = 5
 
 
 class LastRecord(NamedTuple):
     """What compaction must keep of a producer: its last data batch, or else a marker of its epoch."""
 
-    last_data_offset: int  # -1 when there is none
+    last_data_offset: int  # -1 if there is none
     producer_epoch: int
 
 
 class FrozenProducers:
-    """By producer id; nothing of it changes any more."""
+    """By producer id; immutable."""
 
     __slots__ = ("_producers",)
 
@@ -42,7 +42,7 @@ class FrozenProducers:
         return SnapshotParts(len(self._producers), entries + batches)
 
     def last_records(self) -> dict[int, LastRecord]:
-        """By producer id: what compaction must leave in the log. In a thread."""
+        """By producer id: what compaction must keep in the log. Runs in a thread."""
         return {
             producer_id: LastRecord(last_offset_of(producer), producer[EPOCH])
             for producer_id, producer in self._producers.items()

@@ -1,7 +1,7 @@
-"""What is remembered of one producer: one flat tuple of numbers, a new one with each of its batches.
+"""The state of one producer: one flat tuple of numbers, replaced with each of its batches.
 
-A tuple takes two thirds of the memory of an object with a list of batches. It never changes under those who froze it,
-and the collector of cycles does not follow it, so that a million of them cost its rounds little.
+A tuple takes two thirds of the memory of an object with a list of batches. It is immutable for those who froze it, and
+the garbage collector does not traverse it, so that a million of them cost little per collection.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ EPOCH = 0
 COORDINATOR_EPOCH = 1
 TRANSACTION_START = 2  # first offset of the open transaction, else NO_OFFSET
 LAST_TIMESTAMP = 3  # of its last batch or marker
-TURN = 4  # of the broker (`ProducerBound`) in which it appended last; 0: before this run
+TURN = 4  # turn (`ProducerBound`) of its last append; 0: before this run
 HEAD_LENGTH = 5
 BATCH_LENGTH = 4
 FULL_LENGTH = HEAD_LENGTH + BATCHES_KEPT * BATCH_LENGTH
@@ -32,7 +32,7 @@ def known_batches(producer: KnownProducer) -> Iterator[tuple[int, ...]]:
 
 
 def due_sequence(producer: KnownProducer) -> int:
-    """The first sequence of its next batch in this epoch."""
+    """The expected first sequence of its next batch in this epoch."""
     return (producer[-BATCH_LENGTH] + 1) & SEQUENCE_MASK if len(producer) > HEAD_LENGTH else 0
 
 
@@ -51,7 +51,7 @@ def last_sequence_of(producer: KnownProducer) -> int:
 
 
 def last_offset_of(producer: KnownProducer) -> int:
-    """Of its last data batch, NO_OFFSET when only markers are known of it."""
+    """Of its last data batch, NO_OFFSET if only markers are known."""
     return producer[-BATCH_LENGTH + 1] if len(producer) > HEAD_LENGTH else NO_OFFSET
 
 
@@ -69,7 +69,7 @@ def entry_of(producer_id: int, producer: KnownProducer) -> SnapshotEntry:
 
 
 def batches_behind_entry(producer_id: int, producer: KnownProducer) -> list[SnapshotBatch]:
-    """All batches, where the entry does not tell the one there is."""
+    """All batches, if the entry is not enough for them."""
     length = len(producer) - HEAD_LENGTH
     if length > BATCH_LENGTH or (length and producer[-1] != producer[LAST_TIMESTAMP]):
         return [(producer_id, *batch) for batch in known_batches(producer)]  # type: ignore[misc]  # four numbers
@@ -77,7 +77,7 @@ def batches_behind_entry(producer_id: int, producer: KnownProducer) -> list[Snap
 
 
 def known_from(entry: SnapshotEntry) -> KnownProducer:
-    """What a snapshot's entry tells by itself."""
+    """The state that a snapshot's entry gives by itself."""
     start = entry.transaction_start
     head = (entry.producer_epoch, entry.coordinator_epoch, start, entry.last_timestamp, 0)
     if entry.last_offset < 0:
@@ -86,5 +86,5 @@ def known_from(entry: SnapshotEntry) -> KnownProducer:
 
 
 def with_batches(producer: KnownProducer, batches: list[SnapshotBatch]) -> KnownProducer:
-    """The producer, with these batches for all that were known of it."""
+    """The producer with these batches instead of all known ones."""
     return (*producer[:HEAD_LENGTH], *(number for batch in batches[-BATCHES_KEPT:] for number in batch[1:]))

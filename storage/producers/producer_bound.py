@@ -1,13 +1,13 @@
-"""How many producers the logs of a broker remember together. The one idle for longest is forgotten first.
+"""A limit on the number of producers that a broker's logs remember together. The longest idle is forgotten first.
 
-Each partition has a bound of its own, by which every replica forgets alike. By this one they do not, because each
-broker hosts other partitions. That is safe: what is appended, every replica takes in alike, and a replica that has
-forgotten a producer only judges its next batch differently. It takes that batch at any sequence, as Apache Kafka does
-after `producer.id.expiration.ms`. So all that is lost is to recognise a batch that is sent again after its producer was
-idle for longer than all others that fit.
+Each partition also has its own limit, by which every replica forgets the same producers. By this limit they do not,
+because each broker hosts other partitions. That is safe: every replica processes appended batches alike, and a replica
+that has forgotten a producer only judges its next batch differently: it accepts any sequence, as Apache Kafka does
+after `producer.id.expiration.ms`. So the only loss is that a repeated batch is not recognized if its producer was idle
+for longer than all others that fit.
 
-Idleness is counted in turns of ten seconds, in which an append notes the turn and does nothing else. Logs are queued by
-the turn of their idlest producer, as it was when it was last looked at: it has not become earlier since.
+Idleness is counted in turns of ten seconds; an append only records the turn. Logs are queued by the turn of their
+longest-idle producer as of the last check, which can only have become later since.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from common.pacing import Work
 from storage.producers.known_producer import LAST_TIMESTAMP, TURN, KnownProducer
 
 TURN_MS = 10_000
-LOOKS_MAX = 16  # logs that are looked at for one producer that is to be forgotten, before an approximation will do
-FORGET_PER_NEW = 2  # so that a new producer brings the number nearer to the bound, if others came at once
+LOOKS_MAX = 16  # logs checked per producer to forget, before an approximation is used
+FORGET_PER_NEW = 2  # so that each new producer brings the number nearer to the limit
 FORGET_COST = 4
 TRIM_STEP = 64
-GONE_TURNS_MAX = 64  # beside as many as there are
-REMEMBERED_TURNS_MAX = 8_640  # those of a day: what was idle for longer before this run counts as idle for so long
+GONE_TURNS_MAX = 64  # in addition to the number of current ones
+REMEMBERED_TURNS_MAX = 8_640  # one day: producers idle for longer before this run count as idle that long
 
 
 class Remembering(Protocol):
@@ -34,14 +34,14 @@ class Remembering(Protocol):
     def __len__(self) -> int: ...
 
     def idlest(self) -> KnownProducer | None:
-        """The producer idle for longest without an open transaction; None: there is none."""
+        """The longest-idle producer without an open transaction, or None."""
 
     def forget_idlest(self) -> bool:
-        """Forget that one; whether there was one."""
+        """Forget that producer. Returns whether there was one."""
 
 
 class ProducerBound:
-    """One per log directory; calls on the loop. `count` producers are known, of which `producers_max` may stay."""
+    """One per log directory; calls on the loop. `count` producers are known; at most `producers_max` may be."""
 
     __slots__ = ("_first_turn", "_queue", "_queued", "_turns", "count", "forgotten_count", "producers_max", "turn")
 
@@ -49,17 +49,17 @@ class ProducerBound:
         self.producers_max = producers_max
         self.turn = self._first_turn = now_ms // TURN_MS
         self.count = 0
-        self.forgotten_count = 0  # for this bound, since the start
-        # by turn; an ordinary dictionary whose first keys go one by one is slow to find the next one
+        self.forgotten_count = 0  # because of this limit, since the start
+        # by turn; an ordinary dictionary is slow to find its next key when the first keys are removed one by one
         self._queue: dict[int, OrderedDict[Remembering, None]] = {}
-        self._queued: dict[Remembering, int] = {}  # the turn by which each log is in the queue
-        self._turns: list[int] = []  # a heap; each turn of the queue, and some that are there no more
+        self._queued: dict[Remembering, int] = {}  # the turn under which each log is queued
+        self._turns: list[int] = []  # a heap with all turns of the queue, and some that are no longer in it
 
     def grow_older(self, now_ms: int) -> None:
         self.turn = max(self.turn, now_ms // TURN_MS)
 
     def queue(self, producers: Remembering) -> None:
-        """Update the place of a log that may have producers."""
+        """Update the position of a log that may have producers."""
         turn = self._turn_of(producers.idlest())
         if turn == self._queued.get(producers):
             return
@@ -68,7 +68,7 @@ class ProducerBound:
             self._put_in(producers, turn)
 
     def added(self, producers: Remembering) -> None:
-        """A log has a producer that it did not know."""
+        """A log has a new producer."""
         self.count += 1
         if producers not in self._queued:
             self._put_in(producers, self.turn)
@@ -78,12 +78,12 @@ class ProducerBound:
                     self._forget()
 
     def join(self, producers: Remembering) -> None:
-        """A log's producers count from now on. If they are too many, `trim` is for the caller to run."""
+        """Count a log's producers from now on. If there are too many, the caller must run `trim`."""
         self.count += len(producers)
         self.queue(producers)
 
     def removed(self, count: int) -> None:
-        """A log knows so many producers less."""
+        """A log has `count` fewer producers."""
         self.count -= count
 
     def leave(self, producers: Remembering) -> None:
@@ -95,13 +95,13 @@ class ProducerBound:
         return self.count > self.producers_max
 
     def trim(self) -> Work[None]:
-        """Forget what is too much."""
+        """Forget producers until the limit is met."""
         while self.count > self.producers_max:
             before = self.count
             for _ in range(min(TRIM_STEP, before - self.producers_max)):
                 self._forget()
             if self.count == before:
-                return  # all that is left has open transactions
+                return  # all remaining ones have open transactions
             yield FORGET_COST * TRIM_STEP
 
     def _forget(self) -> None:
@@ -110,7 +110,7 @@ class ProducerBound:
             self.forgotten_count += 1
 
     def _idlest(self) -> Remembering | None:
-        """The log with the idlest producer; after some looks at logs where it has become a later one, the best seen."""
+        """The log with the longest-idle producer; after LOOKS_MAX outdated queue entries, the best one seen."""
         best: tuple[int, Remembering] | None = None
         for _ in range(LOOKS_MAX):
             producers = self._first()
@@ -135,7 +135,7 @@ class ProducerBound:
         return None
 
     def _turn_of(self, producer: KnownProducer | None) -> int | None:
-        """In which it appended last; of one that is idle since before this run its last record tells."""
+        """The turn of its last append; if idle since before this run, derived from its last record."""
         if producer is None or producer[TURN]:
             return producer[TURN] if producer is not None else None
         first = self._first_turn

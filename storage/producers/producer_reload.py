@@ -1,6 +1,6 @@
-"""Restores a log's producers after a truncation from the rest of the log, in a thread where that is long.
+"""Restores a log's producers after a truncation, in a thread if that takes long.
 
-A log that waits for the thread takes no batch, because its sequence could not be checked, and is not truncated again.
+Meanwhile the log accepts no batches, because their sequences could not be checked, and is not truncated again.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ from storage.segments.segment import Segment
 
 
 class Reloadable(Protocol):
-    """A log that was cut. It is barred until `producers_read`."""
+    """A truncated log. It rejects appends until `producers_read`."""
 
     @property
     def closed(self) -> bool: ...
@@ -28,7 +28,7 @@ class Reloadable(Protocol):
     def segments(self) -> list[Segment]: ...
 
     def plan_replay(self) -> Replay:
-        """What is to be read, as the log stands now."""
+        """What must be read, for the log's current state."""
         ...
 
     def producers_read(self, producers: ProducerStates) -> None: ...
@@ -42,17 +42,17 @@ class ProducerReloads:
     __slots__ = ("_bytes_max", "_clock", "_disk", "_health", "_waiting", "_work", "reload_count")
 
     def __init__(self, disk: Disk, clock: Clock, health: DirectoryHealth, bytes_max: int) -> None:
-        """Up to `bytes_max`, or the headers of as many batches as fit in there, are read at once."""
+        """At most `bytes_max` bytes, or the headers of as many batches as fit in it, are read on the loop."""
         self._disk = disk
         self._clock = clock
         self._health = health
         self._bytes_max = bytes_max
         self._waiting: dict[Reloadable, None] = {}
         self._work = OnDemand("reload-producers", self._run, self._stopped)
-        self.reload_count = 0  # how many logs a thread has read
+        self.reload_count = 0  # logs read by a thread
 
     def reload(self, log: Reloadable) -> None:
-        """At once, or in a thread. OSError when the disk refuses."""
+        """Restore at once, or in a thread. OSError if the disk fails."""
         replay = log.plan_replay()
         try:
             if replay.is_short(self._disk, self._bytes_max):
@@ -84,7 +84,7 @@ class ProducerReloads:
                 return
             if log.segments == replay.segments:
                 self._health.fail(f"read {log.directory}: {error}")
-            else:  # an old segment went meanwhile
+            else:  # an old segment was deleted meanwhile
                 self._waiting[log] = None
         except OSError as error:
             if log.closed:
@@ -103,5 +103,5 @@ class ProducerReloads:
         self._health.fail(f"reading producers stopped: {error!r}")
 
     async def idle(self) -> None:
-        """Return when no log waits any more, or none ever will."""
+        """Return when no log waits."""
         await self._work.idle()

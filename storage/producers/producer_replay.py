@@ -1,6 +1,6 @@
-"""Producer state from a snapshot and the batches behind it, header by header; only markers are looked into.
+"""Restores producer state from a snapshot and the batches after it, by headers; of records, only markers are read.
 
-Opens files of its own, so it runs in a thread (recovery) as on the loop (a truncation of a small log).
+It opens its own files, so it runs in a thread (recovery) or on the loop (truncation of a small log).
 """
 
 from collections.abc import Sequence
@@ -18,11 +18,11 @@ from storage.producers.producer_state import ProducerStates
 from storage.segments.batch_walk import walk
 from storage.segments.segment import LOG_SUFFIX, SNAPSHOT_SUFFIX, Segment, file_stem
 
-READ_PER_BATCH_BYTES = 128  # about as long as a header takes to be read from among others: 2 to 10 microseconds
+READ_PER_BATCH_BYTES = 128  # reading a header costs about as much as this many bytes: 2 to 10 microseconds
 
 
 class Remembering(Protocol):
-    """A log that is opened, or still being loaded."""
+    """A log that is open or being loaded."""
 
     @property
     def directory(self) -> str: ...
@@ -41,7 +41,7 @@ class Remembering(Protocol):
 
 
 class Replay(Struct, frozen=True):
-    """Reads a log's producers again while the log does not change; `producers` begin empty."""
+    """Restores a log's producers while the log does not change; `producers` begin empty."""
 
     directory: str
     segments: list[Segment]
@@ -49,18 +49,18 @@ class Replay(Struct, frozen=True):
     log_end_offset: int
     producers: ProducerStates
     mark: ProducerMark | None = None  # newer than the snapshots
-    batches: int = 0  # behind the mark, at most
+    batches: int = 0  # upper bound of batches after the mark
 
     def is_short(self, disk: Disk, bytes_max: int) -> bool:
-        """Whether there are at most so many bytes to read, or headers of as many batches as fit in there. OSError."""
+        """Whether there are at most `bytes_max` bytes to read, or headers of as many batches as fit in it. OSError."""
         if self.mark is not None:
             return self.batches <= bytes_max // READ_PER_BATCH_BYTES
         return self.bytes_to_read(disk) <= bytes_max
 
     def bytes_to_read(self, disk: Disk) -> int:
-        """Without a mark: the newest snapshot and all segments with a batch behind it.
+        """Without a mark: the size of the newest snapshot and of all segments with a batch after it.
 
-        OSError when a file cannot be looked at.
+        OSError if a file cannot be accessed.
         """
         snapshots = [offset for offset in self.snapshots if offset <= self.log_end_offset]
         start = max(snapshots, default=self.segments[0].base_offset)
@@ -69,7 +69,7 @@ class Replay(Struct, frozen=True):
         return size + sum(segment.size for segment, end in zip(self.segments, ends, strict=True) if end > start)
 
     def run(self, disk: Disk, now_ms: int) -> None:
-        """Raises OSError, and ProtocolError(KAFKA_STORAGE_ERROR) when bytes of the log are no batches."""
+        """Raises OSError, and ProtocolError(KAFKA_STORAGE_ERROR) if the log contains invalid batches."""
         if self.mark is None:
             load_newest(disk, self, self.log_end_offset, now_ms)
             replay_segments(disk, self, self.segments, self.segments[-1].size)
@@ -83,7 +83,7 @@ class Replay(Struct, frozen=True):
 
 
 def load_newest(disk: Disk, log: Remembering, upto_offset: int, now_ms: int) -> None:
-    """Begin with the newest sound snapshot at or below `upto_offset`, or with nothing at the first segment."""
+    """Begin with the newest valid snapshot at or below `upto_offset`, or empty at the first segment."""
     for offset in sorted(log.snapshots, reverse=True):
         if offset <= upto_offset:
             data = read_whole(disk, file_stem(log.directory, offset) + SNAPSHOT_SUFFIX)
@@ -96,9 +96,10 @@ def load_newest(disk: Disk, log: Remembering, upto_offset: int, now_ms: int) -> 
 
 
 def replay_segments(disk: Disk, log: Remembering, segments: Sequence[Segment], last_size: int) -> None:
-    """Take in what `segments` hold between the producers' end offset and the log's; of the last one `last_size` bytes.
+    """Apply the batches of `segments` between the producers' end offset and the log's; of the last segment `last_size`
+    bytes.
 
-    ProtocolError(KAFKA_STORAGE_ERROR) when their bytes are no batches.
+    ProtocolError(KAFKA_STORAGE_ERROR) if they contain invalid batches.
     """
     start = log.producers.end_offset
     for number, segment in enumerate(segments):
@@ -126,7 +127,7 @@ def _replay(disk: Disk, producers: ProducerStates, segment: Segment, begin: int,
 
 
 def marker_of(view: memoryview, at: int, header: BatchHeader) -> EndMarker | None:
-    """The marker of a control batch; None when its record lies, which no reader of the log can repair."""
+    """The marker of a control batch; None if its record is invalid, which no reader of the log can repair."""
     try:
         return read_marker(view, at, header.size)
     except ProtocolError:

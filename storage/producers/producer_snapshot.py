@@ -1,13 +1,13 @@
-"""The file `<offset>.snapshot`: the producers of a partition as they stood at that offset.
+"""The file `<offset>.snapshot`: the producers of a partition as of that offset.
 
-Layout, big-endian: version int16 (1), CRC-32C uint32 of all that follows it, count int32, then per producer: id int64,
-epoch int16, last sequence int32, last offset int64, offset delta int32, timestamp int64, coordinator epoch int32,
-first offset of the open transaction int64 (-1: none). Source: Apache Kafka's producer snapshot, version 1.
+Layout, big-endian: version int16 (1), CRC-32C uint32 of everything after it, count int32, then per producer: id int64,
+epoch int16, last sequence int32, last offset int64, offset delta int32, timestamp int64, coordinator epoch int32, first
+offset of the open transaction int64 (-1: none). Source: Apache Kafka's producer snapshot, version 1.
 
-An entry tells a producer's last batch alone, and a client may send the one before again as well. What entries do not
-tell follows them: a tag, version int16 (1), then per batch, oldest first: producer id int64, last sequence int32, last
-offset int64, offset delta int32, timestamp int64. Apache Kafka takes these bytes into the CRC and reads past them; its
-own files have none, and from them, as in Apache Kafka, only the last batch is known.
+An entry has only a producer's last batch, but a client may also repeat earlier ones. These follow the entries: a tag,
+version int16 (1), then per batch, oldest first: producer id int64, last sequence int32, last offset int64, offset delta
+int32, timestamp int64. Apache Kafka includes these bytes in the CRC and ignores them; its own files have none, and from
+them only the last batch is known, as in Apache Kafka.
 """
 
 from collections.abc import Iterable
@@ -30,7 +30,7 @@ _BATCH = Struct(">qiqiq")
 
 
 class SnapshotEntry(NamedTuple):
-    """One producer. `last_offset` is -1 and `last_sequence` -1 when only markers are known of it."""
+    """One producer. `last_offset` and `last_sequence` are -1 if only markers are known of it."""
 
     producer_id: int
     producer_epoch: int
@@ -43,18 +43,18 @@ class SnapshotEntry(NamedTuple):
 
 
 SnapshotBatch = tuple[int, int, int, int, int]
-"""A batch of a producer's present epoch: producer id, last sequence, last offset, offset delta, timestamp."""
+"""A batch of a producer's current epoch: producer id, last sequence, last offset, offset delta, timestamp."""
 
 
 class Snapshot(NamedTuple):
-    """`batches` are all that is known of each producer in it; of any other, its entry tells the one there is."""
+    """`batches`: all known batches of the producers in it; of any other producer, the entry has the only one."""
 
     entries: list[SnapshotEntry]
     batches: list[SnapshotBatch]
 
 
 class SnapshotParts(NamedTuple):
-    """A snapshot of so many `producers` in encoded pieces: all entries, then what follows them."""
+    """A snapshot of `producers` producers in encoded pieces: all entries, then the batches."""
 
     producers: int
     pieces: list[bytes]
@@ -65,7 +65,7 @@ def encode_entries(entries: Iterable[SnapshotEntry]) -> bytes:
 
 
 def encode_batches(batches: Iterable[SnapshotBatch], *, is_first: bool) -> bytes:
-    """A piece of what follows the entries; the first one begins with its tag. Empty without batches."""
+    """A piece of the batches after the entries; the first begins with the tag. Empty without batches."""
     data = b"".join([_BATCH.pack(*batch) for batch in batches])
     return _BATCHES_HEAD.pack(_BATCHES_TAG, _BATCHES_VERSION) + data if is_first and data else data
 
@@ -97,7 +97,7 @@ def encode_snapshot(snapshot: Snapshot) -> bytes:
 
 
 def decode_snapshot(data: bytes) -> Snapshot:
-    """The inverse of `encode_snapshot`; ValueError when version, CRC or length is wrong."""
+    """The inverse of `encode_snapshot`; ValueError if version, CRC or length is wrong."""
     if len(data) < _HEAD.size:
         raise ValueError(f"a producer snapshot of {len(data)} bytes")
     version, crc, count = _HEAD.unpack_from(data)
@@ -113,7 +113,7 @@ def decode_snapshot(data: bytes) -> Snapshot:
 
 
 def _decode_batches(data: bytes) -> list[SnapshotBatch]:
-    """None where the bytes behind the entries are not ours, or of a version to come: entries suffice to go on."""
+    """Empty if the bytes after the entries are not Tidelog's, or of a later version: the entries are sufficient."""
     if len(data) < _BATCHES_HEAD.size or _BATCHES_HEAD.unpack_from(data) != (_BATCHES_TAG, _BATCHES_VERSION):
         return []
     rows = data[_BATCHES_HEAD.size :]

@@ -1,8 +1,8 @@
-"""What one partition remembers of its idempotent and transactional producers.
+"""The state of one partition's idempotent and transactional producers.
 
-A producer's batches carry consecutive sequence numbers per epoch. The last five batches are kept, because a client
-has at most five in flight: a repeated one is answered like the first, a gap is refused, an old epoch is fenced.
-All of it follows from batch headers and transaction markers, so a follower, a recovery scan and the leader agree.
+A producer's batches have consecutive sequence numbers per epoch. The last five batches are kept, because a client has
+at most five in flight: a repeated one is answered like the first, a gap is rejected, an old epoch is fenced. The state
+is derived from batch headers and transaction markers only, so follower, recovery scan and leader agree.
 
 Source: KIP-98, KIP-360, KIP-447 and the behaviour of Apache Kafka 4.1's ProducerAppendInfo and ProducerStateEntry.
 """
@@ -40,12 +40,13 @@ from storage.producers.producer_snapshot import NO_OFFSET, decode_snapshot, join
 NO_EPOCH = -1
 EXPIRE_STEP = 512
 QUEUE_COST = 5
-BUSY_SCAN_MAX = 64  # producers with open transactions that are looked past for one that may be forgotten
-IDLE_PART = 64  # one scan finds so great a part of all producers, the idlest: what has gone lies before them as gaps
+BUSY_SCAN_MAX = 64  # producers with open transactions to skip while searching for one to forget
+# a scan finds this fraction of all producers, the longest idle, because removed ones leave gaps before them
+IDLE_PART = 64
 
 
 class Duplicate(NamedTuple):
-    """A batch that is in the log already, as it was appended then."""
+    """A batch that is already in the log, with its original offsets."""
 
     base_offset: int
     next_offset: int
@@ -55,7 +56,7 @@ class Duplicate(NamedTuple):
 class CompletedTransaction(NamedTuple):
     """A transaction whose marker was appended at `last_offset`.
 
-    An aborted one goes into the transaction index with `last_stable_offset`, the LSO at the marker.
+    If aborted, it is added to the transaction index with `last_stable_offset`, the LSO at the marker.
     """
 
     producer_id: int
@@ -77,10 +78,10 @@ class ProducerView(NamedTuple):
 
 
 class ProducerStates:
-    """The producers of one partition, bounded by `producers_max`: the one idle for longest is forgotten first.
+    """The producers of one partition, limited by `producers_max`: the longest idle is forgotten first.
 
-    Only producers with an open transaction outlive that bound. Idleness is counted in appends, so that every replica
-    forgets the same ones. `end_offset` says how far a log has been taken in while it is read; appends do not move it.
+    Only producers with an open transaction may exceed that limit. Idleness is counted in appends, so that every replica
+    forgets the same ones. `end_offset`: how far a log has been read during a replay; appends do not move it.
     """
 
     __slots__ = (
@@ -100,16 +101,17 @@ class ProducerStates:
         self.end_offset = 0
         self._bound: ProducerBound | None = None
         self._producers: dict[int, KnownProducer] = {}  # least recently appended first
-        self._idle: list[tuple[int, KnownProducer]] = []  # the first of them as they were a while ago, the last first
-        self._ongoing: dict[int, int] = {}  # first offset of each open transaction -> producer id; grows in order
-        self._unreplicated: dict[int, int] = {}  # first offset of each ended one above the HW -> its marker's offset
+        self._idle: list[tuple[int, KnownProducer]] = []  # the longest idle ones as of a while ago, last first
+        self._ongoing: dict[int, int] = {}  # first offset of each open transaction -> producer id; ascending
+        # first offset of each ended transaction above the HW -> its marker's offset
+        self._unreplicated: dict[int, int] = {}
 
     def set_limits(self, expiration_ms: int, producers_max: int) -> None:
         self.expiration_ms = expiration_ms
         self.producers_max = producers_max
 
     def adopt(self, read: ProducerStates) -> None:
-        """Know what `read` knows, which is used no more; limits and the broker's bound stay."""
+        """Take over the state of `read`, which is not used any more; limits and the broker's bound stay."""
         bound = self._bound
         self.leave()
         self._producers, self._idle = read._producers, read._idle
@@ -119,12 +121,12 @@ class ProducerStates:
             self.join(bound)
 
     def join(self, bound: ProducerBound) -> None:
-        """Count for the broker's bound from now on."""
+        """From now on count for the broker's limit."""
         self._bound = bound
         bound.join(self)
 
     def leave(self) -> None:
-        """Count for no bound any more."""
+        """Count for no limit any more."""
         if self._bound is not None:
             self._bound.leave(self)
             self._bound = None
@@ -135,12 +137,12 @@ class ProducerStates:
     # Appends
 
     def check(self, header: BatchHeader) -> Duplicate | None:
-        """Whether a leader may append a client's batch with a producer id: None, or what it repeats.
+        """Whether a leader may append a client's batch with a producer id: None, or the batch that it repeats.
 
-        Raises ProtocolError: INVALID_PRODUCER_EPOCH (an older epoch), OUT_OF_ORDER_SEQUENCE_NUMBER (a gap, or a
-        new epoch that does not begin at 0), INVALID_TXN_STATE (a plain batch within a transaction),
-        UNKNOWN_PRODUCER_ID (not known, perhaps forgotten, and does not begin at 0: the caller may allow it). Changes
-        nothing; `update` follows the append.
+        Raises ProtocolError: INVALID_PRODUCER_EPOCH (an older epoch), OUT_OF_ORDER_SEQUENCE_NUMBER (a gap, or a new
+        epoch that does not begin at 0), INVALID_TXN_STATE (a plain batch within a transaction), UNKNOWN_PRODUCER_ID
+        (unknown, perhaps forgotten, and not at sequence 0; the caller may allow it). Changes nothing; `update` follows
+        the append.
         """
         producer = self._producers.get(header.producer_id)
         if producer is None:
@@ -166,9 +168,9 @@ class ProducerStates:
         return None
 
     def update(self, header: BatchHeader, marker: EndMarker | None = None) -> CompletedTransaction | None:
-        """Take in an appended batch, checked or from a leader, with its final offsets.
+        """Apply an appended batch, checked or from a leader, with its final offsets.
 
-        `marker` is `read_marker` of a control batch. Batches without a producer id only move `end_offset`.
+        `marker`: `read_marker` of a control batch. Batches without a producer id only move `end_offset`.
         """
         self.end_offset = header.next_offset
         if header.producer_id < 0:
@@ -220,7 +222,7 @@ class ProducerStates:
     # Forgetting
 
     def _added(self) -> None:
-        """There is a producer more."""
+        """There is one more producer."""
         if len(self._producers) > self.producers_max:
             self.forget_idlest()
         if self._bound is not None:
@@ -231,11 +233,11 @@ class ProducerStates:
             self._bound.removed(count)
 
     def idlest(self) -> KnownProducer | None:
-        """The producer idle for longest without an open transaction; None: there is none."""
+        """The longest-idle producer without an open transaction, or None."""
         return self._idle[-1][1] if self._find_idle() else None
 
     def forget_idlest(self) -> bool:
-        """Forget that one; whether there was one."""
+        """Forget that producer. Returns whether there was one."""
         if not self._find_idle():
             return False
         del self._producers[self._idle.pop()[0]]
@@ -243,7 +245,7 @@ class ProducerStates:
         return True
 
     def _find_idle(self) -> bool:
-        """Whether there is one; it is the last of `_idle` then."""
+        """Whether there is one; then it is the last of `_idle`."""
         idle, producers = self._idle, self._producers
         while idle:
             producer_id, producer = idle[-1]
@@ -260,7 +262,7 @@ class ProducerStates:
 
     @property
     def first_unstable_offset(self) -> int | None:
-        """The first offset of a transaction that is open, or ended by a marker that is not below the HW yet."""
+        """The first offset of a transaction that is open, or whose end marker is not below the HW yet."""
         undecided = next(iter(self._ongoing), None)
         unreplicated = min(self._unreplicated, default=None)
         if undecided is None or unreplicated is None:
@@ -269,18 +271,19 @@ class ProducerStates:
 
     @property
     def first_undecided_offset(self) -> int | None:
-        """As `first_unstable_offset`, but for open transactions alone."""
+        """As `first_unstable_offset`, but only for open transactions."""
         return next(iter(self._ongoing), None)
 
     def on_high_watermark(self, high_watermark: int) -> None:
-        """Markers below `high_watermark` are final: their transactions are stable from now on."""
+        """Markers below `high_watermark` are final: their transactions are stable."""
         if self._unreplicated:
             self._unreplicated = {f: last for f, last in self._unreplicated.items() if last >= high_watermark}
 
     # Upkeep
 
     def expire(self, now_ms: int) -> Work[int]:
-        """Forget producers without a batch for `expiration_ms`, by record time; how many. Open transactions stay."""
+        """Forget producers without a batch for `expiration_ms`, by record time. Returns how many. Open transactions
+        stay."""
         gone = 0
         known = iter(list(self._producers))
         while some := list(islice(known, EXPIRE_STEP)):
@@ -302,11 +305,11 @@ class ProducerStates:
         return transaction_start == NO_OFFSET and now_ms - last_timestamp >= self.expiration_ms
 
     def took_in(self, end_offset: int) -> None:
-        """All of the log up to `end_offset` is taken in, though the last batches may have been without a producer."""
+        """The log up to `end_offset` was applied, including batches without a producer."""
         self.end_offset = max(self.end_offset, end_offset)
 
     def advance_log_start(self, log_start_offset: int) -> None:
-        """The log begins later now. Producers stay known until they expire, as in Apache Kafka."""
+        """The log start has moved. Producers stay until they expire, as in Apache Kafka."""
         self.on_high_watermark(log_start_offset)
         self.took_in(log_start_offset)
 
@@ -328,9 +331,9 @@ class ProducerStates:
         return join_parts(at_once(FrozenProducers(self._producers).encode()))
 
     def load_snapshot(self, data: bytes, end_offset: int, now_ms: int) -> None:
-        """Begin again with a snapshot that was taken at `end_offset`; the caller then replays the log from there.
+        """Start over from a snapshot that was taken at `end_offset`; the caller then replays the log from there.
 
-        ValueError when the file is damaged; the state is unchanged then.
+        ValueError if the file is damaged; then nothing has changed.
         """
         snapshot = decode_snapshot(data)
         bound = self._bound
@@ -361,7 +364,7 @@ class ProducerStates:
         return FrozenProducers(self._producers).last_records()
 
     def views(self) -> Iterator[ProducerView]:
-        """Of the producers that are there at the first step; those that have gone meanwhile are left out."""
+        """The producers as of the first step, without those removed meanwhile."""
         for producer_id in list(self._producers):
             producer = self._producers.get(producer_id)
             if producer is None:

@@ -1,7 +1,7 @@
-"""Producer snapshots of many producers: encoded in slices of the loop, written in a thread, then given their name.
+"""Snapshots of many producers: encoded in slices of the loop, written in a thread, then renamed.
 
-A roll only freezes the producers, and they go on. Until the snapshot has its name the recovery point stays below it: a
-start after a loss of power replays the log from an older one instead, and no segment goes in the new one's favour.
+A roll only freezes the producers. Until the snapshot has its final name, the recovery point stays below it: a start
+after a power loss then replays the log from an older one, and no segment is deleted because of the new one.
 """
 
 import asyncio
@@ -18,8 +18,8 @@ from storage.producers.producer_snapshot import SnapshotParts, write_parts
 from storage.producers.producer_state import ProducerStates
 from storage.segments.segment import SNAPSHOT_SUFFIX, file_stem
 
-AT_ONCE_MAX = 128  # so many producers take about half a millisecond
-WAITING_MAX = 4  # of one log; it rolls faster than they are written, so the oldest that was not begun is left out
+AT_ONCE_MAX = 128  # producers per slice, about half a millisecond
+WAITING_MAX = 4  # per log; if it rolls faster than snapshots are written, the oldest that was not begun is dropped
 
 
 class SnapshotOwner(Protocol):
@@ -34,11 +34,12 @@ class SnapshotOwner(Protocol):
     def directory(self) -> str: ...
 
     def wants_snapshot(self, offset: int, generation: int) -> bool:
-        """Not where there is one, once its front has gone past it, or once it was cut since that generation."""
+        """False if there already is one, if the log start has passed it, or if the log was truncated since that
+        generation."""
         ...
 
     def snapshot_settled(self, offset: int, *, is_named: bool) -> None:
-        """The snapshot at `offset` has its name, or is not to come any more."""
+        """The snapshot at `offset` has its name, or was dropped."""
         ...
 
 
@@ -56,13 +57,13 @@ class SnapshotWrites:
     def __init__(self, disk: Disk, health: DirectoryHealth, pacer: Pacer) -> None:
         self._disk = disk
         self._health = health
-        self._pending: dict[SnapshotOwner, deque[_Pending]] = {}  # oldest first; the first may be under way
+        self._pending: dict[SnapshotOwner, deque[_Pending]] = {}  # oldest first; the first may be in progress
         self._work = OnDemand("producer-snapshots", self._run, self._stopped)
         self._pacer = pacer
         self.written_count = 0
 
     def begin(self, log: SnapshotOwner, offset: int, generation: int) -> None:
-        """Write the producers of `log` as they stand now, at `offset` in this generation of it."""
+        """Write the producers of `log` as of now, at `offset` in this generation of it."""
         waiting = self._pending.setdefault(log, deque())
         if waiting and waiting[-1].offset == offset and waiting[-1].generation == generation:
             return
@@ -72,7 +73,7 @@ class SnapshotWrites:
         self._work.begin()
 
     def least(self, log: SnapshotOwner) -> int | None:
-        """The offset of the oldest snapshot of `log` that has no name yet."""
+        """The offset of the oldest unfinished snapshot of `log`."""
         waiting = self._pending.get(log)
         return waiting[0].offset if waiting else None
 
@@ -102,7 +103,7 @@ class SnapshotWrites:
         path = file_stem(log.directory, pending.offset) + SNAPSHOT_SUFFIX
         temporary = path + TEMPORARY_SUFFIX
         await asyncio.to_thread(self._write_parts, temporary, parts)
-        if log.closed:  # its directory may have another name, which takes the file along
+        if log.closed:  # its directory may have another name; the file moves with it
             return False
         if not _is_wanted(log, pending):
             self._disk.remove(temporary)
@@ -123,7 +124,7 @@ class SnapshotWrites:
         self._health.fail(f"writing producer snapshots stopped: {error!r}")
 
     async def idle(self) -> None:
-        """Return when nothing is to be written any more, or never will be."""
+        """Return when no snapshot waits."""
         await self._work.idle()
 
 

@@ -1,1 +1,1 @@
-"""Opening what an earlier process left."""
+"""Opens the logs that an earlier process left."""

@@ -1,4 +1,4 @@
-"""The scan after an unclean stop: trusts batches, not lengths, and rebuilds everything that is derived from them."""
+"""The scan after an unclean stop: checks batches instead of trusting file lengths, and rebuilds all derived data."""
 
 import contextlib
 
@@ -34,9 +34,9 @@ from storage.segments.segment_scan import (
 
 
 class LogScan:
-    """One log's segments on their way from trusted lengths to checked contents. In a thread.
+    """Checks one log's segments. Runs in a thread.
 
-    `epochs`, `producers`, `segments` and `snapshots` become what the sound batches say, and the log ends at
+    `epochs`, `producers`, `segments` and `snapshots` are rebuilt from the sound batches, and the log ends at
     `log_end_offset`.
     """
 
@@ -55,7 +55,7 @@ class LogScan:
         self._now_ms = now_ms
         self._log = log
         self._gaps_below = gaps_below
-        self._aborted: list[AbortedTransaction] = []  # of the segment under the scan
+        self._aborted: list[AbortedTransaction] = []  # of the segment being scanned
         self.directory = log.directory
         self.epochs = log.epochs
         self.producers = log.producers
@@ -63,10 +63,10 @@ class LogScan:
         self.snapshots = list(log.snapshots)
         self.log_end_offset = log.log_end_offset
         self.lost_records = False
-        self.cut_segment: int | None = None  # base offset of the one whose end was cut: not on the device yet
+        self.cut_segment: int | None = None  # base offset of the segment that was truncated: not on the device yet
 
     def run(self, first: int, recovery_point: int) -> None:
-        """Scan from segment number `first` on; in it, from `recovery_point` on where its indexes lead there."""
+        """Scan from segment number `first` on; in that segment from `recovery_point` on, if its indexes lead there."""
         part = self._trusted_part(self.segments[first], recovery_point)
         self._prepare(first, part)
         for number in range(first, len(self.segments)):
@@ -91,11 +91,11 @@ class LogScan:
             return nothing_indexed(segment.base_offset)
         try:
             return trusted_part(self._disk, segment, recovery_point)
-        except (ValueError, ProtocolError):  # the log is shorter than it was, or its indexes are gone
+        except (ValueError, ProtocolError):  # the log is shorter than it was, or its indexes are missing
             return nothing_indexed(segment.base_offset)
 
     def _prepare(self, first: int, part: IndexedPart) -> None:
-        """Load epochs and producers as of the scan's start; later snapshots are written again."""
+        """Load epochs and producers as of the scan's start; later snapshots are rewritten."""
         start_offset = self.log_end_offset = part.end_offset
         self.epochs.truncate_from_end(start_offset)
         for offset in [offset for offset in self.snapshots if offset > start_offset]:
@@ -108,16 +108,17 @@ class LogScan:
         ]
 
     def _is_hole(self, segment: Segment, end_offset: int) -> bool:
-        """A segment that does not begin where the one before ends: bytes are lost, unless compaction left the gap.
+        """Whether records are missing before the segment: it does not begin where the previous one ends, and compaction
+        did not leave the gap.
 
-        A loss of power can take the end of one segment and leave the next one, cleanly at a batch. No roll leaves a
-        gap, and what is compacted was noted to be on the device before: so above that a gap is a loss.
+        A power loss can remove the end of one segment, exactly at a batch, and keep the next one. No roll leaves a gap,
+        and compaction is recorded on the device before; so above that record a gap is a loss.
         """
         left_by_compaction = self._log.config.is_compacted and segment.base_offset <= self._gaps_below
         return segment.base_offset < end_offset or not left_by_compaction
 
     def _scan_segment(self, segment: Segment, part: IndexedPart, is_last: bool) -> tuple[int, int]:
-        """Where its sound batches end, as offset and as position; its indexes are on disk then."""
+        """The end of its sound batches, as offset and position; then its indexes are on disk."""
         indexes = SegmentIndexes(self._open_files, segment.stem, part.offsets, part.times)
         builder = IndexBuilder(indexes, part.largest, self._log.config.index_interval_bytes)
         end_offset, size = part.end_offset, part.size
@@ -141,10 +142,10 @@ class LogScan:
         return end_offset, size
 
     def _came_back(self, header: BatchHeader, end_offset: int) -> bool:
-        """Whether a batch was truncated from this log once, and its replacement did not reach the device.
+        """Whether a batch was truncated once from this log, and its replacement did not reach the device.
 
-        Such a batch has another leader epoch than its replacement. Epochs never fall along a log, and only compaction
-        leaves gaps.
+        Such a batch has another leader epoch than its replacement. Epochs never decrease along a log, and only
+        compaction leaves gaps.
         """
         latest = self.epochs.latest_epoch
         if header.leader_epoch < 0 or latest < 0 or header.leader_epoch == latest:
@@ -175,7 +176,7 @@ class LogScan:
             return []
 
     def _write_aborted(self, segment: Segment) -> int:
-        """The length of the file then."""
+        """Returns the length of the file."""
         data = b"".join(encode(entry) for entry in self._aborted)
         self._aborted = []
         if data or segment.transaction_bytes:
@@ -198,7 +199,7 @@ class LogScan:
     # Cutting
 
     def _require(self, cause: str, bytes_cut: int) -> None:
-        """Where the log ended before is not known any more: these bytes hold no sound batch, or follow a hole."""
+        """Wait for the audit. The former log end is unknown: these bytes have no sound batch, or come after a loss."""
         log = self._log
         act = Act(
             AuditKind.LOG_TRUNCATED,
@@ -223,7 +224,7 @@ class LogScan:
         self.cut_segment = segment.base_offset
 
     def _cut(self, number: int) -> None:
-        """Segments from `number` on follow no sound end: they go, newest first."""
+        """Remove segments from `number` on, which come after damage, newest first."""
         gone = self.segments[number:]
         self._require("segments behind damage", sum(segment.size for segment in gone))
         self.lost_records |= any(segment.size for segment in gone)
@@ -233,7 +234,8 @@ class LogScan:
 
 
 def _is_broken_off(file: File, position: int, size: int) -> bool:
-    """Whether the bytes from `position` on are the beginning of a batch: all that a killed process leaves unsound."""
+    """Whether the bytes from `position` on are the beginning of a batch, which is all that a killed process leaves
+    unsound."""
     left = size - position
     if left < HEADER_BYTES:
         return True
@@ -242,7 +244,7 @@ def _is_broken_off(file: File, position: int, size: int) -> bool:
 
 
 def remove_segment_files(disk: Disk, segment: Segment) -> None:
-    """The `.log` last: a segment without it is no segment."""
+    """Remove the `.log` last: a segment without it is ignored."""
     for suffix in reversed(SEGMENT_SUFFIXES):
         with contextlib.suppress(FileNotFoundError):
             disk.remove(segment.stem + suffix)

@@ -1,9 +1,9 @@
-"""Opening a partition's directory: quickly after a clean stop, batch by batch after any other.
+"""Opens a partition's directory: quickly after a clean stop, batch by batch after any other.
 
-Everything here runs in a thread and touches the disk and its arguments alone. After an unclean stop every segment from
-the recovery point on is scanned: sizes, magic, CRC, growing offsets. The log ends with the last sound batch; what
-comes after is cut, later segments go, and indexes, producer state, leader epochs and aborted transactions are built
-again from the batches. Segments below the recovery point were fsynced with their indexes and are trusted.
+Everything here runs in a thread and only uses the disk and its arguments. After an unclean stop every segment from the
+recovery point on is scanned: sizes, magic, CRC, increasing offsets. The log ends with the last sound batch; everything
+after it is truncated, later segments are removed, and indexes, producer state, leader epochs and aborted transactions
+are rebuilt from the batches. Segments below the recovery point were fsynced with their indexes and are trusted.
 """
 
 import contextlib
@@ -44,23 +44,24 @@ _LEFTOVERS = (DELETED_SUFFIX, CLEANED_SUFFIX, SWAP_SUFFIX, TEMPORARY_SUFFIX)
 
 
 class RecoveryInput(Struct, frozen=True):
-    """What the directory knows of one partition before its files are read."""
+    """The directory's knowledge of one partition before its files are read."""
 
     directory: str
     topic: str
     partition: int
     config: LogConfig
-    clean: bool  # the last run stopped in order
+    clean: bool  # the last run stopped cleanly
     recovery_point: int
-    high_watermark: int  # as checkpointed: the log reached at least so far
-    gaps_below: int  # compaction may have left gaps between segments up to here; it takes only what is on the device
+    high_watermark: int  # from the checkpoint: the log reached at least this offset
+    # compaction may have left gaps between segments up to here; it only processes what is on the device
+    gaps_below: int
     log_start_offset: int
     now_ms: int
-    is_damaged: bool = False  # an earlier look found damage among trusted bytes
+    is_damaged: bool = False  # an earlier attempt found damage in trusted bytes
 
 
 def first_to_scan(base_offsets: list[int], recovery_point: int) -> int:
-    """The number of the first segment that may hold an unflushed byte: the one that holds the recovery point."""
+    """The number of the first segment that may have an unflushed byte: the one with the recovery point."""
     first = 0
     while first + 1 < len(base_offsets) and base_offsets[first + 1] <= recovery_point:
         first += 1
@@ -68,11 +69,11 @@ def first_to_scan(base_offsets: list[int], recovery_point: int) -> int:
 
 
 def load_log(disk: Disk, open_files: OpenFiles, audit: AuditPermits, given: RecoveryInput) -> LoadedLog:
-    """The partition in `given.directory`. OSError when the disk fails.
+    """Open the partition in `given.directory`. OSError if the disk fails.
 
-    The topic id is ZERO_UUID when the metadata file is missing or damaged; the caller decides about such a log.
-    Where trusted bytes turn out to be damaged, everything is scanned. Raises NotAgreed before anything is cut that
-    `audit` does not permit yet: call it again then, with the error's `given` if it has one.
+    The topic id is ZERO_UUID if the metadata file is missing or damaged; the caller decides about such a log. If
+    trusted bytes are damaged, everything is scanned. Raises NotAgreed before a truncation that `audit` does not permit
+    yet: then call it again, with the error's `given` if it has one.
     """
     try:
         return _load(disk, open_files, audit, given)
@@ -81,7 +82,7 @@ def load_log(disk: Disk, open_files: OpenFiles, audit: AuditPermits, given: Reco
     given = structs.replace(given, clean=False, recovery_point=0, is_damaged=True)
     try:
         return _load(disk, open_files, audit, given)
-    except NotAgreed as error:  # what was cut so far no longer shows the damage
+    except NotAgreed as error:  # after a first truncation the damage is not visible any more
         raise NotAgreed(error.act, given) from None
 
 
@@ -102,7 +103,7 @@ def _load(disk: Disk, open_files: OpenFiles, audit: AuditPermits, given: Recover
     found = replace(
         empty,
         snapshots=[int(stem) for stem in _stems(names, SNAPSHOT_SUFFIX)],
-        is_new=not given.clean,  # a run that was killed may have made it and flushed nothing yet
+        is_new=not given.clean,  # a killed run may have created it without flushing
         names_changed=False,
     )
     bases = [int(stem) for stem in _stems(names, LOG_SUFFIX)]
@@ -121,7 +122,7 @@ def _settle(disk: Disk, directory: str, names: list[str]) -> list[str]:
 
 
 def _stems(names: list[str], suffix: str) -> list[str]:
-    """Of the files whose name is twenty digits and `suffix`, in the order of their offsets."""
+    """Of the files whose name is twenty digits and `suffix`, in offset order."""
     length = OFFSET_DIGITS + len(suffix)
     return [n[:OFFSET_DIGITS] for n in names if len(n) == length and n.endswith(suffix) and n[:OFFSET_DIGITS].isdigit()]
 
@@ -148,7 +149,8 @@ def _load_segments(
     found = replace(
         found,
         segments=[_trusted_segment(disk, open_files, given, names, base) for base in bases],
-        # The tier holds what lies below the first segment of a tiered log, and knows the start where none was noted.
+        # The tier holds what is below the first segment of a tiered log, and knows the log start if none was
+        # checkpointed.
         log_start_offset=max(given.log_start_offset, 0 if given.config.may_begin_in_tier else bases[0]),
         epochs=found.epochs if epochs is None else epochs,
     )
@@ -182,7 +184,8 @@ def _load_segments(
 
 
 def _read_epochs(disk: Disk, directory: str, names: list[str]) -> LeaderEpochCache | None:
-    """None when the file is damaged, or missing: a log never flushed has none, and is scanned whole anyway."""
+    """None if the file is damaged or missing: a log that was never flushed has none, and is scanned completely
+    anyway."""
     if LEADER_EPOCHS not in names:
         return None
     try:
@@ -194,7 +197,7 @@ def _read_epochs(disk: Disk, directory: str, names: list[str]) -> LeaderEpochCac
 def _trusted_segment(
     disk: Disk, open_files: OpenFiles, given: RecoveryInput, names: list[str], base_offset: int
 ) -> Segment:
-    """As long as its file; its indexes are loaded when somebody asks."""
+    """A segment as long as its file; its indexes are loaded on first use."""
     stem = file_stem(given.directory, base_offset)
     size = disk.file_size(stem + LOG_SUFFIX)
     has_transactions = f"{base_offset:0{OFFSET_DIGITS}d}{TRANSACTION_INDEX_SUFFIX}" in names
@@ -209,7 +212,7 @@ def _trusted_segment(
 
 
 def _read_end(disk: Disk, open_files: OpenFiles, found: LoadedLog, now_ms: int) -> LoadedLog:
-    """After a clean stop: the log's end from the last segment's indexes and the few batches behind them."""
+    """After a clean stop: the log's end from the last segment's indexes and the few batches after them."""
     segment = found.segments[-1]
     part = trusted_part(disk, segment, None)
     segment.adopt_indexes(SegmentIndexes(open_files, segment.stem, part.offsets, part.times), part.largest)
@@ -225,7 +228,7 @@ def _read_end(disk: Disk, open_files: OpenFiles, found: LoadedLog, now_ms: int) 
 def _start_over(
     disk: Disk, open_files: OpenFiles, audit: AuditPermits, given: RecoveryInput, loaded: LoadedLog
 ) -> LoadedLog:
-    """The log start lies past all that is left: nothing of it may be served."""
+    """Start over, because the log start is above everything that is left: nothing of it may be served."""
     act = Act(
         AuditKind.LOG_STARTED_OVER,
         given.topic,
@@ -236,13 +239,13 @@ def _start_over(
         after={"log_start_offset": loaded.log_start_offset, "log_end_offset": loaded.log_start_offset},
     )
     require_agreed(audit, act)
-    for offset in loaded.snapshots:  # else the next start would know producers again that this one forgets
+    for offset in loaded.snapshots:  # otherwise the next start would restore producers that this one forgets
         _remove_if_there(disk, file_stem(given.directory, offset) + SNAPSHOT_SUFFIX)
     for segment in reversed(loaded.segments):
         remove_segment_files(disk, segment)
     start = loaded.log_start_offset
     segment = Segment.fresh(open_files, given.directory, start, given.now_ms)
-    disk.open(segment.stem + LOG_SUFFIX, create=True).close()  # its name keeps the log's end
+    disk.open(segment.stem + LOG_SUFFIX, create=True).close()  # its name preserves the log's end
     segment.made_files()
     loaded.producers.reset(start)
     point = start if loaded.recovery_point == loaded.log_end_offset else loaded.recovery_point
@@ -250,7 +253,7 @@ def _start_over(
 
 
 def _without_strays(disk: Disk, loaded: LoadedLog, names: list[str]) -> LoadedLog:
-    """Remove indexes without their log, and snapshots that no segment begins with, but for the newest."""
+    """Remove indexes without a log, and snapshots at which no segment begins, except the newest."""
     bases = {segment.base_offset for segment in loaded.segments}
     for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX, TRANSACTION_INDEX_SUFFIX):
         for stem in _stems(names, suffix):

@@ -1,1 +1,1 @@
-"""One segment: its file, its batches, where one lies in it."""
+"""One segment: its file, its batches, and look-ups of batches."""

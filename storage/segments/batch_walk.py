@@ -1,4 +1,4 @@
-"""From batch to batch through a `.log` file by its headers alone, a window of bytes at a time."""
+"""Walks through a `.log` file from batch to batch by headers, a window of bytes at a time."""
 
 from collections.abc import Iterator
 
@@ -6,13 +6,14 @@ from common.errors import ErrorCode, ProtocolError
 from records.batch import HEADER_BYTES, MAGIC, PREFIX_BYTES, BatchHeader, read_header
 from storage.disk.open_files import Readable
 
-WINDOW_BYTES = 8_192  # what one index interval of small batches takes; long batches are stepped over
+WINDOW_BYTES = 8_192  # an index interval of small batches; long batches are skipped over
 
 
 def walk(file: Readable, position: int, end: int) -> Iterator[tuple[int, BatchHeader]]:
     """Each batch of [position, end), two batch boundaries, with its position.
 
-    Raises ProtocolError(KAFKA_STORAGE_ERROR) where the bytes are no batch: trusted parts of a log have none such.
+    Raises ProtocolError(KAFKA_STORAGE_ERROR) at bytes that are not a batch, which must not occur in trusted parts of a
+    log.
     """
     window, window_at = b"", 0
     while position < end:

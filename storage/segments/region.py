@@ -1,4 +1,4 @@
-"""A run of whole bytes of one segment file: what a read of a log answers, instead of bytes."""
+"""A range of complete batches in one segment file: the result of a read, instead of bytes."""
 
 from typing import Protocol
 
@@ -9,28 +9,28 @@ from storage.disk.cold_reads import PageWait
 
 
 class Pin(Protocol):
-    """What keeps a file open while somebody reads it."""
+    """Keeps a file open while it is being read."""
 
     def unpin(self) -> None: ...
 
     def bring_in(self, file: File, position: int) -> PageWait | None:
-        """Have its bytes from `position` on brought into memory; None when they were just now."""
+        """Start reading its bytes from `position` on into memory; None if they were read just now."""
         ...
 
     def is_intact(self) -> bool:
-        """False when its bytes are known to have been changed behind their reader's back."""
+        """False if its bytes are known to have changed unexpectedly."""
         ...
 
     def cut_short(self) -> str:
-        """Note that promised bytes cannot be read; returns the file's name for the log."""
+        """Record that promised bytes cannot be read. Returns the file's name for the log."""
         ...
 
 
 class Region(msgspec.Struct, frozen=True, gc=False):
-    """`length` bytes of `file` from `position` on, whole record batches all of them.
+    """`length` bytes of `file` from `position` on, all of them complete record batches.
 
-    The file stays open until `release`, also when its segment is deleted meanwhile. The caller releases the region
-    exactly once, after the last byte is sent or when its connection is lost.
+    The file stays open until `release`, even if its segment is deleted. The caller releases the region exactly once,
+    after the last byte is sent or when its connection is lost.
     """
 
     file: File
@@ -40,7 +40,7 @@ class Region(msgspec.Struct, frozen=True, gc=False):
     is_fresh: bool = False  # its bytes were written a moment ago
 
     def read(self) -> bytes:
-        """All its bytes, copied once out of the page cache; fewer when the log was truncated below its end."""
+        """All its bytes, copied once from the page cache; fewer if the log was truncated below its end."""
         return self.file.pread(self.length, self.position)
 
     def in_memory(self, at: int, size: int) -> int:
@@ -48,14 +48,14 @@ class Region(msgspec.Struct, frozen=True, gc=False):
         return size if self.is_fresh else self.file.in_memory(size, self.position + at)
 
     def bring_in(self, at: int) -> PageWait | None:
-        """Have the bytes from `at` on brought into memory; None when they were just now."""
+        """Start reading the bytes from `at` on into memory; None if they were read just now."""
         return self.handle.bring_in(self.file, self.position + at)
 
     def release(self) -> None:
         self.handle.unpin()
 
     def is_intact(self) -> bool:
-        """See `Pin`. To be asked just before its bytes are sent."""
+        """See `Pin`. Call it just before the bytes are sent."""
         return self.handle.is_intact()
 
     def cut_short(self) -> str:

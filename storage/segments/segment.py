@@ -1,7 +1,7 @@
-"""One `.log` file with its indexes: where a batch lies, by offset and by time.
+"""One `.log` file with its indexes: positions of batches, by offset and by time.
 
-Positions handed out are batch boundaries. Nothing here holds a file open: handles come from the bounded cache, and
-a closed segment knows its indexes only after somebody asked for them.
+Returned positions are batch boundaries. Nothing here holds a file open: handles come from the bounded cache, and a
+closed segment loads its indexes on first use.
 """
 
 from common.errors import ProtocolError
@@ -25,7 +25,7 @@ SNAPSHOT_SUFFIX = ".snapshot"
 DELETED_SUFFIX = ".deleted"
 SEGMENT_SUFFIXES = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TRANSACTION_INDEX_SUFFIX)
 RELATIVE_OFFSETS_MAX = 2**31 - 1
-INDEX_BYTES_MAX = 10 << 20  # of one that is brought into memory whole
+INDEX_BYTES_MAX = 10 << 20  # size of an index that is read into memory completely
 UNKNOWN = -2
 OFFSET_MAX = 2**63 - 1
 
@@ -53,7 +53,7 @@ class SegmentIndexes:
         return cls(open_files, stem, OffsetIndex(base_offset), TimeIndex(base_offset), is_blank=is_blank)
 
     def load(self, offset_file: File, time_file: File, size: int) -> None:
-        """Take over what the files of a closed segment of `size` bytes say. ValueError when they are damaged."""
+        """Load the index files of a closed segment of `size` bytes. ValueError if they are damaged."""
         base_offset = self.offsets.base_offset
         used = used_bytes(offset_file, offset_file.size(), offset_index.ENTRY_BYTES)
         offsets = OffsetIndex.load(base_offset, offset_file.pread, used)
@@ -66,7 +66,7 @@ class SegmentIndexes:
         self.time_file.found(times.size)
 
     def append(self, last_offset: int, position: int, largest: LargestTimestamp) -> None:
-        """Note a batch, and the largest timestamp so far."""
+        """Add a batch, and the largest timestamp so far."""
         self.offset_file.append(self.offsets.append(last_offset, position))
         self.append_time(largest)
 
@@ -78,7 +78,7 @@ class SegmentIndexes:
 
     @property
     def is_lump_due(self) -> bool:
-        """Whether so many entries wait in memory that they are to be written."""
+        """Whether enough entries wait in memory to be written."""
         return len(self.offset_file.pending) >= LUMP_ENTRIES * offset_index.ENTRY_BYTES
 
     def may_overflow(self, bytes_max: int) -> bool:
@@ -88,7 +88,7 @@ class SegmentIndexes:
         ) * time_index.ENTRY_BYTES > bytes_max
 
     def position_at_or_before(self, position: int) -> int:
-        """The last indexed batch boundary up to `position`, 0 when there is none."""
+        """The last indexed batch boundary up to `position`, 0 if there is none."""
         pread = self.offset_file.pread
         slot = search(pread, self.offsets.count, offset_index.ENTRY_BYTES, _position, position)
         return self.offsets.entry(pread, slot).position if slot >= 0 else 0
@@ -103,7 +103,7 @@ class SegmentIndexes:
 
 
 class Segment:
-    """`size` counts what was appended, `written` what the page cache holds: less only while the disk is slow."""
+    """`size`: appended bytes; `written`: bytes in the page cache, less than `size` only while the disk is slow."""
 
     __slots__ = (
         "_indexes",
@@ -139,32 +139,32 @@ class Segment:
     ) -> None:
         self._open_files = open_files
         self._indexes: SegmentIndexes | None = None
-        self.is_fresh = is_fresh  # made by this process: without indexes in memory it has none on disk
+        self.is_fresh = is_fresh  # created by this process: without indexes in memory it has none on disk
         self.stem = stem
         self.base_offset = base_offset
         self.log = FileHandle(open_files, stem + LOG_SUFFIX)
         self.size = self.written = size
-        self.exists = not is_fresh  # whether its files were made
+        self.exists = not is_fresh  # whether its files were created
         self.bytes_since_index = 0
-        self.max_timestamp = NO_TIMESTAMP if is_fresh else UNKNOWN  # the largest of its records, -1 when none has one
-        self.max_timestamp_offset = base_offset  # last offset of the first batch that holds it
-        self.rolling_timestamp: int | None = None  # of the first batch; None: not looked up yet
-        self.created_ms = created_ms  # when it was made, or opened again
+        self.max_timestamp = NO_TIMESTAMP if is_fresh else UNKNOWN  # of its records, -1 if none has one
+        self.max_timestamp_offset = base_offset  # last offset of the first batch with it
+        self.rolling_timestamp: int | None = None  # of the first batch; None: unknown
+        self.created_ms = created_ms  # when it was created, or opened again
         self.transaction_bytes = transaction_bytes  # length of its `.txnindex`
-        self.aborted_file: FileHandle | None = None  # that file, once somebody has asked for it
+        self.aborted_file: FileHandle | None = None  # that file, once it was used
         self.least_aborted = OFFSET_MAX  # where the aborted transactions begin that were appended, or looked up ...
         self.is_least_known = is_fresh  # ... which was done
 
     @classmethod
     def fresh(cls, open_files: OpenFiles, directory: str, base_offset: int, now_ms: int) -> "Segment":
-        """A segment without files; they appear with the first append, and so do its indexes in memory: most partitions
-        of a large cluster are empty."""
+        """A segment without files. They and its indexes in memory are created with the first append, because most
+        partitions of a large cluster are empty."""
         stem = file_stem(directory, base_offset)
         return cls(open_files, stem, base_offset, size=0, created_ms=now_ms, is_fresh=True)
 
     @property
     def indexes(self) -> SegmentIndexes:
-        """Loaded on first use. OSError when a file cannot be read, PagesMissing while reads are strict."""
+        """Loaded on first use. OSError if a file cannot be read, PagesMissing while reads are strict."""
         indexes = self._indexes
         if indexes is None and self.is_fresh:
             indexes = SegmentIndexes.empty(self._open_files, self.stem, self.base_offset, is_blank=True)
@@ -181,22 +181,22 @@ class Segment:
         return self._indexes
 
     def begin(self, first_timestamp: int, now_ms: int) -> None:
-        """Its first batch comes: an empty segment does not age."""
+        """Its first batch arrives: an empty segment does not age."""
         self.rolling_timestamp = first_timestamp
         self.created_ms = now_ms
 
     def made_files(self) -> None:
-        """Its files are there, or will be once a slow disk has caught up."""
+        """Its files exist, or will when a slow disk has caught up."""
         self.exists = True
 
     def lacks_files(self) -> None:
-        """There was no room for its files: they come with the first batch."""
+        """There was no room for its files: they are created with the first batch."""
         self.exists = False
 
     def take_in(
         self, header: BatchHeader, last_offset: int, position: int, index_interval_bytes: int
     ) -> SegmentIndexes | None:
-        """Note a batch that is being appended at `position`. Returns the indexes if it got an entry in them."""
+        """Add a batch that is being appended at `position`. Returns the indexes if it got an entry in them."""
         if header.max_timestamp > self.max_timestamp:
             self.max_timestamp = header.max_timestamp
             self.max_timestamp_offset = last_offset
@@ -217,7 +217,7 @@ class Segment:
         self.size = size
 
     def in_page_cache(self, size: int) -> None:
-        """What waited is written up to `size`; a later append may have overtaken this."""
+        """Waiting bytes up to `size` are written; a later append may have overtaken this."""
         self.written = max(self.written, size)
 
     def add_aborted(self, entry: AbortedTransaction) -> None:
@@ -226,16 +226,16 @@ class Segment:
         self.least_aborted = min(self.least_aborted, entry.first_offset)
 
     def found_least_aborted(self, offset: int) -> None:
-        """The aborted transactions of its `.txnindex` begin at `offset` or after it."""
+        """The aborted transactions of its `.txnindex` begin at or after `offset`."""
         self.least_aborted = min(self.least_aborted, offset)
         self.is_least_known = True
 
     def close_indexes(self) -> None:
-        """No more batches come: the last entry of the time index is due."""
+        """No more batches follow: add the last entry of the time index."""
         self.indexes.append_time(LargestTimestamp(self.max_timestamp, self.max_timestamp_offset))
 
     def adopt_indexes(self, indexes: SegmentIndexes, largest: LargestTimestamp | None) -> None:
-        """Take over indexes that a thread has built or read, and the largest timestamp where it found that, too."""
+        """Use indexes that a thread has built or read, and the largest timestamp if it found that too."""
         self._indexes = indexes
         if largest is not None:
             self.max_timestamp, self.max_timestamp_offset = largest
@@ -256,7 +256,7 @@ class Segment:
         return indexes
 
     def largest_timestamp(self) -> LargestTimestamp:
-        """Of all its records; read from the last entry of the time index where the segment is closed."""
+        """Of all its records; for a closed segment, from the last entry of the time index."""
         if self.max_timestamp == UNKNOWN:
             times = self.indexes.times
             if self.max_timestamp == UNKNOWN:  # rebuilding the indexes finds it too
@@ -264,7 +264,7 @@ class Segment:
         return LargestTimestamp(self.max_timestamp, self.max_timestamp_offset)
 
     def first_timestamp(self) -> int:
-        """The largest timestamp of the first batch, -1 when there is none: what rolling by time starts from."""
+        """The largest timestamp of the first batch, -1 if there is none: the start of rolling by time."""
         timestamp = self.rolling_timestamp
         if timestamp is None:
             timestamp = NO_TIMESTAMP
@@ -274,7 +274,7 @@ class Segment:
         return timestamp
 
     def find(self, offset: int) -> int:
-        """Position of the first batch that ends after `offset`; `written` when all end before it."""
+        """Position of the first batch that ends after `offset`; `written` if none does."""
         start = self.indexes.offsets.lookup(self.indexes.offset_file.pread, offset).position
         if start >= self.written:
             return self.written
@@ -284,7 +284,7 @@ class Segment:
         return self.written
 
     def boundary_at_or_before(self, position: int, start: int) -> int:
-        """The last batch boundary up to `position`, itself at most `written`; `start` is one that lies before."""
+        """The last batch boundary up to `position`, at most `written`; `start` is one before it."""
         if position >= self.written:
             return self.written
         boundary = max(start, self.indexes.position_at_or_before(position))
@@ -294,7 +294,7 @@ class Segment:
         return self.written
 
     def offset_behind(self, position: int, otherwise: int) -> int:
-        """An offset above all that lie before `position`, a batch boundary: by the index, else `otherwise`."""
+        """An offset above all offsets before `position`, a batch boundary: from the index, else `otherwise`."""
         indexes = self.loaded_indexes
         if indexes is None or position >= self.written:
             return otherwise
@@ -314,14 +314,15 @@ class Segment:
         return None
 
     def look_at_cut(self, offset: int) -> None:
-        """Read what `find` and `truncate` will: PagesMissing while reads are strict and some of it is not in memory."""
+        """Read what `find` and `truncate` will read: PagesMissing while reads are strict and some of it is not in
+        memory."""
         self.find(offset)
         indexes = self.indexes
         indexes.times.look_at_cut(indexes.time_file.pread, offset)
         self.aborted_until(offset, OFFSET_MAX)
 
     def truncate(self, position: int, offset: int) -> None:
-        """Cut the files at a batch boundary; nothing at or after `offset` is left."""
+        """Truncate the files at a batch boundary; nothing at or after `offset` remains."""
         self.indexes.truncate_to(offset)
         self.log.use().truncate(position)
         self.size = self.written = position
@@ -342,7 +343,7 @@ class Segment:
             file.close()
 
     def _scan_largest(self) -> LargestTimestamp:
-        """From the time index and the batches behind the last indexed one."""
+        """From the time index and the batches after the last indexed one."""
         times, offsets = self.indexes.times, self.indexes.offsets
         largest = LargestTimestamp(times.last_timestamp, times.last_offset)
         if offsets.last_position < self.size:
@@ -352,9 +353,9 @@ class Segment:
         return largest
 
     def aborted_until(self, offset: int, end_offset: int) -> tuple[list[AbortedTransaction], bool]:
-        """Its aborted transactions that touch [offset, end_offset), and whether later segments have none.
+        """Its aborted transactions that overlap [offset, end_offset), and whether later segments have none.
 
-        OSError when the file cannot be read, PagesMissing while reads are strict; ValueError when it is damaged.
+        OSError if the file cannot be read, PagesMissing while reads are strict; ValueError if it is damaged.
         """
         if not self.transaction_bytes or (self.is_least_known and self.least_aborted >= end_offset):
             return [], False
@@ -371,7 +372,7 @@ class Segment:
         return transaction_index.find(handle.pread, self.transaction_bytes, offset, end_offset)
 
     def retire(self) -> None:
-        """Its files are about to go; regions under send keep theirs open."""
+        """Its files will be deleted; regions being sent keep theirs open."""
         self.log.retire()
         if self.aborted_file is not None:
             self.aborted_file.retire()
@@ -380,7 +381,7 @@ class Segment:
 
 
 class LoadIndexes:
-    """Load a closed segment's indexes in a thread, through files of its own, which become the segment's afterwards."""
+    """Loads a closed segment's indexes in a thread, through its own files, which become the segment's afterwards."""
 
     __slots__ = ("_files", "_indexes", "_largest", "_open_files", "_segment", "key")
 
@@ -431,7 +432,7 @@ class LoadIndexes:
 
 
 class LookForAborted:
-    """Learn where the earliest transaction of a segment's `.txnindex` begins, in a thread."""
+    """Finds the first offset of the earliest transaction of a segment's `.txnindex`, in a thread."""
 
     __slots__ = ("_least", "_open_files", "_segment", "key")
 
@@ -456,7 +457,8 @@ class LookForAborted:
 def _rebuilt(
     open_files: OpenFiles, stem: str, base_offset: int, file: File | None, size: int
 ) -> tuple[SegmentIndexes, LargestTimestamp]:
-    """Entries for the headers alone, kept in memory: somebody removed or damaged the files of a closed segment."""
+    """Entries rebuilt from the headers, kept in memory, because the files of a closed segment are missing or
+    damaged."""
     indexes = SegmentIndexes.empty(open_files, stem, base_offset)
     builder = IndexBuilder(indexes, without_timestamp(base_offset))
     if file is not None:

@@ -1,6 +1,6 @@
-"""A segment's batches, each checked, in order: what recovery believes instead of a file's length.
+"""A segment's batches, each checked, in order: recovery trusts them instead of the file's length.
 
-Runs in a thread with files of its own.
+Runs in a thread with its own files.
 """
 
 from collections.abc import Iterator
@@ -18,11 +18,11 @@ from storage.segments.batch_walk import walk
 from storage.segments.segment import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, Segment
 
 READ_BYTES = 1 << 20
-BATCH_BYTES_MAX = 256 << 20  # a length above it is damage, whatever the file's size
+BATCH_BYTES_MAX = 256 << 20  # a larger length is damage, whatever the file's size
 
 
 class SoundBatch(NamedTuple):
-    """A batch with a right CRC: its place in the file, its header, and its bytes as `view[at:]`."""
+    """A batch with a correct CRC: its position, its header, and its bytes as `view[at:]`."""
 
     position: int
     header: BatchHeader
@@ -31,7 +31,8 @@ class SoundBatch(NamedTuple):
 
 
 def sound_batches(file: File, position: int, size: int, least_offset: int) -> Iterator[SoundBatch]:
-    """From `position` on until the bytes are no whole batch, have a wrong CRC, or their offsets do not grow."""
+    """Batches from `position` on, until the bytes are not a complete batch, have a wrong CRC, or offsets do not
+    increase."""
     read_bytes = READ_BYTES
     while size - position >= HEADER_BYTES:
         data = file.pread(min(read_bytes, size - position), position)
@@ -55,11 +56,11 @@ def sound_batches(file: File, position: int, size: int, least_offset: int) -> It
         whole = read_header(view, 0).size
         if whole <= len(data) or whole > min(size - position, BATCH_BYTES_MAX):
             return
-        read_bytes = whole  # one batch longer than what is read at once
+        read_bytes = whole  # one batch is longer than what is read at once
 
 
 class IndexedPart(NamedTuple):
-    """The beginning of a segment whose batches are trusted, up to a batch boundary, and its indexes."""
+    """The trusted beginning of a segment, up to a batch boundary, and its indexes."""
 
     size: int
     end_offset: int
@@ -75,9 +76,9 @@ def nothing_indexed(base_offset: int) -> IndexedPart:
 
 
 def trusted_part(disk: Disk, segment: Segment, end_offset: int | None) -> IndexedPart:
-    """A segment up to the batch boundary `end_offset` (None: its end), by its index files and a walk behind them.
+    """A segment up to the batch boundary `end_offset` (None: its end), from its index files and a walk after them.
 
-    ValueError or ProtocolError when indexes or headers do not lead there.
+    ValueError or ProtocolError if indexes or headers do not lead there.
     """
     offset_bytes = _read_index(disk, segment.stem + INDEX_SUFFIX, offset_index.ENTRY_BYTES)
     time_bytes = _read_index(disk, segment.stem + TIME_INDEX_SUFFIX, time_index.ENTRY_BYTES)
@@ -120,7 +121,7 @@ def _walk_to(file: File, size: int, end_offset: int | None, part: IndexedPart) -
 
 
 def _read_index(disk: Disk, path: str, entry_bytes: int) -> bytes:
-    """The entries of an index file, none when it does not exist; a preallocated file's empty ones are left out."""
+    """The entries of an index file, none if it does not exist; empty ones of a preallocated file are left out."""
     try:
         file = disk.open(path)
     except FileNotFoundError:
@@ -133,7 +134,7 @@ def _read_index(disk: Disk, path: str, entry_bytes: int) -> bytes:
 
 
 def settle_index_file(disk: Disk, index: IndexFile) -> None:
-    """Make the file what the scan says: what was kept, then what was built. Untouched when it is that already."""
+    """Make the file match the scan: kept entries, then rebuilt ones. Not written if it already does."""
     path = index.handle.path
     kept, (position, built) = index.flushed, index.take_pending()
     present = read_whole(disk, path)

@@ -1,4 +1,4 @@
-"""Where a look-up by time found its batch, and which of its records it is."""
+"""The batch found by a look-up by time, and the record in it."""
 
 from typing import NamedTuple
 
@@ -8,13 +8,14 @@ from records.record import decode_records
 from storage.segments.batch_walk import walk
 from storage.segments.region import Region
 
-INFLATED_BYTES_MAX = 128 << 20  # of the one batch that a look-up by time decodes
+INFLATED_BYTES_MAX = 128 << 20  # limit for the one batch that a look-up by time decodes
 
 
 class TimestampHit(NamedTuple):
-    """Where a timestamp was found: `region` begins with the first batch that may hold it and ends with its segment.
+    """The result of a look-up by time: `region` begins with the first batch that may have the timestamp and ends with
+    its segment.
 
-    `header` is that batch's. `resolve` looks into the records and may run in a thread.
+    `header` is that batch's. `resolve` decodes the records and may run in a thread.
     """
 
     header: BatchHeader
@@ -23,9 +24,9 @@ class TimestampHit(NamedTuple):
     least_offset: int
 
     def resolve(self) -> tuple[int, int, int]:
-        """(timestamp, offset, leader epoch) of the record; the caller releases `region` afterwards, on the loop.
+        """(timestamp, offset, leader epoch) of the record; the caller then releases `region`, on the loop.
 
-        A batch whose records lie is answered by its header: its first offset and its largest timestamp.
+        If a batch's records are invalid, the header answers: its first offset and its largest timestamp.
         """
         region = self.region
         for position, header in walk(region.file, region.position, region.position + region.length):
@@ -36,7 +37,7 @@ class TimestampHit(NamedTuple):
         return self._by_header(self.header)
 
     def _record_in(self, header: BatchHeader, data: bytes) -> tuple[int, int, int] | None:
-        """None when all its records are older, or lie below the log's start."""
+        """None if all its records are older, or below the log start."""
         try:
             records = decode_records(memoryview(data), 0, header.size, inflated_bytes_max=INFLATED_BYTES_MAX)
         except (ProtocolError, ValueError):
