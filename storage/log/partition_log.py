@@ -320,8 +320,7 @@ class PartitionLog:
         self._tail.admit(size)
 
     def find_duplicate(self, header: BatchHeader) -> Duplicate | None:
-        """The earlier append that a client's batch repeats, or None; raises as `ProducerStates.check` and as
-        `append`."""
+        """The append that a client's batch repeats, or None; raises as `ProducerStates.check` and as `append`."""
         if self._files.barred is not None:
             raise self._tail.refusal()
         return self.producers.check(header)
