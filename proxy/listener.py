@@ -53,15 +53,17 @@ class Tally:
 class ProxyListener:
     """Accepts on one socket. The parent process keeps the port open for the next worker."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, sock: RawSocket, reception: Reception) -> None:
-        self._loop, self._sock, self._reception = loop, sock, reception
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, sock: RawSocket, reception: Reception, quiet_s: float = QUIET_S
+    ) -> None:
+        self._loop, self._sock, self._reception, self._quiet_s = loop, sock, reception, quiet_s
         self._openings: dict[Opening, None] = {}
         self._relays: dict[Relay, None] = {}
         limits = reception.limits
         self._bucket = TokenBucket(limits.new_per_second, max(1.0, limits.new_burst), loop.time())
         self._accepting = self._stopped = False
         self._timer: asyncio.TimerHandle | None = None
-        self._quiet_due = loop.time() + QUIET_S
+        self._quiet_due = loop.time() + quiet_s
         self.tally = Tally()
         reception.bound = bound_address(sock)
         reception.routes.on_change(self._routes_changed)
@@ -215,8 +217,8 @@ class ProxyListener:
         for address in [address for address, until in avoided.items() if until < now]:
             del avoided[address]
         if now >= self._quiet_due:
-            self._quiet_due = now + QUIET_S
-            self._sweep_relays(limits.idle_s / QUIET_S, limits.half_closed_s / QUIET_S)
+            self._quiet_due = now + self._quiet_s
+            self._sweep_relays(limits.idle_s / self._quiet_s, limits.half_closed_s / self._quiet_s)
         self._resume()
         self._timer = self._loop.call_later(SWEEP_S, self._sweep)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from typing import Any
 
 from common.pacing import Pacer
@@ -23,6 +22,7 @@ from proxy.route_file import FileRoutes
 from proxy.server_tls import Places
 from proxy.shared_state import SharedState
 from proxy.sockets import RawSocket
+from proxy.timers import Timers
 
 STEWARD_SLOT = 0  # its first counter is the number of the routing table in force
 PUBLISH_S = 0.5
@@ -40,14 +40,14 @@ class ProxyWorker:
         self._contexts: list[ReloadedContext[Any]] = []
         self._reception = self._make_reception()
         self._listener = ProxyListener(self._loop, sock, self._reception)
-        self._timers: list[asyncio.TimerHandle] = []
+        self._timers = Timers(self._loop)
 
     async def start(self) -> None:
         """Read the routes, then accept connections."""
         await self.routes.start()
         self._listener.start()
-        self._every(PUBLISH_S, self._publish)
-        self._every(self._config.certificate_check_s, self._look_at_certificates)
+        self._timers.every(PUBLISH_S, self._publish)
+        self._timers.every(self._config.certificate_check_s, self._look_at_certificates)
 
     def reload(self) -> None:
         """Read the certificates again, also when their files look unchanged."""
@@ -58,8 +58,7 @@ class ProxyWorker:
         """Stop accepting and close all connections slowly. Afterwards this worker may end."""
         await self._listener.drain()
         self._publish()
-        for timer in self._timers:
-            timer.cancel()
+        self._timers.cancel()
         self.routes.stop()
         await self._reception.hosts.stop()
 
@@ -127,14 +126,3 @@ class ProxyWorker:
         self._shared.slots[self._slot].write_counters(
             worker_counters(self._listener, self._reception, self._failures, failures)
         )
-
-    def _every(self, seconds: float, action: Callable[[], None]) -> None:
-        number = len(self._timers)
-        self._timers.append(self._loop.call_later(seconds, lambda: None))
-
-        def again() -> None:
-            # scheduled first, so that an action that raises runs again
-            self._timers[number] = self._loop.call_later(seconds, again)
-            action()
-
-        again()

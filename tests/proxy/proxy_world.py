@@ -25,7 +25,7 @@ from proxy.failures import FailureLog
 from proxy.handshake_queue import HandshakeQueue
 from proxy.host_addresses import HostAddresses
 from proxy.limits import Counts, ProxyLimits
-from proxy.listener import ProxyListener
+from proxy.listener import QUIET_S, ProxyListener
 from proxy.networks import NetworkRules
 from proxy.opening import Reception
 from proxy.relay import Room
@@ -239,6 +239,7 @@ async def running(
     broker: EchoBroker | None = None,
     broker_tls: ssl.SSLContext | None = None,
     routes: RoutingTable | None = None,
+    quiet_s: float = QUIET_S,
     **more: Any,
 ) -> AsyncIterator[Running]:
     echo = broker or EchoBroker()
@@ -247,7 +248,7 @@ async def running(
     reception = make_reception(source, context, limits or ProxyLimits(), **more)
     sock = listen((LOOPBACK, 0), 1)[0]
     port = sock.getsockname()[1]
-    listener = ProxyListener(asyncio.get_running_loop(), sock, reception)
+    listener = ProxyListener(asyncio.get_running_loop(), sock, reception, quiet_s)
     listener.start()
     try:
         yield Running(port, listener, reception, source, echo)

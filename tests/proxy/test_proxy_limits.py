@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from common.settings import INT_MAX
 from proxy.counters import COUNT, add_counters, without_gauges
-from proxy.failures import CAUSES, LINES_BURST, LOG_AGAIN_S, REMEMBERED_MAX, Cause, FailureLog
+from proxy.failures import CAUSES, LINES_BURST, LINES_PER_SECOND, LOG_AGAIN_S, REMEMBERED_MAX, Cause, FailureLog
 from proxy.handshake_queue import HandshakeQueue
 from proxy.limits import Buckets, Counts
 from proxy.shared_state import PLACES, SETS, SLOT_BYTES, SharedState
@@ -162,7 +162,7 @@ def test_a_failure_is_logged_once_per_cause_and_address_and_always_counted(caplo
     assert set(failures.counts) == set(CAUSES)
 
 
-def test_a_flood_from_many_addresses_writes_few_lines_and_keeps_little(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_flood_from_many_addresses_writes_few_lines(caplog: pytest.LogCaptureFixture) -> None:
     failures, rng = FailureLog(), random.Random(1)
     with caplog.at_level(logging.WARNING):
         for number in range(20_000):
@@ -170,7 +170,21 @@ def test_a_flood_from_many_addresses_writes_few_lines_and_keeps_little(caplog: p
     assert len(caplog.records) <= LINES_BURST + 10 * 20 + 1
     assert failures.counts[Cause.BAD_HELLO] == 20_000
     assert failures.lines_dropped > 0
-    assert len(failures._lately) <= REMEMBERED_MAX
+
+
+def test_addresses_that_failed_long_before_many_others_are_forgotten(caplog: pytest.LogCaptureFixture) -> None:
+    failures = FailureLog()
+    with caplog.at_level(logging.WARNING):
+        for number in range(REMEMBERED_MAX + 1):
+            failures.note(Cause.BAD_HELLO, str(number), number / LINES_PER_SECOND)
+        assert len(caplog.records) == REMEMBERED_MAX + 1
+        now = (REMEMBERED_MAX + 1) / LINES_PER_SECOND
+        assert now < LOG_AGAIN_S
+        for number in (1, REMEMBERED_MAX):
+            failures.note(Cause.BAD_HELLO, str(number), now)
+        assert len(caplog.records) == REMEMBERED_MAX + 1, "these are remembered"
+        failures.note(Cause.BAD_HELLO, "0", now)
+        assert len(caplog.records) == REMEMBERED_MAX + 2
 
 
 def test_counts_without_a_limit_are_counted_all_the_same() -> None:

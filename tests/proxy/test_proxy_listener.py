@@ -196,9 +196,7 @@ async def test_an_end_without_a_word_of_tls_leaves_the_answers_their_way(authori
     server.close()
 
 
-async def test_half_a_connection_is_not_kept_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("proxy.listener.QUIET_S", 0.1)
-
+async def test_half_a_connection_is_not_kept_for_long() -> None:
     async def never_ends(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read()
         await ended.wait()
@@ -208,7 +206,7 @@ async def test_half_a_connection_is_not_kept_for_long(monkeypatch: pytest.Monkey
     server = await asyncio.start_server(never_ends, LOOPBACK, 0)
     silent = server.sockets[0].getsockname()[:2]
     limits = ProxyLimits(half_closed_s=0.2, idle_s=600)
-    async with running(None, limits, routes=table((silent[0], silent[1]))) as proxy:
+    async with running(None, limits, routes=table((silent[0], silent[1])), quiet_s=0.1) as proxy:
         reader, writer = await asyncio.open_connection(LOOPBACK, proxy.port)
         writer.write(hello(HOST))
         writer.write_eof()
@@ -219,11 +217,8 @@ async def test_half_a_connection_is_not_kept_for_long(monkeypatch: pytest.Monkey
     server.close()
 
 
-async def test_an_idle_connection_is_closed(
-    authority: Authority, certificate: ServerContext, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("proxy.listener.QUIET_S", 0.1)
-    async with running(certificate, ProxyLimits(idle_s=0.3)) as proxy:
+async def test_an_idle_connection_is_closed(authority: Authority, certificate: ServerContext) -> None:
+    async with running(certificate, ProxyLimits(idle_s=0.3), quiet_s=0.1) as proxy:
 
         def talk() -> bytes:
             with blocking_client(proxy.port, authority.client_context()) as sock:
@@ -448,7 +443,7 @@ async def test_connections_from_an_address_that_the_tenant_now_denies_end(
         begun = await asyncio.open_connection(LOOPBACK, proxy.port)
         if terminates:  # named, and its handshake not complete
             begun[1].write(hello(HOST))
-            await until(lambda: any(one.tenant == TENANT for one in proxy.listener._openings))
+            await until(lambda: proxy.reception.tenants.total(TENANT) == 2)
         before = proxy.routes.current
         for same in (TenantRoute(TENANT, "default"), TenantRoute(TENANT, "default", 7)):
             proxy.routes.replace(RoutingTable({**before.tenants, TENANT: same}, before.brokers))

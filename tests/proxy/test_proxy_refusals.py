@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import random
+import resource
 import socket
 import ssl
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -20,7 +22,7 @@ from proxy.failures import Cause
 from proxy.limits import ProxyLimits
 from proxy.networks import NetworkRules, Networks
 from proxy.server_tls import ServerContext
-from proxy.sockets import OutOfFiles, accept, prepare_listener
+from proxy.sockets import prepare_listener
 from tests.proxy.proxy_world import (
     DOMAIN,
     HOST,
@@ -137,13 +139,17 @@ async def test_a_silent_client_is_timed_out(certificate: ServerContext, piece: b
 
 
 async def test_the_time_that_the_kernel_keeps_a_silent_client_back_counts(certificate: ServerContext) -> None:
-    async with running(certificate, ProxyLimits(opening_timeout_s=6)) as proxy:
+    """One that was accepted just now is old enough to be evicted for a newer one."""
+    async with running(certificate, ProxyLimits(opening_timeout_s=6, opening=1, eviction_age_s=2.9)) as proxy:
         assert proxy.reception.deferral_s == 3
-        _, writer = await asyncio.open_connection(LOOPBACK, proxy.port)
+        reader, silent = await asyncio.open_connection(LOOPBACK, proxy.port)
         await until(lambda: proxy.listener.openings)
-        (opening,) = proxy.listener._openings
-        assert asyncio.get_running_loop().time() - opening.since >= 3
-        writer.close()
+        _, newer = await asyncio.open_connection(LOOPBACK, proxy.port)
+        newer.write(b"\x16")
+        assert await asyncio.wait_for(reader.read(), WAIT_S) == b""
+        assert (proxy.reception.failures.counts[Cause.EVICTED], proxy.listener.tally.full_pauses) == (1, 0)
+        for writer in (silent, newer):
+            writer.close()
 
 
 @given(st.floats(0.1, 86_400))
@@ -254,26 +260,34 @@ async def test_new_connections_are_taken_at_the_given_rate(certificate: ServerCo
         assert proxy.listener.tally.rate_pauses
 
 
+@contextlib.contextmanager
+def no_descriptor_more() -> Iterator[None]:
+    """Within, this process can open nothing."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    free = os.dup(0)  # the lowest number that is free
+    os.close(free)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (free, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
 async def test_without_descriptors_accepting_pauses_and_goes_on(
-    certificate: ServerContext, monkeypatch: pytest.MonkeyPatch, authority: Authority
+    certificate: ServerContext, authority: Authority
 ) -> None:
-    failing = [3]
-
-    def no_descriptor(sock: socket.socket) -> object:
-        if failing[0]:
-            failing[0] -= 1
-            raise OutOfFiles
-        return accept(sock)
-
-    monkeypatch.setattr("proxy.listener.accept", no_descriptor)
     async with running(certificate) as proxy:
+        raw, context = socket.create_connection((LOOPBACK, proxy.port), WAIT_S), authority.client_context()
 
         def talk() -> bytes:
-            with blocking_client(proxy.port, authority.client_context()) as sock:
+            with context.wrap_socket(raw, server_hostname=HOST) as sock:
                 return echoed(sock, b"x")
 
-        assert await asyncio.to_thread(talk) == b"x"
-        assert proxy.listener.tally.file_pauses == 3
+        with no_descriptor_more():
+            talking = asyncio.create_task(asyncio.to_thread(talk))
+            await until(lambda: proxy.listener.tally.file_pauses >= 3)
+            assert not proxy.listener.tally.accepted
+        assert await asyncio.wait_for(talking, WAIT_S) == b"x"
 
 
 async def test_a_flood_of_garbage_leaves_nothing_behind(authority: Authority, certificate: ServerContext) -> None:
