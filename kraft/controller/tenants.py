@@ -9,7 +9,7 @@ import ipaddress
 import random
 import re
 import string
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, TypeVar
 
 import msgspec
@@ -215,16 +215,16 @@ def _decide(
     return Decision(response(error_code=0, error_message=None), records)
 
 
-def _networks(texts: Iterable[str]) -> tuple[str, ...]:
+def _networks(texts: Sequence[str] | None) -> tuple[str, ...]:
     """Networks in normal form; a single address is a network of one. Raises INVALID_REQUEST."""
+    if len(texts or ()) > NETWORKS_MAX:
+        raise _invalid(f"More than {NETWORKS_MAX} networks.")
     networks: dict[str, None] = {}
-    for text in texts:
+    for text in texts or ():
         try:
             networks[str(ipaddress.ip_network(text.strip(), strict=False))] = None
         except ValueError:
             raise _invalid(f"{text!r} is no network; it must be like 10.0.0.0/8 or 2001:db8::/32.") from None
-    if len(networks) > NETWORKS_MAX:
-        raise _invalid(f"More than {NETWORKS_MAX} networks.")
     return tuple(networks)
 
 

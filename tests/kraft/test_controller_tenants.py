@@ -160,6 +160,7 @@ def test_networks_and_limits_are_changed_and_checked() -> None:
     assert altered()[0].tenants[tenant.id] == tenant
     assert altered(deny_networks=["300.0.0.0/8"])[1] == ErrorCode.INVALID_REQUEST
     assert altered(deny_networks=[f"10.0.{n}.0/24" for n in range(101)])[1] == ErrorCode.INVALID_REQUEST
+    assert altered(allow_networks=["10.0.0.0/8"] * 101)[1] == ErrorCode.INVALID_REQUEST  # before any is parsed
     unknown = decide_alter_tenant(image, AlterTenantRequest(tenant="b", limits=[]))
     assert unknown.reply.error_code == ErrorCode.RESOURCE_NOT_FOUND
 
