@@ -80,7 +80,7 @@ def require(trail: AuditTrail, act: Act) -> None:
 
 
 async def audited(act: Callable[[], T]) -> T:
-    """Call `act`, and again as soon as its event is durable. It decides anew each time."""
+    """Call `act`, and again as soon as its event is durable. It decides again each time."""
     while True:
         try:
             return act()

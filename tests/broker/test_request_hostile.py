@@ -93,7 +93,7 @@ class CallbackCalls:
             self._calls += 1
         elif event == "c_call":
             self._calls += 1
-            if frame.f_code is asyncio.Handle._run.__code__:
+            if frame.f_code.co_name == "_run" and frame.f_globals["__name__"] == asyncio.events.__name__:
                 self.most, self._calls = max(self.most, self._calls), 0
 
 
