@@ -1,6 +1,6 @@
-"""`tidelog`: where a command begins, which Ctrl-C ends without a word from the first line on.
+"""Entry point of `tidelog`. Ctrl-C ends it silently from the first line on.
 
-Imports alone take a quarter of a second, in which Python would answer with a traceback.
+The imports take a quarter of a second, in which Python would otherwise print a traceback.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Secrets made where they are shown, and the verifiers of them that alone leave the process (RFC 5802)."""
+"""Generates secrets in the process that shows them, and their verifiers, which alone leave it (RFC 5802)."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def verifiers(secret: str) -> list[Verifier]:
 
 
 def write_private(path: Path, text: str) -> None:
-    """A new file that its owner alone may read. Raises OSError, FileExistsError among them."""
+    """Create a file that only its owner may read. Raises OSError, for example FileExistsError."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE)
     with os.fdopen(descriptor, "w", encoding="utf-8") as file:
         file.write(text)

@@ -8,7 +8,8 @@ from tidelog.output import EXIT_USAGE, fail
 
 
 def milliseconds(option: str, text: str) -> int:
-    """Since 1970. ISO 8601, in UTC where no zone is named, or such a number; ends the command for anything else."""
+    """Milliseconds since 1970 from ISO 8601 (UTC without a zone) or such a number; ends the command for anything
+    else."""
     if text.isascii() and text.isdigit():
         return int(text)
     try:

@@ -16,7 +16,7 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 def fail(message: str, status: int = EXIT_FAILED) -> NoReturn:
-    """Say what is wrong in one line on standard error and end."""
+    """Print an error in one line on standard error and exit."""
     print(f"tidelog: {message}", file=sys.stderr)
     raise typer.Exit(status)
 

@@ -159,7 +159,7 @@ class ApiKey(IntEnum):
     DESCRIBE_SHARE_GROUP_OFFSETS = 90, SHARE_GROUPS
     ALTER_SHARE_GROUP_OFFSETS = 91, SHARE_GROUPS
     DELETE_SHARE_GROUP_OFFSETS = 92, SHARE_GROUPS
-    TIER_STATE = 10000, NODES, 0, 0  # Tidelog's own from here on, far above Apache Kafka's keys
+    TIER_STATE = 10000, NODES, 0, 0  # Tidelog's own keys from here on, far above Apache Kafka's
     DESCRIBE_TIER = 10001, OPERATORS, 0, 0
     RESTORE_TOPIC = 10002, OPERATORS, 0, 0
     APPEND_AUDIT = 10003, NODES, 0, 0

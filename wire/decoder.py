@@ -60,7 +60,7 @@ def decode_body(
     *,
     allow_trailing: bool = False,
 ) -> Any:
-    """The message at `data[at:]`. Raises MalformedFrame, also for bytes behind it unless `allow_trailing`."""
+    """The message at `data[at:]`. Raises MalformedFrame, also for bytes after it unless `allow_trailing`."""
     cursor = _Cursor(data, at, elements_max)
     try:
         message = _body_reader(message_class, version)(cursor)

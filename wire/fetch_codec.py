@@ -59,10 +59,10 @@ _EPOCH_END, _LEADER, _END_EPOCH, _ABORTED = Struct(">iq"), Struct(">ii"), Struct
 
 
 class FetchPart(msgspec.Struct, frozen=True, gc=False):
-    """Epochs and log start are -1 where the version lacks them or the client does not say.
+    """Epochs and log start are -1 if the version lacks them or the client does not send them.
 
-    A follower of a topic for which tiering was disabled also says of which generation of its tier it knows, and below
-    which offset its disk lacks records from its log start on; 0 when it lacks none.
+    A follower of a topic for which tiering was disabled also sends the generation of the tier that it knows, and the
+    offset below which its disk lacks records from its log start on; 0 if it lacks none.
     """
 
     topic: bytes
@@ -109,7 +109,7 @@ class FetchedRow(msgspec.Struct, frozen=True, gc=False):
     leader: LeaderHint | None = None
     snapshot: tuple[int, int] | None = None  # (end offset, epoch)
     tier_end: int = NO_TIER_END  # to followers of a tiered partition: up to where the tier holds everything
-    erased_end: int = 0  # to the same, if not 0: below it no local copy of records is to stay
+    erased_end: int = 0  # only to followers, if not 0: local copies of records below it must be deleted
     tier_generation: int = 0  # of `tier_end`
 
 
@@ -325,7 +325,7 @@ def _begun(
 def _put_rows(
     parts: list[Part], head: bytearray, sent: int, version: int, rows: list[FetchedRow]
 ) -> tuple[bytearray, int]:
-    """Behind `head`, which is the last of `parts`; what is the last then, and how long all before it are."""
+    """Append after `head`, the last of `parts`. Returns the new last part, and the size of all parts before it."""
     flexible = version >= _FLEXIBLE_FROM
     for row in rows:
         records = row.records

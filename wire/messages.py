@@ -20,7 +20,7 @@ from common.identifiers import ZERO_UUID
 
 _OWN_SCHEMAS = "wire.schemas"
 
-# The names and fields of what is made here stand in messages.pyi, which is all that mypy reads of this module.
+# messages.pyi has the names and fields of the classes created here; mypy reads nothing else of this module.
 Message = Request = Response = ApiMessage
 Struct = DataContainer
 

@@ -149,7 +149,7 @@ class _Opening:
         """Loop time since which it waits for its peer; None while it waits for a turn of the loop."""
 
     def advance(self) -> None:
-        """Run as far as possible without waiting."""
+        """Continue as far as possible without waiting."""
         try:
             wants = next(self._steps)
         except StopIteration as end:

@@ -1,7 +1,7 @@
-"""Frames of any size to messages and back as paced work: the slow way beside `wire.codec`, for what is not small.
+"""Decodes and encodes frames of any size as paced work, for messages that are too large for `wire.codec`.
 
-A message is written by the codec library's own encoders, one call for a struct with all that is below it, as long as
-that holds few elements; what holds more is taken apart. An answer leaves as parts, so that no large buffer has to grow.
+A struct with few elements below it is encoded by one call of the codec library's encoders; a larger one is encoded
+element by element. A response is sent as parts, so that no large buffer has to grow.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _Write = Callable[["_Writer", Any], Work[None]]
 
 
 def decode_request_work(data: memoryview, elements_max: int = ELEMENTS_MAX) -> Work[tuple[RequestHeader, Any]]:
-    """`wire.codec.decode_request` as work; `data` must stay as it is until the end of it."""
+    """As `wire.codec.decode_request`, as work; `data` must not change until it ends."""
     header, at = request_start(data)
     request = APIS[header.api_key].request
     message = yield from body_work(request, header.version, data, at, elements_max, allow_trailing=True)
@@ -66,7 +66,7 @@ def encode_response_work(
 
 
 def element_work(api_key: int, version: int, name: str, element: Struct) -> Work[bytes]:
-    """One element of an answer's list `name`, as it is written there."""
+    """One encoded element of a response's list `name`."""
     response = APIS[api_key].response
     writer = _Writer(EncodeBuffer(_ELEMENT_BYTES_FIRST), ANSWER_BYTES_MAX)
     write = _list_writer(response, version, name)
@@ -81,9 +81,9 @@ def _list_writer(response: Any, version: int, name: str) -> _Write:
 
 
 class RowsWriter:
-    """Writes an answer whose rows come one after another: those of its list `name`, which may be many.
+    """Encodes a response whose rows, the elements of its list `name`, come one after another.
 
-    What is written is all that is kept of them.
+    Only the encoded bytes are kept.
     """
 
     def __init__(self, api_key: int, version: int, correlation: int, name: str, bytes_max: int) -> None:
@@ -143,7 +143,7 @@ def _lists(message_class: Any) -> tuple[str, ...]:
 
 
 class _Writer:
-    """What is written of a frame: full parts, and the buffer behind them."""
+    """The encoded part of a frame: full parts, and the buffer after them."""
 
     __slots__ = ("_bytes_max", "_size", "out", "parts")
 
@@ -178,7 +178,7 @@ class _Writer:
         self._check()
 
     def take(self, other: _Writer) -> None:
-        """Everything that `other` has, behind what is here."""
+        """Append everything of `other`."""
         other.close_part()
         self.parts += other.parts
         self._size += other._size

@@ -138,10 +138,11 @@ def tag_head(buffer: bytearray | memoryview, at: int, end: int) -> tuple[int, in
 
 
 def count_at(buffer: bytearray, at: int, end: int, flexible: bool) -> tuple[int, int]:
-    """An array's count, never null; no more than there are bytes behind it, and at most `PARTS_MAX`."""
+    """An array's count, not null, at most the number of remaining bytes and `PARTS_MAX`."""
     if flexible:
         count = buffer[at]
-        if count < 0x80:  # nearly always; here and where else a call for each row would cost as much as the rest
+        # the usual case; inlined here and elsewhere, because a call per row would cost as much as the rest
+        if count < 0x80:
             at += 1
         else:
             count, at = uvarint(buffer, at)

@@ -58,14 +58,14 @@ class ProduceCall(msgspec.Struct, frozen=True, gc=False):
 
 
 class RecordError(NamedTuple):
-    """One record that made its batch fail: its index in the batch, and why."""
+    """A record that made its batch fail: its index in the batch, and the reason."""
 
     batch_index: int
     message: bytes | None
 
 
 class ProducedRow(msgspec.Struct, frozen=True, gc=False):
-    """The answer for one partition. `topic` is what the request carried; defaults are those of a success."""
+    """The response for one partition. `topic`: from the request; the defaults are those of a success."""
 
     topic: bytes
     partition: int

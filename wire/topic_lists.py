@@ -1,4 +1,4 @@
-"""Topics with their partitions in hand-written codecs: in one go where they are few, else as work."""
+"""Topics with their partitions in hand-written codecs: at once if they are few, otherwise as work."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""How commands reach a running cluster, and what they ask of it."""
+"""Clients of a running cluster, for commands."""

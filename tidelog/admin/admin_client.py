@@ -64,9 +64,9 @@ class Reach:
 
 
 def reach(cluster: ClusterOptions, *, without: int | None = None) -> Reach:
-    """The addresses that were given, or those of the embedded cluster, without one broker if that is not to be asked.
+    """The given addresses, or those of the embedded cluster, optionally without one broker.
 
-    Ends the command when there is no cluster, or when a listener does not let this client in.
+    Ends the command if there is no cluster, or if a listener rejects this client.
     """
     from tidelog.admin.command_config import ClientSecurity, read_command_config  # noqa: PLC0415
 
@@ -105,7 +105,7 @@ def admin_client(cluster: ClusterOptions, *, without: int | None = None) -> Iter
 
 @contextlib.contextmanager
 def client_of(where: Reach) -> Iterator[AdminClient]:
-    """A connected admin client; what goes wrong inside the block ends the command with one line."""
+    """A connected admin client; an error inside the block ends the command with one line."""
     from kafka.errors import KafkaConnectionError, KafkaError, KafkaTimeoutError  # noqa: PLC0415
 
     from tidelog.admin.library_client import AdminClient  # noqa: PLC0415
@@ -128,7 +128,7 @@ def client_of(where: Reach) -> Iterator[AdminClient]:
 
 
 def _unreached(where: Reach) -> str | None:
-    """What a listener has against this client, if somebody is there at all."""
+    """Why a listener rejects this client, if there is a listener."""
     from tidelog.admin.listener_probe import Absent, Refusal, probe  # noqa: PLC0415
 
     try:
@@ -141,14 +141,14 @@ def _unreached(where: Reach) -> str | None:
 
 
 def error_text(row: dict[str, Any]) -> str | None:
-    """What a reply's row says of its failure, None when there is none."""
+    """The error in a row of a response, None if there is none."""
     if not row["error_code"]:
         return None
     return _in_words(row["error_code"], row.get("error_message"))
 
 
 def topic_error_text(name: str, row: dict[str, Any]) -> str | None:
-    """What a reply's row says of the failure of the topic `name`, None when there is none."""
+    """The error of the topic `name` in a response, None if there is none."""
     if row["error_code"] == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
         return f"there is no topic {name}"
     problem = error_text(row)
@@ -156,8 +156,8 @@ def topic_error_text(name: str, row: dict[str, Any]) -> str | None:
 
 
 def outcome_text(outcome: str) -> str:
-    """What the client's own words for a failure say in the protocol's: it tells some by a class's name, others by an
-    error with its number."""
+    """The protocol's error for a client's exception: the library identifies some by class, others by an error
+    number."""
     from kafka import errors  # noqa: PLC0415
 
     numbered = _NUMBERED.fullmatch(outcome)

@@ -1,4 +1,4 @@
-"""The newest of the audit's events that somebody wants to see, from the object store or from `__audit`."""
+"""The newest matching audit events, from the object store or from `__audit`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from kafka import KafkaConsumer, TopicPartition
 
 CLOCKS_APART_MS = 3_600_000
-"""By how much the clock of a store, or of a leader of `__audit`, may be behind that of an event's writer."""
+"""How far the clock of a store, or of a leader of `__audit`, may be behind that of an event's writer."""
 SILENCE_S = 30.0
 LOOK_UP_MS = 5_000
 POLL_MS = 500
@@ -31,11 +31,11 @@ class NotAnswering(Exception):
 
 @dataclass(slots=True)
 class Wanted:
-    """What somebody asks for; nothing is everything.
+    """The filter for events; empty fields match everything.
 
-    `topic` is a name, and `topic_ids` (hexadecimal) are those of topics that had it: events that do not tell the name
-    are found by these. With `of_one` it is about the topics of these ids alone, whatever else had the name. With a
-    partition its topic's own events are wanted, too.
+    `topic`: a name; `topic_ids` (hexadecimal): ids of topics with that name, for events that have no name. With
+    `of_one` only topics with these ids match, whatever else had the name. With a partition, its topic's own events
+    match too.
     """
 
     topic: str = ""
@@ -45,7 +45,7 @@ class Wanted:
     kinds: frozenset[str] = frozenset()
     since_ms: int = 0
     passes_over: Callable[[str], bool] | None = None  # events of topics whose name it says yes to
-    passed_over: int = 0  # how many of what was wanted otherwise
+    passed_over: int = 0  # number of matching events that are not listed
     _is_known: bool = False
 
     @property
@@ -83,7 +83,7 @@ class Wanted:
 
 
 class Listing:
-    """Keeps the newest `most` events, whatever passes by. `problems` say what could not be read."""
+    """Keeps the newest `most` events. `problems`: what could not be read."""
 
     def __init__(self, wanted: Wanted, most: int) -> None:
         self.wanted = wanted
@@ -105,7 +105,7 @@ class Listing:
             self.left_out += 1
 
     def events(self) -> list[AuditEvent]:
-        """In order of the clocks of those who wrote them."""
+        """Ordered by their writers' clocks."""
         return [event for _, _, event in sorted(self._newest)]
 
 

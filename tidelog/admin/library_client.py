@@ -1,6 +1,7 @@
-"""kafka-python's admin client, and a way to send what it has no method for: our own APIs, and rows that it hides.
+"""kafka-python's admin client, with a way to send requests that it does not support: Tidelog's own APIs, and rows that
+it hides.
 
-Its connections are built here and handed to it, so that no private part of it is used.
+Its connections are created here and passed to it, so that none of its private parts are used.
 """
 
 from __future__ import annotations

@@ -149,7 +149,7 @@ def _authenticate(sock: socket.socket, login: Login) -> None:
 
 
 def ask(sock: socket.socket, request: Request[R], version: int) -> R:
-    """The response. Raises EOFError for an end instead of one, MalformedFrame for what is none."""
+    """The response. Raises EOFError if the connection ends, MalformedFrame for an invalid one."""
     sock.sendall(encode_request(request, version, 0, CLIENT_ID))
     (size,) = struct.unpack(">i", _exactly(sock, 4))
     if not 4 <= size <= FRAME_BYTES_MAX:

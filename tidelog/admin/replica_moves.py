@@ -29,7 +29,7 @@ Changes = dict[str, str | None]
 
 
 class Refused(Exception):
-    """The cluster said no; the text says to what and why."""
+    """The cluster rejected a request; the text says which and why."""
 
 
 class Moving(NamedTuple):
@@ -69,7 +69,7 @@ class ReplicaMoves:
         }
 
     def begin(self, moves: Iterable[PlacedPartition]) -> None:
-        """Raises Refused with the first partition that cannot be moved; the others have begun."""
+        """Raises Refused for the first partition that cannot be moved; the other moves have begun."""
         self._alter([(move.topic, move.partition, list(move.replicas)) for move in moves])
 
     def cancel(self, keys: Iterable[Key]) -> None:
@@ -160,7 +160,7 @@ class ReplicaMoves:
                 _check(row.resource_name or "all brokers", row)
 
     def cordoned(self, brokers: Iterable[int]) -> list[int]:
-        """Those of these brokers, all alive, that are being emptied."""
+        """The brokers, all alive, that are being emptied."""
         from kafka.admin import ConfigResource, ConfigResourceType  # noqa: PLC0415
 
         name = "tidelog.broker.cordoned"

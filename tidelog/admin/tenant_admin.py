@@ -24,7 +24,7 @@ class NewTenant(NamedTuple):
 
 
 class NewKey(NamedTuple):
-    """`secret` exists here and nowhere else."""
+    """`secret` is stored nowhere else."""
 
     id: str
     secret: str
@@ -42,7 +42,7 @@ C = TypeVar("C", bound=_Coded)
 
 
 class TenantAdmin:
-    """Every method raises Refused with what the cluster said."""
+    """Every method raises Refused with the cluster's error."""
 
     def __init__(self, client: AdminClient) -> None:
         self._client = client
@@ -92,7 +92,7 @@ class TenantAdmin:
         self._send(DeleteTenantRequest(tenant=tenant))
 
     def move_tenant(self, tenant: str, cell: str | None) -> str:
-        """The cell to which it goes."""
+        """Returns the target cell."""
         from wire.messages import MoveTenantRequest  # noqa: PLC0415
 
         return str(self._send(MoveTenantRequest(tenant=tenant, cell=cell)).cell)

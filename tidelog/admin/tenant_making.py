@@ -54,7 +54,7 @@ def _make(admin: TenantAdmin, directory: Path, name: str, known: dict[str, Any] 
                 admin.delete_key(row["key"])
     else:
         return
-    path.unlink(missing_ok=True)  # of a tenant of this name that is gone
+    path.unlink(missing_ok=True)  # of a deleted tenant of this name
     _keep(path, admin.create_key(tenant_id, ["admin"], DESCRIPTION))
     marker.unlink()
 

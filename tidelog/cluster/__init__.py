@@ -1,1 +1,1 @@
-"""A whole cluster on one machine: its layout, its supervisor, and what it leaves in its directory."""
+"""A complete cluster on one machine: its layout, its supervisor, and the files in its directory."""

@@ -49,7 +49,7 @@ class Authority:
 
 
 def authority(directory: Path, name: str = "Tidelog development authority") -> Authority:
-    """The one whose `ca.pem` and `ca.key` lie in `directory`, made when neither is there. Raises DamagedAuthority."""
+    """The authority in `directory` (`ca.pem` and `ca.key`), created if neither file exists. Raises DamagedAuthority."""
     certificate_path, key_path = directory / "ca.pem", directory / "ca.key"
     if certificate_path.exists() and key_path.exists():
         return _load_authority(certificate_path, key_path)
@@ -66,7 +66,7 @@ def authority(directory: Path, name: str = "Tidelog development authority") -> A
         .sign(key, hashes.SHA256())
     )
     made = Authority(certificate, key)
-    write_whole(key_path, _key_pem(key), 0o600)  # the certificate last: it says that both are there
+    write_whole(key_path, _key_pem(key), 0o600)  # the certificate last: it shows that both exist
     write_whole(certificate_path, made.pem, 0o600)
     return made
 
@@ -126,7 +126,7 @@ def describe(directory: Path) -> list[dict[str, Any]]:
 
 
 def write_whole(path: Path, data: bytes, mode: int) -> None:
-    """`path` is what it was or all of `data`, at any time; never readable beyond `mode`."""
+    """Replace `path` atomically by `data`; it is never readable beyond `mode`."""
     temporary = path.with_name(f"{path.name}.{os.getpid()}.new")
     temporary.unlink(missing_ok=True)
     handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)

@@ -1,7 +1,7 @@
-"""Ready configurations for a tenant's clients: librdkafka's properties, Java's, and a command line for kcat.
+"""Configurations for a tenant's clients: librdkafka's properties, Java's, and a command line for kcat.
 
-They hold the key's secret, so their owner alone can read them; kcat is given a file for the same reason, for everybody
-sees the words of a command.
+They contain the key's secret, so only their owner can read them; kcat gets a file too, because a command line is
+visible to all users.
 """
 
 from __future__ import annotations

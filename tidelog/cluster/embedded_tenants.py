@@ -1,4 +1,4 @@
-"""What lies in `DIR/tenants` of an embedded cluster: a key of each tenant, and ready client configurations."""
+"""The files in `DIR/tenants` of an embedded cluster: each tenant's key and client configurations."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def access_of(root: Path, layout: ClusterLayout, name: str) -> TenantAccess | No
 
 
 def tell_tenants(root: Path, layout: ClusterLayout, names: list[str]) -> list[str]:
-    """Lines for people: where each tenant's clients find their configuration, and what is missing for its names."""
+    """Messages for the user: where each tenant's client configurations are, and what their host names need."""
     lines, hosts = [], []
     for name in names:
         access = access_of(root, layout, name)

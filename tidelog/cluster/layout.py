@@ -51,7 +51,7 @@ Role = Literal["broker", "controller", "proxy"]
 
 
 class PortTaken(Exception):
-    """A port that clients are to find a broker at belongs to another process."""
+    """A broker's port for clients is in use by another process."""
 
 
 @dataclass(slots=True)
@@ -135,13 +135,13 @@ class ClusterLayout:
         return next((node for node in self.nodes if node.name == name), None)
 
     def shared_settings(self) -> dict[str, str]:
-        """What all nodes run with: the defaults of an embedded cluster of this size, and what the user set.
+        """The settings of all nodes: the defaults of an embedded cluster of this size, and the user's.
 
-        Nodes that run together must have the same: a controller and a broker that disagree about
-        `min.insync.replicas` disagree about who holds what is committed.
+        Nodes that run together must have the same: a controller and a broker with different `min.insync.replicas` would
+        disagree about which replicas hold committed records.
         """
         smallest = min((sum(node.cell == cell for node in self.brokers) for cell in self.cells or [""]), default=1)
-        replicas = min(3, smallest)  # a tenant's lie in one cell
+        replicas = min(3, smallest)  # a tenant's replicas are in one cell
         return {
             "default.replication.factor": str(replicas),
             "offsets.topic.replication.factor": str(replicas),
@@ -149,7 +149,7 @@ class ClusterLayout:
         } | self.settings
 
     def node_settings(self, node: NodeLayout, root: Path, shared: dict[str, str] | None = None) -> dict[str, str]:
-        """What `node` runs with: what is shared, as of now or as given, and its own place."""
+        """The settings of `node`: shared ones, current or as given, and its own addresses and directory."""
         text = dict(self.shared_settings() if shared is None else shared)
         text.setdefault("tidelog.tier.uri", (root / TIER_DIRECTORY).resolve().as_uri())
         text |= {
@@ -172,7 +172,7 @@ class ClusterLayout:
         shown = {
             None,
             *map(str.lower, listeners),
-        }  # settings of a listener that is gone wait until it comes back
+        }  # settings of a removed listener are kept until it returns
         text = {name: value for name, value in text.items() if listener_of(name) in shown}
         if node.tenant_port:
             text["tidelog.tenant.listeners"] = TENANT_LISTENER
@@ -219,7 +219,7 @@ def load_layout(root: Path) -> ClusterLayout | None:
 
 
 def chosen_store(root: Path) -> str | None:
-    """The object store that somebody named at an earlier start of the cluster in `root`; None for its own directory."""
+    """The object store given at an earlier start of the cluster in `root`; None for its own directory."""
     layout = load_layout(root)
     return layout.settings.get("tidelog.tier.uri") if layout is not None else None
 
@@ -247,11 +247,11 @@ def prepare_layout(
     proxies: int | None = None,
     cells: int | None = None,
 ) -> ClusterLayout:
-    """The layout to start with: the one in `root`, grown or moved as asked, or a new one. Saves it. With `tls`, or
-    with proxies, it has certificates from now on; `cells` are those of a new one.
+    """The layout for the start: the one in `root`, changed as requested, or a new one. Saves it. With `tls`, or with
+    proxies, it has certificates from now on; `cells`: of a new one.
 
-    Raises PortTaken, before anything is saved, for a port that clients did not have until now. Ports that the
-    cluster had are not asked for: a node of its last run may be about to let go of one.
+    Raises PortTaken, before anything is saved, for a new client port that is in use. Ports that the cluster already had
+    are not checked, because a node of its last run may still be stopping.
     """
     root.mkdir(parents=True, exist_ok=True)
     known = load_layout(root)
@@ -295,8 +295,8 @@ def prepare_layout(
 
 
 def make_secret(root: Path) -> None:
-    """The secret by which the cluster's nodes know each other, readable by its owner alone. One that is there is whole,
-    left by somebody who was interrupted before the layout was there too, and stays."""
+    """The secret with which the cluster's nodes authenticate each other, readable only by its owner. An existing one is
+    complete, from a start that was interrupted before the layout was written, and is kept."""
     path = root / SECRET_FILE
     if path.exists():
         return
@@ -324,7 +324,7 @@ def make_certificates(root: Path, domain: str | None = None) -> None:
 
 
 def _own_of_a_proxy(tls: Path) -> dict[str, str]:
-    """What it shows to clients, to brokers, and to the controllers whose metadata it follows."""
+    """Its certificates for clients, for brokers, and for the controllers."""
     return {
         "tidelog.proxy.host": HOST,
         "tidelog.proxy.broker.listener": TENANT_LISTENER,
@@ -337,7 +337,7 @@ def _own_of_a_proxy(tls: Path) -> dict[str, str]:
 
 
 def _with_tenants_tls(tls: Path) -> dict[str, str]:
-    """Of a broker to which proxies pass their clients' TLS through: the certificate that else they would show."""
+    """For a broker behind proxies in passthrough mode: the certificate that the proxies would otherwise use."""
     own = f"listener.name.{TENANT_LISTENER.lower()}."
     return {
         "tidelog.tenant.tls": "passthrough",
@@ -348,7 +348,7 @@ def _with_tenants_tls(tls: Path) -> dict[str, str]:
 
 
 def _set_proxies(layout: ClusterLayout, count: int) -> None:
-    """So many, at the port that they share. Those that stay keep their other ports."""
+    """Set the number of proxies, which share a port. Remaining ones keep their other ports."""
     if not 0 <= count <= PROXIES_MAX:
         raise SettingError(f"--proxies: {count} is not valid, it must be 0 to {PROXIES_MAX}")
     kept = layout.proxies[:count]
@@ -463,7 +463,7 @@ def _metrics_port(layout: ClusterLayout, role: Role, index: int) -> int:
 
 
 def _taken(layout: ClusterLayout) -> set[int]:
-    """What nodes of this cluster have already, besides their clients' ports."""
+    """Ports that nodes of this cluster have already, besides those for clients."""
     return {
         port
         for n in layout.nodes

@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from common.host_names import bootstrap_host, broker_host
 
 ADDRESS = "127.0.0.1"
-WAIT_S = 3.0  # a name service that is far away may take longer to say no
+WAIT_S = 3.0  # a remote name service may take longer to answer
 
 
 def names_of(tenant_id: str, brokers: Iterable[int], domain: str) -> list[str]:

@@ -38,7 +38,7 @@ class Child:
     kill_at: float | None = None
     answer_at: float | None = None
     last_exit: str = ""
-    reason: str = ""  # why it ended by itself, in its own words
+    reason: str = ""  # the node's own message about why it ended
     status_fd: int = -1
     waiting: list[Answer] = field(default_factory=list)
 
@@ -68,7 +68,7 @@ class Child:
         self.started_at, self.restart_at, self.kill_at = now_s, None, None
 
     def hear(self) -> bool:
-        """Take in what the node says of itself: that it is ready, or why it ends. False when it says no more."""
+        """Read the node's message: that it is ready, or why it ends. False if there are no more messages."""
         try:
             data = os.read(self.status_fd, STATUS_BYTES_MAX)
         except BlockingIOError:
@@ -86,7 +86,7 @@ class Child:
         self.status_fd = -1
 
     def ended(self, code: int, now_s: float, *, starts_again: bool = True) -> float | None:
-        """Its process is gone. The pause before the next one, None when there shall be none."""
+        """Its process has ended. Returns the pause before the next one, None if there must be none."""
         expected, lived_s = self.stopping or not self.wanted, now_s - self.started_at
         self.last_exit = f"signal {-code}" if code < 0 else f"status {code}"
         self.pid, self.ready, self.stopping, self.kill_at = 0, False, False, None
@@ -98,7 +98,7 @@ class Child:
         return pause
 
     def kill(self) -> None:
-        """A proxy is several processes, of which the others would first part from their clients."""
+        """Kill all processes of a proxy, because the others would first drain their connections."""
         if self.node.role == "proxy":
             os.killpg(self.pid, signal.SIGKILL)
         else:

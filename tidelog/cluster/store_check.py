@@ -14,15 +14,14 @@ from object_store.probe import probe_conditions, sweep_probes
 CHECK_S = 15.0
 """For all of it; one attempt has less, so that a lost packet ends nothing."""
 CONNECT_S, SILENCE_S, ATTEMPT_S, ATTEMPTS = 3.0, 5.0, 6.0, 2
-_ASKED = "tidelog-up/"  # below it lies nothing: the answer is short
+_ASKED = "tidelog-up/"  # no keys begin so: the response is short
 _PROBE_PREFIX = "tidelog-up-"
 _LEFT_MS = 24 * 3_600_000  # so old, and more than clocks differ, is no trial write that is under way
 
 
 def store_trouble(uri: str, opened: type[BlockingStore] = BlockingStore) -> str | None:
-    """A sentence that says why nodes could not work with the store at `uri`, None when it answers. A directory is made
-    as nodes make it. Raises InvalidStoreUri.
-    """
+    """Why nodes could not use the store at `uri`, None if it answers. A directory is created as nodes do it. Raises
+    InvalidStoreUri."""
     limits = StoreLimits(
         connect_timeout_s=CONNECT_S, silence_timeout_s=SILENCE_S, attempt_timeout_s=ATTEMPT_S, attempts_max=ATTEMPTS
     )

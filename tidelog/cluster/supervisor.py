@@ -56,7 +56,7 @@ class Supervisor:
     ) -> None:
         self._root = root
         self._layout = layout
-        self._shared = layout.shared_settings()  # of this run: who is added or starts again later must agree
+        self._shared = layout.shared_settings()  # of this run: nodes that are added or restarted later must agree
         self._say = say
         self._code = code or NodeCode()
         self._children = {node.name: Child(node) for node in layout.nodes}
@@ -71,7 +71,7 @@ class Supervisor:
         self._life_read, self._life_write = os.pipe()
 
     def run(self) -> int:
-        """The exit status: 0 after an orderly end, 1 where the tenants could not be made."""
+        """The exit status: 0 after an orderly stop, 1 if the tenants could not be created."""
         lock = self._lock()
         listener = self._listen()
         wake_read, wake_write = os.pipe()
@@ -134,7 +134,7 @@ class Supervisor:
             self._hear_no_more(child)
 
     def _complete(self) -> None:
-        """All nodes serve. Where tenants are wanted they are made first, by a process of their own."""
+        """All nodes serve. If tenants are requested, another process creates them first."""
         if not self._tenants:
             self._announced = True
             more = ready_lines(self._root, self._layout, detached=False)
@@ -387,7 +387,8 @@ class Supervisor:
         child.kill()
 
     def _answer_waiting(self, child: Child, *, late: bool = False) -> None:
-        """A start is answered when the node is ready, has died, or takes long; a stop or kill when it is gone."""
+        """A start is answered when the node is ready, has died, or takes long; a stop or kill when its process has
+        ended."""
         if child.pid and not child.ready and not late:
             return
         child.answer_at = None

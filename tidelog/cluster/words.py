@@ -1,4 +1,4 @@
-"""What `tidelog up` and `tidelog down` tell people, on standard error: where things are and what to do next."""
+"""Messages of `tidelog up` and `tidelog down` on standard error: where things are and what to do next."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def stopped_line(root: Path) -> str:
 
 
 def command_name() -> str:
-    """`tidelog`, or its path as it is typed here where the shell would not find this one."""
+    """`tidelog`, or its path if the shell would not find it."""
     own = Path(sys.executable).parent / "tidelog"
     if not own.exists():
         return "tidelog"

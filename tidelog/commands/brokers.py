@@ -127,7 +127,7 @@ def remove(broker: Id, cluster: ClusterOptions, as_json: Json = False) -> None:
 
 
 def _empty(client: AdminClient, moves: ReplicaMoves, broker: int, throttle: int, at_once: int) -> None:
-    """Until it holds nothing, also of topics that were made meanwhile. Raises Refused."""
+    """Repeat until the broker holds nothing, including topics created meanwhile. Raises Refused."""
 
     def mine(_key: Key, moving: Moving) -> bool:
         return broker in moving.removing
@@ -180,7 +180,7 @@ def _holding(moves: ReplicaMoves, broker: int) -> list[PlacedPartition]:
 
 
 def _lift(moves: ReplicaMoves) -> None:
-    """Take the throttles away, unless somebody else's moves still run."""
+    """Remove the throttles, unless another client's moves still run."""
     if not moves.running():
         moves.lift_throttles(dict.fromkeys(partition.topic for partition in moves.partitions()))
 

@@ -86,7 +86,8 @@ def up(
     names = _tenant_names(root, tenants)
     if not detach:
         sys.stdout.flush()
-        signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))  # until the supervisor can hear them
+        # until the supervisor can receive them
+        signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
         os.execv(sys.executable, supervisor_line(root, names))  # a supervisor that holds nothing but what nodes need
     print(start_detached(root, names), flush=True)
     for line in ready_lines(root, require_layout(root), detached=True):
@@ -135,7 +136,7 @@ def prepare_cluster(
 
 
 def _check_store(root: Path, settings: dict[str, str]) -> None:
-    """Ends the command when the store that somebody chose does not answer; nothing of the cluster is changed then."""
+    """Ends the command if the chosen store does not answer; then nothing of the cluster has changed."""
     uri = settings[TIER_URI] if TIER_URI in settings else chosen_store(root)
     if not uri:
         return  # the cluster's own directory, which its nodes make
@@ -146,7 +147,7 @@ def _check_store(root: Path, settings: dict[str, str]) -> None:
 
 
 def _tenant_names(root: Path, text: str | None) -> list[str]:
-    """Those that `--tenants` names; the configurations of all that are here follow the cluster's port."""
+    """The tenants of `--tenants`; the client configurations of all tenants follow the cluster's port."""
     from tidelog.cluster.embedded_tenants import parse_names, refresh_client_files  # noqa: PLC0415
 
     layout = require_layout(root)
@@ -215,7 +216,7 @@ def down(data: Data = DEFAULT_DATA) -> None:
 
 
 def ps(data: Data = DEFAULT_DATA, as_json: Json = False) -> None:
-    """A row per node: process, state, addresses; why it does not serve, where one ended by itself."""
+    """A row per node: process, state, addresses, and why it does not serve or has ended."""
     answer = ask_supervisor(data, {"do": "ps"}, 10.0)
     columns = ["node", "role", "id", "pid", "state", "listeners", "metrics", "dir"]
     show(answer["nodes"], as_json=as_json, columns=columns)

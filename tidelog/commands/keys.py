@@ -95,7 +95,7 @@ def revoke(
 
 
 def _check_roles(roles: list[str]) -> None:
-    from kraft.controller.api_keys import parse_role  # noqa: PLC0415  only who makes a key needs it
+    from kraft.controller.api_keys import parse_role  # noqa: PLC0415  only needed to create a key
 
     try:
         for role in roles:

@@ -35,7 +35,7 @@ def proxy(config: Config = None, set_: Set = None) -> None:
 
 
 def _run(role: str, config: Path | None, assignments: list[str]) -> None:
-    import_node(role)  # only here: the other commands need nothing of what a node is made of
+    import_node(role)  # only here: other commands do not need a node's code
 
     def read() -> dict[str, str]:
         given = read_properties(config.read_text()) if config else {}

@@ -98,7 +98,7 @@ def _ids(text: str) -> tuple[int, ...]:
 
 
 def _wanted(moves: ReplicaMoves, name: str, only: list[int] | None, brokers: tuple[int, ...]) -> list[PlacedPartition]:
-    """The topic's partitions, on `brokers` in turn; who is preferred to lead goes round."""
+    """The topic's partitions placed on `brokers` in turn, with the preferred leaders spread."""
     present = moves.partitions([name])
     if only is not None:
         missing = sorted(set(only) - {found.partition for found in present})

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from spark_offload.running.job import JobOptions
 
-BEFORE_RECORDS = datetime.fromtimestamp(0, UTC)  # what a record without timestamp has lies before it
+BEFORE_RECORDS = datetime.fromtimestamp(0, UTC)  # a record without a timestamp has an earlier one
 
 
 def read(
@@ -130,7 +130,7 @@ def _show_records(records: DataFrame, limit: int | None, as_json: bool) -> None:
 
 
 def _fields(row: Row) -> dict[str, Any]:
-    """Bytes that are no UTF-8 stand in base64 under a name that says so."""
+    """Bytes that are not UTF-8 are encoded as base64, under a name that says so."""
     fields: dict[str, Any] = {
         "topic": row["topic"],
         "partition": row["partition"],

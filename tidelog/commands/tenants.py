@@ -134,7 +134,7 @@ def parse_limits(texts: list[str] | None) -> dict[str, int]:
 
 
 def _watch(admin: TenantAdmin, tenant_id: str, state: str) -> None:
-    """Until the tenant is no longer in that state; tells how far it is on standard error."""
+    """Wait until the tenant leaves that state; shows the progress on standard error."""
     shown: dict[str, Any] = {}
     try:
         while True:

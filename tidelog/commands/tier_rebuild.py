@@ -142,7 +142,7 @@ def _name_of(result: Any) -> str:
 
 
 def _write(out: Path, tier: str, cluster: str | None, places: list[NamedBroker], no_wait: bool) -> dict[str, Any]:
-    """With --out. What was done, and what was not there."""
+    """With --out. Reports what was done and what was missing."""
     from tidelog.tier.rebuild import offsets_path, write_files  # noqa: PLC0415
 
     for path in (out, offsets_path(out)):
@@ -151,7 +151,7 @@ def _write(out: Path, tier: str, cluster: str | None, places: list[NamedBroker],
         if path.exists() and not os.access(path, os.W_OK):
             fail(f"--out: {path} cannot be written", EXIT_USAGE)
     with _files():
-        with tempfile.TemporaryFile(dir=out.resolve().parent):  # files can be made there
+        with tempfile.TemporaryFile(dir=out.resolve().parent):  # checks that files can be created there
             pass
         prepared = _prepare(tier, cluster, places, no_wait)
         write_files(prepared, out, MachineClock().wall_ms())
@@ -174,7 +174,7 @@ def _check_nodes(root: Path) -> None:
 
 @contextmanager
 def _new_directory(data: Path) -> Iterator[None]:
-    """`data` is new or empty. If what is done in it fails, all that was made goes again."""
+    """`data` is new or empty. If the block fails, everything created in it is removed."""
     if data.exists() and (not data.is_dir() or any(data.iterdir())):
         fail(f"{data} is there already, and is no empty directory; name a new one", EXIT_USAGE)
     made = [path for path in (data, *data.parents) if not path.exists()]

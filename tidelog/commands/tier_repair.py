@@ -48,7 +48,7 @@ def check(
 
 
 def check_tier(client: AdminClient, topic: str | None, tier: str | None, *, as_json: bool) -> None:
-    """`check`, by what the brokers tell `client`."""
+    """`check`, with the brokers' state from `client`."""
     from tidelog.tier.access import ask_brokers, opened_store, store_trouble  # noqa: PLC0415
     from tidelog.tier.check import Patience, check_partition, rows  # noqa: PLC0415
 
@@ -80,7 +80,7 @@ def check_tier(client: AdminClient, topic: str | None, tier: str | None, *, as_j
 
 
 def _say(text: str) -> None:
-    """Beside the answer, which programs read."""
+    """Write to standard error, because programs read the result on standard output."""
     print(text, file=sys.stderr)
 
 
@@ -178,7 +178,7 @@ def _paths(client: AdminClient, answers: Answers, topic: str | None) -> list[Par
 def _chosen(
     topics: list[FoundTopic], name: str, topic_id: bytes | None, live: set[bytes], without: list[int]
 ) -> FoundTopic:
-    """The one that is meant; ends the command when it lives, is gone, or several could be."""
+    """The selected topic; ends the command if it exists, was removed completely, or is ambiguous."""
     from tiering.upkeep.restoring import CannotRestore, check_restorable  # noqa: PLC0415
 
     if topic_id in live or (topics and all(topic.topic_id in live for topic in topics)):
@@ -225,7 +225,7 @@ def _check_whole(
     *,
     allow_holes: bool,
 ) -> list[str]:
-    """By the word of the bucket, its exports and the brokers: what is lost, in words; ends the command unless that is
+    """What is lost according to the bucket, its exports and the brokers, as messages; ends the command unless that is
     allowed."""
     from tiering.upkeep.restoring import (  # noqa: PLC0415
         CannotRestore,
@@ -262,7 +262,7 @@ def _restore(
     answers: Answers,
     left_out: str,
 ) -> None:
-    """Ask, copy, describe, create. What was copied goes again when the topic cannot be made after all."""
+    """Check, copy, describe, create. The copies are removed if the topic cannot be created."""
     from tiering.upkeep.restoring import CannotRestore, NewTopic, copy_topic, remove_copies, write_manifests  # noqa: PLC0415
 
     chance = random.SystemRandom()
@@ -325,13 +325,13 @@ def _create(
     )
     response = client.send(request)
     problem = error_text({"error_code": response.error_code, "error_message": response.error_message})
-    if response.error_code in _IN_DOUBT:  # it may exist, and then needs its objects; else the sweeper takes them
+    if response.error_code in _IN_DOUBT:  # the topic may exist and need its objects; if not, the sweeper deletes them
         fail(f"whether {new.name} was made is not known: {problem}; see `tidelog topics list` and tier status")
     return problem
 
 
 def _wait_ready(client: AdminClient, found: FoundTopic, name: str) -> None:
-    """Until every partition's leader has taken over what the manifests say."""
+    """Wait until every partition's leader has adopted the manifests."""
     from tidelog.tier.access import ask_brokers  # noqa: PLC0415
 
     deadline = time.monotonic() + READY_WITHIN_S

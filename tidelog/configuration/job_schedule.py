@@ -16,7 +16,7 @@ from datetime import UTC, datetime, timedelta
 
 from msgspec import Struct
 
-JOBS = ("compact", "verify", "export", "read")  # not erase: its keys lie in a file that should not be kept
+JOBS = ("compact", "verify", "export", "read")  # not erase: its key file should not be kept
 ENTRIES_MAX = 100
 DAYS_AHEAD_MAX = 366 * 8 + 1  # the 29th of February comes within
 _EVERY = re.compile(r"every\s+(\d{1,9})\s*([smhd])")

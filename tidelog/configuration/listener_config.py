@@ -1,4 +1,4 @@
-"""Listeners as an operator writes them: addresses, protocols, TLS, and how they stand behind proxies."""
+"""Parses the settings of listeners: addresses, protocols, TLS, and proxies in front of them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PORT_MAX = 65_535
 
 
 def parse_listeners(values: SettingValues) -> tuple[Listen, ...]:
-    """Every listener with its advertised address. SettingError names what is missing, wrong or not safe."""
+    """Every listener with its advertised address. SettingError names what is missing, wrong or unsafe."""
     node, common = values.group(NodeSettings), values.group(TlsSettings)
     bound = _named_addresses(node.listeners, "listeners")
     advertised = _named_addresses(node.advertised_listeners, "advertised.listeners")
@@ -59,7 +59,7 @@ def parse_listeners(values: SettingValues) -> tuple[Listen, ...]:
 
 
 def tls_config(values: SettingValues, name: str, kind: str, form: ProxyForm) -> TlsConfig:
-    """What listener `name` shows and whom it believes. SettingError for what it needs and lacks."""
+    """Certificates and trusted authorities of listener `name`. SettingError for missing settings."""
     given = values.group(TlsConfig, name)
     config = replace(
         given,
@@ -84,7 +84,7 @@ def tls_config(values: SettingValues, name: str, kind: str, form: ProxyForm) -> 
 
 
 def _pem(text: str) -> str:
-    return text.replace("\\n", "\n")  # as a line of a properties file has it
+    return text.replace("\\n", "\n")  # as in a line of a properties file
 
 
 def links_tls(values: SettingValues) -> TlsConfig | None:

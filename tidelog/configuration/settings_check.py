@@ -1,4 +1,4 @@
-"""Whether settings, as an operator writes them, can stand together; imports nothing of what nodes are made of."""
+"""Checks whether an operator's settings are consistent; imports no code of nodes."""
 
 from __future__ import annotations
 

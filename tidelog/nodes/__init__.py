@@ -1,1 +1,1 @@
-"""The processes that nodes are, and what runs in them beside their rooms."""
+"""The processes of nodes, and what runs in them besides their rooms."""

@@ -30,7 +30,7 @@ def enter(name: str) -> None:
 
     def run_package(attribute: str) -> Any:
         if importlib.util.find_spec(f"{name}.{attribute}") is not None:
-            raise AttributeError(attribute)  # a submodule: the import system goes on to import it
+            raise AttributeError(attribute)  # a submodule, which the import system imports next
         module.__dict__.pop("__getattr__", None)
         loader.exec_module(module)
         return getattr(module, attribute)

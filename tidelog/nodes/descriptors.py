@@ -1,7 +1,7 @@
-"""How a node divides its limit of open files among itself, its logs, the tier's cache and clients.
+"""Divides a node's limit of open files among itself, its logs, the tier's cache and clients.
 
-Every connection is an open file too. Otherwise many clients would leave none for segments, and a log directory that
-cannot open its files goes offline.
+Every connection is an open file too. Without a division many clients would leave none for segments, and a log directory
+that cannot open its files goes offline.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ CACHE_MIN = 4  # of `OWN`
 
 
 def raise_limit() -> int:
-    """Have as many as the system allows, and tell how many that is."""
+    """Raise the limit to what the system allows, and return it."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     return hard if hard != resource.RLIM_INFINITY else 1 << 31

@@ -17,9 +17,9 @@ class DirectoryInUse(Exception):
 
 @contextmanager
 def held_directory(directory: Path) -> Iterator[None]:
-    """Hold `directory`, which is made when it is missing, until the block or the process ends.
+    """Lock `directory`, created if missing, until the block or the process ends.
 
-    It is made for its owner alone: metadata and records are in the clear there.
+    Only its owner may read it, because metadata and records in it are not encrypted.
     """
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -110,7 +110,8 @@ class ExportingController:
         return all(text.strip().lower() != "true" for text in tiered)
 
     def _job_options(self) -> list[str] | None:
-        """Where the tier is; None as long as the cluster has no id. A job's own options come behind and win."""
+        """The options for the tier; None while the cluster has no id. A job's own options come later and override
+        them."""
         cluster_id = self.node.image.cluster_id
         return None if cluster_id is None else ["--tier", self._uri, "--cluster-id", cluster_id]
 

@@ -75,7 +75,7 @@ class JobScheduler:
                 await self._run_job(entry, [*self._command, entry.words[0], *options, *entry.words[1:]])
             except OSError as error:
                 logger.error("a scheduled job does not start", extra={"job": entry.text, "cause": str(error)})
-            except Exception:  # the schedule goes on whatever one job does
+            except Exception:  # one failed job must not end the schedule
                 logger.exception("a scheduled job was lost", extra={"job": entry.text})
 
     def _next_due(self) -> Entry | None:
@@ -128,7 +128,7 @@ class JobScheduler:
 
 
 async def _keep_tail(process: asyncio.subprocess.Process, tail: deque[str]) -> None:
-    """Read to the end, so that the child never waits for a reader; of lines that are too long nothing is kept."""
+    """Read to the end, so that the child never blocks; overlong lines are dropped."""
     stream = process.stdout
     while stream is not None:
         try:
@@ -141,7 +141,7 @@ async def _keep_tail(process: asyncio.subprocess.Process, tail: deque[str]) -> N
 
 
 async def _end(process: asyncio.subprocess.Process, waiting: asyncio.Task[int]) -> None:
-    """The child and its group are gone afterwards."""
+    """Kill the child and its process group."""
     for number in (signal.SIGTERM, signal.SIGKILL):
         if waiting.done():
             break
@@ -149,7 +149,7 @@ async def _end(process: asyncio.subprocess.Process, waiting: asyncio.Task[int]) 
             os.killpg(process.pid, number)
         await asyncio.wait([waiting], timeout=END_GRACE_S)
     with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.pid, signal.SIGKILL)  # what it started and left behind
+        os.killpg(process.pid, signal.SIGKILL)  # its remaining children
     if process.stdin is not None:
         process.stdin.close()
     await waiting

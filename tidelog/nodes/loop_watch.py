@@ -87,7 +87,7 @@ class LoopWatch(Struct):
         return ended
 
     def settle(self) -> Held | None:
-        """The callback of the last sample, if it has ended meanwhile and had held the loop for too long."""
+        """The callback of the last sample, if it has ended and had held the loop for too long."""
         return self._ended()
 
     def _ended(self) -> Held | None:

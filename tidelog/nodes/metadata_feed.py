@@ -1,7 +1,7 @@
-"""The active controller's part of the audit: its metadata log, from where the last export ended.
+"""The active controller's audit feed: its metadata log, from the end of the last export on.
 
-Every controller notes its image from time to time, so that one that becomes active knows what was before the first
-change that it is to export.
+Every controller keeps its image from time to time, so that a new active controller knows the state before the first
+change that it exports.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ class MetadataFeed:
 
     @property
     def begin(self) -> int:
-        """The quorum never takes back what it has committed."""
+        """The quorum never reverts a commit."""
         return self._machine.image.next_offset
 
     def note(self) -> None:
-        """Images share what they have in common, so a few of them cost little."""
+        """Images share unchanged parts, so keeping a few costs little."""
         if self._images[-1] is not self._machine.image:
             self._images.append(self._machine.image)
 
@@ -57,7 +57,7 @@ class MetadataFeed:
         if not frames:
             return None
         events = await asyncio.to_thread(_events, audit, frames)
-        if audit.next_offset == image.next_offset:  # what it remembers of the changes is in the image
+        if audit.next_offset == image.next_offset:  # the image includes the remembered changes
             self._audit = MetadataAudit(image.next_offset, image)
         return AuditPiece(position, audit.next_offset, events)
 
@@ -81,7 +81,7 @@ def _events(audit: MetadataAudit, frames: bytes) -> list[AuditEvent]:
 
 
 def _replayed(image: MetadataImage, frames: bytes, position: int) -> MetadataImage | None:
-    """In a thread; None when `position` lies within a batch."""
+    """Runs in a thread; None if `position` is within a batch."""
     delta = MetadataDelta(image)
     for framed in unframe_batches(memoryview(frames)):
         if framed.batch.end_offset > position:

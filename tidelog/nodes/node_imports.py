@@ -1,4 +1,4 @@
-"""What a node is made of, imported when a process is about to run or to fork one."""
+"""Imports a node's code in a process that is about to run or fork one."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from tidelog.nodes import bare_packages
 
 ENTERED_BARE = ("kafka", "crc32c")  # of which a node needs the message schemas, and one function
-USED_BY_ALL = ("encodings.idna",)  # with the first name that is looked up: else each fork would import it for itself
+USED_BY_ALL = ("encodings.idna",)  # imported at the first name look-up, so without this once per fork
 ENTERED_WITHOUT = {"pysyncobj": "cryptography"}  # which it would take seven megabytes of, for unused features
 MODULES = {
     "controller": (

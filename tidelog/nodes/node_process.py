@@ -42,7 +42,7 @@ from tidelog.nodes.node_imports import import_certificates
 from tidelog.nodes.stack_sampling import StackSampling, log_held
 
 logger = logging.getLogger(__name__)
-EXIT_FATAL = 70  # EX_SOFTWARE: the node found that it must not go on
+EXIT_FATAL = 70  # EX_SOFTWARE: the node must not continue
 REASON_CHARACTERS_MAX = 500
 # The collector's thresholds. A round of the young looks at 5,000 containers, one of the middle-aged at 55,000: some
 # 5 ms on the event loop. Little here is in cycles: a round over everything comes after 50 million more at the earliest.

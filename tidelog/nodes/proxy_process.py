@@ -48,7 +48,7 @@ logger = logging.getLogger(__name__)
 EXIT_FATAL = 70  # EX_SOFTWARE, as of every node
 READY_TIMEOUT_S = 20.0
 RESTART = Backoff(0.2, 5.0)
-STEADY_S = 30.0  # who has lived so long was no failed start
+STEADY_S = 30.0  # a process that ran this long was not a failed start
 STOP_GRACE_S = 5.0  # beyond the drain, before a worker is killed
 STEWARD = -1
 _HURRY = signal.SIGUSR2  # from the parent to a worker that drains; a stop of all processes at once does not send it
@@ -108,10 +108,10 @@ class ProxyParent:
         self._deaths: dict[int, int] = {}  # in a row, by the child's index
         self._due: dict[int, float] = {}  # by index: when a worker that died is started again
         self._wake_fds = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        self._life_fds = os.pipe2(os.O_CLOEXEC)  # its end tells children that their parent is gone
+        self._life_fds = os.pipe2(os.O_CLOEXEC)  # closed when the parent ends, which the children notice
         self._stopping = self._hurry_wanted = self._replace_wanted = self._reload_wanted = False
         self._announced = False
-        self._turns: list[int] = []  # who is still to be replaced
+        self._turns: list[int] = []  # workers still to be replaced
 
     def run(self) -> int:
         try:
@@ -169,7 +169,7 @@ class ProxyParent:
                 self._heard(child)
 
     def _heard(self, child: Child) -> None:
-        """A child that is ready says so; one that ends without a word is reaped in a moment."""
+        """Read a child's ready message; one that ends without a message is reaped soon."""
         word = os.read(child.ready_fd, 1)
         os.close(child.ready_fd)
         child.ready_fd = -1
@@ -250,8 +250,8 @@ class ProxyParent:
             self._replace_next()
 
     def _end_all(self) -> None:
-        """Workers first: the steward answers for health until the last one is gone. The parent's sockets go before the
-        workers', which still serve who waits in them."""
+        """Stop workers first, because the steward serves the health page until the last one has ended. Close the
+        parent's sockets before the workers', which still serve connections in their backlogs."""
         for sock in self._socks:
             sock.close()
         self._socks = []
@@ -271,7 +271,7 @@ class ProxyParent:
             _send(child.pid, signal.SIGTERM)
 
     def _begin_replacing(self) -> None:
-        """Settings are read again; those that cannot be used leave everything as it is, with one line."""
+        """Reload the settings; invalid ones change nothing and are logged in one line."""
         try:
             settings = self._reread()
             config = within_descriptors(proxy_config(settings), raise_limit())
@@ -316,7 +316,7 @@ class ProxyParent:
         status: int = EXIT_FATAL
         try:
             signal.set_wakeup_fd(-1)
-            for number in (*_SIGNALS, _HURRY):  # what is not handled yet must not end a child
+            for number in (*_SIGNALS, _HURRY):  # signals without a handler yet must not end a child
                 signal.signal(number, signal.SIG_DFL if number == signal.SIGTERM else signal.SIG_IGN)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             os.close(self._life_fds[1])
@@ -341,7 +341,7 @@ class ProxyParent:
 
 @dataclass(frozen=True, slots=True)
 class _Life:
-    """What ties a child to its parent: the end of `parent_fd` means that the parent is gone; `say_fd` gets one byte."""
+    """A child's link to its parent: `parent_fd` ends when the parent does; `say_fd` gets one byte."""
 
     parent_fd: int
     say_fd: int
@@ -352,7 +352,7 @@ class _Life:
         os.close(self.say_fd)
 
     def wait_for_end(self, loop: asyncio.AbstractEventLoop) -> asyncio.Event:
-        """Set by SIGTERM, and when the parent is gone."""
+        """Set by SIGTERM, and when the parent has ended."""
         ended = asyncio.Event()
 
         def gone() -> None:

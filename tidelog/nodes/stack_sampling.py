@@ -62,7 +62,7 @@ class StackSampling:
             loop.call_soon_threadsafe(self._turned)
 
     def _has_switched(self) -> bool:
-        """Whether this thread has waited or made room for others since this was asked last."""
+        """Whether this thread has waited or yielded since the last call."""
         usage = resource.getrusage(resource.RUSAGE_THREAD)
         before, self._switches = self._switches, usage.ru_nvcsw + usage.ru_nivcsw
         return self._switches != before

@@ -19,7 +19,7 @@ PACKAGES = (
     "wire",
 )
 SOURCE = "pyspark_tidelog.py"
-SUFFIXES = (".py", ".json")  # schemas of messages beside the code
+SUFFIXES = (".py", ".json")  # including the messages' schemas
 EPOCH = (1980, 1, 1, 0, 0, 0)  # the same bytes for the same code
 
 

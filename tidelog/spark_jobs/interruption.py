@@ -32,7 +32,7 @@ _SHOW_CURSOR = "\x1b[?25h"  # which bars hide
 
 
 class Interruption:
-    """Of one command; `heard` from the moment of Ctrl-C on."""
+    """The interruption of one command; `heard` is true from Ctrl-C on."""
 
     def __init__(self) -> None:
         self.heard = False
@@ -48,7 +48,7 @@ class Interruption:
         The block is broken off by KeyboardInterrupt, once, and has `LIMIT_S` from then on.
         """
         if threading.current_thread() is not threading.main_thread():
-            yield self  # Python tells no other thread of signals
+            yield self  # Python delivers signals to no other thread
             return
         handler = signal.getsignal(signal.SIGINT)
         self._listen()

@@ -1,4 +1,4 @@
-"""How far a long job is: bars on a terminal, a line now and then where there is none."""
+"""Progress of a long job: bars on a terminal, otherwise a line now and then."""
 
 from __future__ import annotations
 

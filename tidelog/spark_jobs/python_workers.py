@@ -1,8 +1,8 @@
-"""The end of Spark's processes for Python on this machine.
+"""Ends Spark's Python workers on this machine.
 
 When a session stops, Spark closes the sockets of its idle workers and only then ends the daemon that forked them. A
-worker that wakes in between wants to tell Spark by the same socket that its input has ended, and the daemon prints a
-traceback with BrokenPipeError. Over TCP the socket takes those words; over Unix sockets it depends on who is quicker.
+worker that wakes in between writes to its socket that its input has ended, and the daemon prints a traceback with
+BrokenPipeError. Over TCP the socket accepts the write; over Unix sockets it depends on timing.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ _DAEMON = "pyspark.daemon"
 
 
 def end_python_workers(session: SparkSession) -> None:
-    """End the daemons that the driver's Java has started, and by them all their workers, so that no worker is left to
-    see its socket close. Those of other machines are none of ours.
+    """End the daemons that the driver's Java has started, and with them all their workers, so that no worker sees its
+    socket close. Daemons on other machines are not affected.
 
-    Does nothing when Java is gone or has no such processes.
+    Does nothing if Java has ended or has no such processes.
     """
     from py4j.protocol import Py4JError  # noqa: PLC0415  only where Spark is
 

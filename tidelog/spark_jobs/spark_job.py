@@ -88,7 +88,7 @@ def pairs(option: str, texts: Sequence[str] | None) -> tuple[tuple[str, str], ..
 
 
 class SparkJob:
-    """One run of a job: makes the session when it is first asked for, and prints the report."""
+    """One run of a job: creates the session on first use, and prints the report."""
 
     def __init__(
         self,
@@ -118,7 +118,7 @@ class SparkJob:
         return self._session
 
     def show(self, report: Report) -> None:
-        """Print it; a report of failure makes the command end with 1."""
+        """Print the report; if it reports a failure, the command exits with 1."""
         self.failed = self.failed or report.failed
         if self._options.as_json:
             print(json.dumps(report.as_json()))
@@ -141,9 +141,8 @@ def spark_job(
     needed: Sequence[str] = NEEDED,
     opens: Callable[..., SparkSession] | None = None,
 ) -> Iterator[SparkJob]:
-    """The block runs one job; what goes wrong in it ends the command with one line and the right exit code. `opens`:
-    as `open_session` does.
-    """
+    """The block runs one job; an error in it ends the command with one line and the right exit code. `opens`: see
+    `open_session`."""
     missing = [module for module in needed if importlib.util.find_spec(module) is None]
     if missing:
         fail(f"{', '.join(missing)} is missing: run `make install-spark` in the checkout", EXIT_FAILED)
@@ -166,7 +165,7 @@ def spark_job(
         except BaseException as error:
             if interruption.heard or isinstance(error, KeyboardInterrupt):
                 interruption.say()
-            else:  # last, for Spark may say something while it ends
+            else:  # last, because Spark may print something while it stops
                 _explain(failure or error)
             raise
     if job.failed:
@@ -271,7 +270,7 @@ _FOR_ALL = {
 def look(
     options: JobOptions, source: dict[str, str] | None = None, *, passes_over_damage: bool = False
 ) -> list[PartitionContents]:
-    """What the bucket holds of what was chosen. Quick, so that what is wrong is messages before a session is made.
+    """The selected data in the bucket. Quick, so that errors are reported before a session is created.
 
     Raises OptionError, StoreError, InvalidStoreUri, and unless the job `passes_over_damage` DamagedManifest.
     """
@@ -294,9 +293,9 @@ _FLAGS = {"clusterId": "--cluster-id", "topicId": "--topic-id"}
 
 
 def _innermost(error: Exception) -> str:
-    """The line of a long Java and Python trace that says what happened: the last exception of Python, if there is.
+    """The significant line of a long Java and Python trace: the last exception of Python, if there is one.
 
-    What our own errors say is whole without the names of their classes.
+    Tidelog's own errors are complete without the names of their classes.
     """
     lines = [line for line in str(error).splitlines() if line.strip()]
     messages = [line.strip() for line in lines if _PYTHON_ERROR.match(line.strip())]
@@ -307,7 +306,7 @@ def _innermost(error: Exception) -> str:
 
 
 def _after_traces(lines: Sequence[str]) -> list[str]:
-    """The line behind the frames of each trace of Python, which names the exception, whatever its name looks like."""
+    """The line after the frames of each Python trace, which has the exception, whatever its name."""
     found, inside = [], False
     for line in lines:
         if _TRACE in line:

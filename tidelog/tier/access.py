@@ -35,14 +35,14 @@ class LiveTopic(NamedTuple):
 
 @dataclass(slots=True)
 class Answers:
-    """What the brokers said. `silent` did not."""
+    """The brokers' answers. `silent`: brokers without an answer."""
 
     brokers: list[BrokerTier]
     silent: list[int]
 
     @property
     def store(self) -> StoreStatus | None:
-        """As the broker meets it that has had trouble for the longest time; None when no broker has a tier."""
+        """The store's state at the broker with the longest trouble; None if no broker has a tier."""
         stores = [broker.store for broker in self.brokers if broker.store is not None]
         return min(stores, key=lambda store: (store.answers, store.stale is None, store.since_ms), default=None)
 

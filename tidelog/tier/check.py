@@ -1,4 +1,4 @@
-"""Reading what `tidelog tier check` compares, in an order in which a cluster that goes on writing causes no alarm."""
+"""Reads what `tidelog tier check` compares, in an order that raises no false alarms while the cluster writes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ PAUSE_S = 0.5
 
 @dataclass(slots=True)
 class Patience:
-    """How many looks more there are, over all partitions of one run, at manifests that are merely behind."""
+    """The remaining re-reads, over all partitions of one run, of manifests that are only behind."""
 
     looks: int = PATIENT_LOOKS
 
@@ -40,11 +40,11 @@ def check_partition(
     pause: Callable[[float], None] = time.sleep,
     say: Callable[[str], None] = lambda _: None,
 ) -> list[Disagreement]:
-    """What disagrees about one partition. The state is read first: what changes meanwhile makes the bucket newer, and
-    all is looked at again, a few times. Without `bucket` the state alone is read.
+    """The disagreements about one partition. The state is read first, so changes meanwhile make the bucket newer, and
+    everything is read again, a few times. Without `bucket` only the state is read.
 
-    A manifest follows its state after a second or more, later where machines are loaded or much changes at a time: one
-    that is behind is looked at for longer, for as long as `patience` lasts.
+    A manifest follows its state after a second or more, later under load: one that is behind is read again for as long
+    as `patience` lasts.
     """
     found: list[Disagreement] = []
     look = 0

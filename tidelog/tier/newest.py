@@ -27,9 +27,9 @@ def late_partitions(
     found: FoundTopic,
     pause: Callable[[float], None] = time.sleep,
 ) -> tuple[dict[int, str], dict[int, str]]:
-    """(partitions whose manifests stay behind, those of which `__tier_state` cannot be read), each with the reason.
+    """(partitions whose manifests stay behind, partitions whose `__tier_state` cannot be read), each with the reason.
 
-    A manifest that is behind is read again, LOOKS times: `found` has the newest ones afterwards. Raises StoreError.
+    A manifest that is behind is read again, LOOKS times; then `found` has the newest ones. Raises StoreError.
     """
     late: dict[int, str] = {}
     silent: dict[int, str] = {}

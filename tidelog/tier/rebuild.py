@@ -1,4 +1,4 @@
-"""Rebuilding a cluster from its object store: what is read, what is made of it, and what was not there."""
+"""Rebuilds a cluster from its object store: reads the bucket, creates the metadata, reports what is missing."""
 
 from __future__ import annotations
 
@@ -54,8 +54,8 @@ async def choose_cluster(store: ObjectStore, wanted: str | None) -> str:
 async def look(
     store: ObjectStore, cluster_id: str, brokers: Sequence[NamedBroker], rng: random.Random
 ) -> tuple[ClusterFile, str]:
-    """Make of the bucket, which stays as it is, all that a rebuild would: what refuses then refuses here. What
-    `take_over` is to find. Raises CannotRebuild, StoreError."""
+    """Prepare a rebuild without changing the bucket, so that any error occurs here. Returns the input of `take_over`.
+    Raises CannotRebuild, StoreError."""
     try:
         seen = await read_cluster_file(store, TierRoot(cluster_id))
     except ValueError as error:
@@ -122,7 +122,7 @@ async def prepare(
 
 
 def write_files(prepared: Prepared, path: Path, now_ms: int) -> None:
-    """What controllers begin with, and beside it the offsets to commit later. Readable by their owner alone."""
+    """Write the controllers' initial metadata, and the offsets to commit later. Readable only by their owner."""
     header = EventsHeader(
         kind=GROUPS,
         cluster_id=prepared.cluster_id,

@@ -1,4 +1,4 @@
-"""What a rebuilt cluster has of the old one, and what it lacks by the word of the old cluster's exports."""
+"""What a rebuilt cluster has of the old one, and what it lacks according to the old cluster's exports."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Place = tuple[bytes, int]
 
 
 async def count_objects(store: ObjectStore, root: TierRoot, found: Sequence[FoundTopic]) -> dict[Place, int]:
-    """How many segment objects lie in each partition that has a directory and no manifest. Raises StoreError."""
+    """The number of segment objects in each partition with a directory but without a manifest. Raises StoreError."""
     counts: dict[Place, int] = {}
     for topic in found:
         for index, partition in topic.partitions.items():
@@ -39,7 +39,7 @@ class Position(NamedTuple):
 
 
 class RebuildReport:
-    """`objects` are those of partitions that have no manifest; `moved` tells what `clamped` has changed."""
+    """`objects`: of partitions without a manifest; `moved`: the changes of `clamped`."""
 
     def __init__(
         self,
@@ -136,7 +136,7 @@ class RebuildReport:
         return sentences
 
     def clamped(self, events: Sequence[Event]) -> list[Event]:
-        """Offsets of what is tiered, none of them above the tier's end."""
+        """Offsets in tiered topics, limited to the tier's end."""
         by_id = {topic.topic_id.hex(): topic for topic in self._rebuild.topics}
         by_name = {topic.name: topic for topic in self._rebuild.topics}
         kept: list[Event] = []

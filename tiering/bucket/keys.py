@@ -168,7 +168,7 @@ class TierRoot:
 
 
 def parse_topic_directory(name: str) -> tuple[str, bytes] | None:
-    """`<topic>-<topic id>`, with or without a slash behind it, as (topic, topic id)."""
+    """`<topic>-<topic id>`, with or without a trailing slash, as (topic, topic id)."""
     topic, dash, digits = name.rstrip("/").rpartition("-")
     if not topic or not dash or not is_uuid(digits):
         return None

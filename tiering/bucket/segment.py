@@ -16,7 +16,7 @@ TIME_INDEX = "time_index"
 TRANSACTION_INDEX = "transaction_index"
 PRODUCER_SNAPSHOT = "producer_snapshot"
 LEADER_EPOCHS = "leader_epochs"
-"""In their order behind the log's bytes. The transaction index is absent when no transaction was aborted."""
+"""In their order after the log's bytes. The transaction index is absent without aborted transactions."""
 
 UUID_HEX_DIGITS = 32
 

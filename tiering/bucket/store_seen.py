@@ -36,7 +36,7 @@ class StoreSeen:
             if await self._known() is None:
                 self._noted = created_ms
                 data = f"{created_ms}\n".encode()
-                with contextlib.suppress(OSError):  # one thread at a time, though who waits for it may be cancelled
+                with contextlib.suppress(OSError):  # one thread at a time, even if its caller is cancelled
                     await outlast(
                         asyncio.ensure_future(asyncio.to_thread(replace_file, self._disk, "", FILE_NAME, data))
                     )

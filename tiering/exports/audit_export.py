@@ -55,8 +55,8 @@ class AuditFeed(Protocol):
         ...
 
     async def take(self, position: int) -> AuditPiece | None:
-        """A bounded piece of the events from `position` on; None when there are none. It begins above `position` where
-        earlier events are gone. Raises ProtocolError."""
+        """A bounded piece of the events from `position` on; None if there are none. It begins above `position` if
+        earlier events no longer exist. Raises ProtocolError."""
         ...
 
 

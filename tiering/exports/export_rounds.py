@@ -21,7 +21,7 @@ BACKOFF_MAX_S = 600.0
 _log = logging.getLogger(__name__)
 
 OF_ONE = (OutcomeUnknown, ProtocolError, ValueError)
-"""Errors of one export rather than of the store; the others are exported all the same."""
+"""Errors of one export rather than of the store; the other exports are still written."""
 
 
 class ExportTrouble(Struct):

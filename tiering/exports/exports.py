@@ -244,7 +244,7 @@ class Exporter(ExportRounds):
 
 
 class ReadyExport:
-    """An export whose events are at hand."""
+    """An export whose events are already in memory."""
 
     def __init__(self, kind: str, scope: int, position: int, mark: int, events: Callable[[], Iterable[Event]]) -> None:
         self.kind = kind

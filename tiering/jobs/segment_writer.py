@@ -97,10 +97,10 @@ class SegmentWriter:
         transactions: bytes,
         now_ms: int,
     ) -> Finished:
-        """The segment that covers `inputs`, all of them and nothing else. `taken_over` are the producer snapshot and
-        the leader epochs of the last one, as far as it has them; `transactions` is the new transaction index.
+        """The segment that covers exactly `inputs`. `taken_over`: producer snapshot and leader epochs of the last
+        input, if it has them; `transactions`: the new transaction index.
 
-        ValueError without a batch: a segment holds at least one.
+        ValueError without a batch: a segment has at least one.
         """
         if not self.log_bytes:
             raise ValueError("a segment without a batch")

@@ -84,7 +84,7 @@ class Manifest(NamedTuple):
 
     @property
     def is_emptied(self) -> bool:
-        """Whether its topic was deleted, and its objects are gone or about to go."""
+        """Whether its topic was deleted, and its objects are being deleted."""
         return bool(self.head.dropped_ms) and not self.segments and bool(self.head.end_offset)
 
 
@@ -163,8 +163,8 @@ def page_of(segments: Sequence[TieredSegment], uuid: str) -> NewPage:
 
 
 def holds(ref: PageRef, tier: PartitionTier) -> bool:
-    """Whether that page names exactly the segments that `tier` has in its range. For pages above the log start: of
-    one that the log start has passed in part, segments may be gone from `tier`, and the answer is False."""
+    """Whether the page has exactly the segments of `tier` in its range. For pages above the log start; for a page that
+    contains the log start, `tier` may lack segments, and the result is False."""
     segments: list[TieredSegment] = []
     for segment in tier.segments(ref.base_offset):
         if segment.base_offset >= ref.end_offset or len(segments) > ref.count:
@@ -187,9 +187,9 @@ def build(
     new_uuid: Callable[[], str],
     empty: bool = False,
 ) -> Work[Built]:
-    """The manifest of `tier` as it is at this call. `pages` are those of the version before that hold, see `holds`.
+    """The manifest of `tier` at this moment. `pages`: the previous version's pages that are still valid, see `holds`.
 
-    `empty` names no segment at all: the last one of a deleted topic.
+    `empty` creates the last manifest of a deleted topic, without segments.
     """
     record = tier.record
     kept = [page for page in pages if page.end_offset > record.log_start_offset and not empty]

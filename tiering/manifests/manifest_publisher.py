@@ -60,7 +60,7 @@ class _Led:
         self.timer = timer
 
     def begin(self) -> None:
-        """Its time has come: it goes into the queue."""
+        """Its interval has passed: it is queued."""
         self.timer, self.is_busy = None, True
 
     def end(self) -> bool:
@@ -69,7 +69,7 @@ class _Led:
         return self.is_changed
 
     def look(self) -> None:
-        """What has changed so far is what is written now."""
+        """The changes so far are being written."""
         self.is_changed = False
 
     def fail(self, pause_s: Callable[[int], float], now: float) -> None:

@@ -106,7 +106,7 @@ class ManifestWriter:
             for page in built.new_pages:
                 await services.store.put(services.root.page_key(path, page.ref.uuid), page.body, create_only=True)
             sent_s = services.clock.monotonic()
-            self._version = -1  # in case the put fails, after which the number may exist or not
+            self._version = -1  # if the put fails, the version may or may not exist
             try:
                 key = services.root.manifest_key(path, head.version)
                 await services.store.put(key, encode_head(head), create_only=True)
@@ -139,14 +139,15 @@ class ManifestWriter:
         self._version, self._seen_s = version, seen_s
 
     async def _keep_pages(self, pages: list[PageRef]) -> None:
-        """Those of `pages` that hold. Nothing of the tier but its end and log start moves on behind the last look."""
+        """The valid ones of `pages`. Apart from its end and log start, the tier does not change after the last
+        check."""
         while True:
             shape, kept = _shape(self.tier), list[PageRef]()
             for page in pages:
                 if page.end_offset <= self.tier.log_start_offset:
                     continue
                 if not holds(page, self.tier):
-                    break  # pages lie in a row: what comes behind a missing one goes into new ones
+                    break  # pages are contiguous: segments after a missing page go into new ones
                 kept.append(page)
                 await asyncio.sleep(0)
             if shape == _shape(self.tier):
@@ -188,7 +189,7 @@ def _shape(tier: PartitionTier) -> tuple[int, int]:
 
 
 def shows(head: ManifestHead, tier: PartitionTier, *, empty: bool = False) -> bool:
-    """Whether `head`, of this leader, is the manifest of `tier` as it is now."""
+    """Whether `head`, of this leader, is the manifest of the current `tier`."""
     if empty and (head.segments or head.pages):
         return False
     return head.tier_state_offset == tier.state_offset and head.dropped_ms == tier.record.dropped_ms

@@ -26,12 +26,12 @@ from storage.segments.batch_walk import walk
 SPACING_BYTES = 8_192  # from one entry of a chunk's own index to the next, at least
 SLICE_BYTES = 256 << 10
 SLICE_BATCHES = 200
-PIECE_BYTES = 256 << 10  # of a chunk that is checked where it lies: it stays in the processor's own cache meanwhile
+PIECE_BYTES = 256 << 10  # of a chunk that is checked in place; fits into the processor's cache
 STEP_BYTES, STEP_BATCHES = 1 << 20, 256  # of such a chunk at a time: 0.2 ms or so, and few turns of the event loop
 
 
 class DamagedChunk(Exception):
-    """Nothing of the bytes is what was copied: `args[0]` says where that begins."""
+    """No part of the chunk is valid: `args[0]` describes its beginning."""
 
 
 class InForce(NamedTuple):
@@ -43,12 +43,11 @@ class InForce(NamedTuple):
 
 
 class Expected(NamedTuple):
-    """What the batches of a chunk have to be like, beside sound: a batch's CRC covers neither its base offset nor its
-    leader epoch.
+    """Conditions on the batches of a chunk besides their CRC, which covers neither base offset nor leader epoch.
 
-    Offsets lie in [low, high) and ascend; only a segment's first batch may begin below. `first_last` is the last offset
-    of the chunk's first batch, -1 where the offset index does not tell. `dense`: no offset is missing. `epochs` are
-    (leader epoch, start offset), ascending; none: any epoch will do.
+    Offsets are in [low, high) and ascending; only a segment's first batch may begin below. `first_last`: last offset of
+    the chunk's first batch, -1 if the offset index does not have it. `dense`: no offset is missing. `epochs`: (leader
+    epoch, start offset), ascending; empty: any epoch is valid.
     """
 
     low: int
@@ -68,7 +67,7 @@ class Expected(NamedTuple):
 class Hole(NamedTuple):
     """Damage from `position` on in the file, between sound batches: some of the offsets [low, high) are lost.
 
-    `low` is -1 at the chunk's beginning, `high` at its end: then the neighbouring chunk tells.
+    `low` is -1 at the chunk's beginning, `high` at its end: then the neighbouring chunk has the bound.
     """
 
     position: int
@@ -123,17 +122,18 @@ class ChunkIndex:
         return any(hole.low <= offset < hole.high for hole in self.holes)
 
     def cut(self, file: File, offset: int, bytes_max: int, *, at_least_one: bool) -> Cut | None:
-        """Batches from the first one that ends after `offset`, which is not lost, up to `bytes_max` bytes or a hole.
+        """Batches from the first one that ends after `offset`, which must not be lost, up to `bytes_max` bytes or a
+        hole.
 
-        None when all end before, or when the first is too long and `at_least_one` is off. ProtocolError
-        (KAFKA_STORAGE_ERROR) when the file no longer holds what was written to it.
+        None if all end before it, or if the first is too long and `at_least_one` is off. ProtocolError
+        (KAFKA_STORAGE_ERROR) if the file no longer has the bytes that were written.
         """
         if offset >= self.end_offset:
             return None
         first = max(bisect_right(self.offsets, offset) - 1, 0)
         start, header = self.positions[first], None
         end, end_offset = self._sound_from(start)
-        if self.offsets[first] != offset:  # somewhere behind this entry
+        if self.offsets[first] != offset:  # after this entry
             batches = walk(file, start, end)
             found = next((batch for batch in batches if batch[1].next_offset > offset), None)
             if found is None:
@@ -182,14 +182,14 @@ def store_checked(file: File, data: bytes, expected: Expected) -> ChunkIndex:
 def check_in_place(
     file: File, start: int, length: int, expected: Expected, scratch: memoryview
 ) -> Iterator[ChunkIndex]:
-    """Check every batch of a chunk that lies in `file` from position `start` on; yields the index to read it there.
+    """Check every batch of a chunk in `file` from position `start` on; yields the index for reading it there.
 
-    The index is complete when the iterator ends. Each step checks about STEP_BYTES or STEP_BATCHES at most, however
-    long a batch is. `scratch` is overwritten, at least HEADER_BYTES long, and anybody's between two steps. Raises
-    DamagedChunk when none is sound, OSError.
+    The index is complete when the iterator ends. Each step checks at most about STEP_BYTES or STEP_BATCHES, even within
+    a batch. `scratch` has at least HEADER_BYTES, is overwritten, and may be used by others between two steps. Raises
+    DamagedChunk if no batch is sound, OSError.
     """
     check = BatchCheck(expected)
-    at = position = start  # of the batch that is next, or whose sum is made; of the bytes that are read next
+    at = position = start  # `at`: of the current batch; `position`: of the bytes to read next
     end = start + length
     header: BatchHeader | None = None
     crc = stepped = batches = 0
@@ -202,9 +202,9 @@ def check_in_place(
         while inside < got and batches < STEP_BATCHES:
             if header is None:
                 if got - inside < HEADER_BYTES and position + got < end:
-                    break  # its header goes on in the next piece, which begins with it
+                    break  # its header continues in the next piece, which begins with it
                 header, crc = check.begin(piece, inside, at, end - at), 0
-                if header is None:  # of what lies behind no beginning is known
+                if header is None:  # where the next batch begins is unknown
                     yield check.finish()
                     return
                 crc_from = inside + CRC_FROM
@@ -237,10 +237,10 @@ class _Batch(NamedTuple):
 
 
 class BatchCheck:
-    """Takes the batches of a chunk into its index, one behind the other; those that are damaged become holes.
+    """Adds the batches of a chunk to its index, one after the other; damaged ones become holes.
 
-    Behind a hole the base offset of a sound batch has to be believed, which no CRC covers. In a dense chunk it is
-    believed when the damaged batch said the same of its own end, or when the next batch goes on from there.
+    After a hole, the base offset of a sound batch is uncertain, because no CRC covers it. In a dense chunk it is
+    accepted if the damaged batch's header gives the same end, or if the next batch continues from it.
     """
 
     __slots__ = ("_claimed", "_expected", "_force", "_hole", "_next", "index")
@@ -250,11 +250,11 @@ class BatchCheck:
         self._force = InForce(-1, 0, 0)  # as of the last batch that was looked at closely
         self._expected = expected
         self._hole: Hole | None = None  # that is not closed yet
-        self._claimed = -1  # where damaged batches say that they end
+        self._claimed = -1  # end offset according to damaged batches
         self._next: _Batch | None = None  # sound, but who knows where
 
     def take(self, view: memoryview, at: int, position: int) -> int:
-        """Size of the batch at `at`, which lies at `position` in the file; 0 when that cannot be known."""
+        """Size of the batch at `at`, whose position in the file is `position`; 0 if it cannot be determined."""
         header = self.begin(view, at, position, len(view) - at)
         if header is None:
             return 0
@@ -347,7 +347,7 @@ class BatchCheck:
         return None
 
     def _come_after(self, hole: Hole, batch: _Batch) -> None:
-        """A sound batch behind a hole."""
+        """A sound batch after a hole."""
         before = self._next
         if before is not None and before.next_offset == batch.base_offset:
             self._close(hole, before)
@@ -368,10 +368,10 @@ def _start_of(epoch: tuple[int, int]) -> int:
 
 
 class ChunkPlan:
-    """How the log bytes of one tiered segment are divided into chunks, from its offset index.
+    """The division of a tiered segment's log bytes into chunks, from its offset index.
 
-    An index entry tells the *last* offset of the batch at its position, so where a chunk's first offset lies is
-    learned only when the chunk before it has been read: `learn`.
+    An index entry has the *last* offset of the batch at its position. So a chunk's first offset is known only after the
+    previous chunk was read: `learn`.
     """
 
     __slots__ = ("_ends", "_lasts", "_log_bytes", "_starts")
@@ -409,9 +409,9 @@ class ChunkPlan:
         return self._lasts[number]
 
     def number_at(self, offset: int) -> int:
-        """The chunk in which the batch with `offset` begins, or the one before it while that is not known better.
+        """The chunk in which the batch with `offset` begins, or the one before it if that is not known yet.
 
-        The number of chunks when `offset` lies behind all of them.
+        The number of chunks if `offset` is after all of them.
         """
         number = bisect_right(self._lasts, offset) - 1
         while number < len(self._ends) and 0 <= self._ends[number] <= offset:

@@ -37,9 +37,10 @@ WRITERS_MAX = 2  # threads that check and write at a time, so that some are left
 
 @dataclass(slots=True, frozen=True)
 class CacheLimits:
-    """`bytes_max`: `tidelog.tier.cache.bytes`. Nothing is written that would leave the disk less than `free_bytes_min`.
+    """`bytes_max`: `tidelog.tier.cache.bytes`. A write that would leave less than `free_bytes_min` on the disk is not
+    made.
 
-    One chunk may be larger than `bytes_max`; then it is there alone.
+    A chunk larger than `bytes_max` is cached alone.
     """
 
     bytes_max: int = same(TierReads, "tier_cache_bytes")
@@ -129,7 +130,7 @@ class Chunk:
         return found.modified_ns == self.identity.modified_ns and found.size == self.identity.size
 
     def cut_short(self) -> str:
-        """The next reader has it checked again."""
+        """The next reader checks it again."""
         self._cut_short = True
         return self.name
 

@@ -101,11 +101,11 @@ class Ticket:
         self._listeners[listener] = None
 
     def want(self) -> None:
-        """A reader waits for what was to be fetched ahead."""
+        """A reader waits for a prefetch."""
         self.ahead = False
 
     def move_to(self, reader: int) -> None:
-        """Before it is under way: it is that reader's from now on, who waits."""
+        """A queued prefetch now belongs to the reader that waits for it."""
         self.ahead, self.reader = False, reader
 
     def unlisten(self, listener: Listener) -> None:
@@ -138,7 +138,7 @@ class _Lines:
         return None
 
     def take(self) -> None:
-        """Remove the first ticket; its reader goes behind the others."""
+        """Remove the first ticket; its reader moves to the end."""
         reader, line = next(iter(self._lines.items()))
         line.popleft()
         self.count -= 1
@@ -167,7 +167,7 @@ class Downloads:
         self._wanted = _Lines()
         self._ahead = _Lines()
         self._running: dict[Key, asyncio.Task[None]] = {}
-        self._held: deque[Task] = deque()  # done, and those who waited are about to ask again
+        self._held: deque[Task] = deque()  # done; their readers are about to retry
         self._failures: dict[Key, Failure] = {}
         self._poll: asyncio.TimerHandle | None = None
         self._stopped = False
@@ -289,7 +289,7 @@ class Downloads:
             del self._tickets[key]
         ticket.settle()
         self._held.append(ticket.task)
-        self._loop.call_soon(self._let_go)  # behind the calls that the listeners have made to ask again
+        self._loop.call_soon(self._let_go)  # after the listeners' scheduled retries
         self._pump()
 
     def _let_go(self) -> None:

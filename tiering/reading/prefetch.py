@@ -82,7 +82,7 @@ class Sequences(Generic[Place]):
         return min(sequence.window, window_max)
 
     def asked(self, place: Place) -> Asked | None:
-        """What was noted last of a reader in a partition."""
+        """The last recorded state of a reader in a partition."""
         sequence = self._sequences.get(place)
         return sequence.asked if sequence is not None else None
 

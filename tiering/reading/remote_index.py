@@ -129,8 +129,8 @@ class RemoteIndexes:
         self._limits = limits
         self._loop = asyncio.get_running_loop()
         self._known: dict[Key, Known] = {}
-        self._coming: dict[Key, None] = {}  # those who waited for it are about to ask again
-        self._reads: dict[tuple[int, str], _Read] = {}  # those that wait, the last one that was tried last
+        self._coming: dict[Key, None] = {}  # their readers are about to retry
+        self._reads: dict[tuple[int, str], _Read] = {}  # waiting reads; the most recently tried one is last
         self._current: _Read | None = None
         self.memory_bytes = 0
 

@@ -45,7 +45,7 @@ class TierView(Protocol):
         ...
 
     def find(self, offset: int) -> RemoteSegment | None:
-        """The segment that holds `offset`, or else the next one above; None where the tier ends.
+        """The segment with `offset`, or the next one above it; None after the tier's end.
 
         Raises ProtocolError for an offset that cannot be served: a segment of another lineage.
         """
@@ -108,11 +108,11 @@ class RemoteReader:
     def read(
         self, view: TierView, offset: int, bytes_max: int, reader: int, *, at_least_one: bool = True
     ) -> RemoteRead | Ticket:
-        """Batches from the one that holds `offset`, of one chunk; or what to wait for.
+        """Batches of one chunk from the one with `offset` on, or a ticket to wait for.
 
-        `reader` is a number that stands for a client's connection: what it reads in sequence is fetched ahead of it.
-        The caller releases the region. Raises ProtocolError: KAFKA_STORAGE_ERROR for a damaged or missing object,
-        OFFSET_NOT_AVAILABLE while the store does not answer.
+        `reader`: a number for the client's connection, whose sequential reads are prefetched. The caller releases the
+        region. Raises ProtocolError: KAFKA_STORAGE_ERROR for a damaged or missing object, OFFSET_NOT_AVAILABLE while
+        the store does not answer.
         """
         wanted = offset
         self.indexes.begin(reader, view.name, offset)
@@ -131,7 +131,7 @@ class RemoteReader:
             if found is not None:
                 number, chunk = found
                 return self._serve(view, remote, plan, number, chunk, offset, bytes_max, reader, at_least_one)
-            wanted = remote.segment.end_offset  # what is left of a compacted segment ended before
+            wanted = remote.segment.end_offset  # a compacted segment may end before its range
 
     def _find(
         self, remote: RemoteSegment, plan: ChunkPlan, wanted: int, reader: int
@@ -159,7 +159,7 @@ class RemoteReader:
         return None
 
     def whole_chunk(self, remote: RemoteSegment, plan: ChunkPlan, number: int, reader: int) -> Chunk | Ticket:
-        """As `chunk`, but nothing of it may be damaged: else it is read from the store again, from time to time."""
+        """As `chunk`, but no part may be damaged; a damaged one is read from the store again now and then."""
         chunk = self.chunk(remote, plan, number, reader)
         if isinstance(chunk, Ticket) or not chunk.index.holes:
             return chunk
@@ -294,7 +294,7 @@ class RemoteReader:
 
 
 def _is_partial(error: ProtocolError) -> bool:
-    """Whether there was something to read in what was found damaged: it has left the cache since."""
+    """Whether a chunk that was found damaged, and has left the cache since, had something to read."""
     return isinstance(error, DamagedObject) and error.is_partial
 
 
@@ -310,7 +310,7 @@ class _ChunkDownload:
         self._number = number
         self.key: Key = (remote.segment.uuid, number)
         self.size = plan.range(number)[1]
-        self._came: Chunk | None = None  # pinned for those who wait
+        self._came: Chunk | None = None  # pinned for the waiting readers
 
     def admit(self) -> bool:
         return self._reader.cache.reserve(self.size)
@@ -318,7 +318,7 @@ class _ChunkDownload:
     async def run(self, is_awaited: Callable[[], bool]) -> None:
         chunk = self._came = await self._reader.download(self._remote, self._plan, self._number, is_awaited)
         chunk.handle.pin()
-        if chunk.index.holes:  # what is sound is served all the same
+        if chunk.index.holes:  # sound batches are served nevertheless
             position, length = self._plan.range(self._number)
             part = f"bytes [{position}, {position + length})"
             raise damaged(self._remote.key, part, chunk.index.holes[0].reason, is_partial=True)

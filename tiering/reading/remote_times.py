@@ -73,7 +73,7 @@ async def first_at_or_after(
             found = await asyncio.to_thread(_search, region, timestamp, start)
             _check_intact(region)
         finally:
-            region.release()  # here and not in the thread: pins are counted on the loop alone
+            region.release()  # on the loop, not in the thread: pins are only counted on the loop
         if found is not None:
             return found
     return None
@@ -117,7 +117,7 @@ def _search_latest(region: Region, least: int, least_offset: int) -> TimedRecord
 
 
 def _greatest_in(header: BatchHeader, data: bytes, least_offset: int) -> int:
-    """-1 where no record lies so high."""
+    """-1 if no record is that high."""
     try:
         records = decode_records(memoryview(data), 0, header.size, inflated_bytes_max=INFLATED_BYTES_MAX)
     except (ProtocolError, ValueError):
@@ -135,7 +135,7 @@ def _search(region: Region, timestamp: int, least_offset: int) -> TimedRecord | 
 
 
 def _record_in(header: BatchHeader, data: bytes, timestamp: int, least_offset: int) -> TimedRecord | None:
-    """A batch whose records lie is answered by its header, as in a local log."""
+    """If a batch's records are invalid, its header answers, as in a local log."""
     try:
         records = decode_records(memoryview(data), 0, header.size, inflated_bytes_max=INFLATED_BYTES_MAX)
     except (ProtocolError, ValueError):

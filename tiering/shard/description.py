@@ -72,7 +72,7 @@ class DroppedStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SweepStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """What the last sweep of this broker removed, and what it left for a reason."""
+    """What this broker's last sweep removed, and what it deliberately left."""
 
     objects: int
     bytes: int
@@ -93,8 +93,8 @@ class BrokerTier(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TierPage(msgspec.Struct, frozen=True, kw_only=True):
-    """One partition as `__tier_state` has it, its segments from some offset on. `known` is False when there is no
-    state of it. `more` segments follow the last one; ask again behind its base offset."""
+    """One partition in `__tier_state`, with its segments from some offset on. `known`: False if it has no state.
+    `more`: number of further segments; continue after the last one's base offset."""
 
     known: bool
     topic: str

@@ -12,10 +12,10 @@ Chain = Sequence[tuple[int, int]]
 
 
 def fits(segment_epochs: Chain, end_offset: int, partition_epochs: Chain) -> bool:
-    """Whether a segment that ends before `end_offset` lies on the partition's chain.
+    """Whether a segment that ends before `end_offset` belongs to the partition's lineage.
 
-    Every epoch of the segment is the partition's, in the same unbroken order; the first may begin earlier there or
-    at the same offset, each later one begins at the same offset; and the last does not end inside the segment.
+    All epochs of the segment are the partition's, without a gap. The first may begin earlier in the partition or at the
+    same offset, each later one begins at the same offset, and the last does not end inside the segment.
     """
     if not segment_epochs:
         return False
@@ -33,7 +33,7 @@ def fits(segment_epochs: Chain, end_offset: int, partition_epochs: Chain) -> boo
 
 
 def fits_from(segment_epochs: Chain, end_offset: int, partition_epochs: Chain, low: int) -> bool:
-    """As `fits`, but of offsets from `low` on alone: what lies below, one of both may have forgotten."""
+    """As `fits`, only for offsets from `low` on, because either side may have forgotten those below."""
     return fits(_from(segment_epochs, low), end_offset, _from(partition_epochs, low))
 
 

@@ -1,7 +1,7 @@
-"""What the tier holds of one partition: the shard's state of it, and the same at its leader, by replay of records.
+"""The tier's state of one partition, at the shard and at its leader, built by replay of records.
 
-Offsets are Kafka offsets, ends exclusive. Of each segment only its encoded record and four numbers are kept (below
-400 bytes), and it is decoded when it is asked for: a partition may have 10,000.
+Offsets are Kafka offsets, ends exclusive. Of each segment only the encoded record and four numbers are kept (below 400
+bytes), and decoded on demand, because a partition may have 10,000 segments.
 """
 
 from __future__ import annotations
@@ -80,11 +80,11 @@ class PartitionTier:
         self.state_offset = -1
         """Of the newest record in `__tier_state` that this reflects; -1 before the first."""
         self.generation = 0
-        """How often it was emptied: what is finished is of this generation, see `PartitionRecord`."""
+        """How often it was emptied; finished segments belong to this generation, see `PartitionRecord`."""
         self.log_bytes = 0
         """Of all finished segments."""
         self.rewritten_count = 0
-        """Of the finished segments, those that a job has made."""
+        """The finished segments that a job wrote."""
         self.swap: bytes | None = None
         """The record of a swap whose segments' own records did not all follow; they are still to be written."""
         self._aborting = array("q")  # base offsets of those with an index of aborted transactions
@@ -108,7 +108,7 @@ class PartitionTier:
 
     @property
     def tier_end_offset(self) -> int:
-        """The end of what was ever tiered: the next copy begins here, or above it at most at the log start."""
+        """The end of everything ever tiered: the next copy begins here, or at the log start if that is higher."""
         return max(self.record.tier_end_offset, self._ends[-1] if self._ends else 0)
 
     @property
@@ -141,7 +141,7 @@ class PartitionTier:
         return HeldSegments(self._bases[first:], self._finished[first:])
 
     def segments_below_log_start(self) -> Iterator[TieredSegment]:
-        """Finished segments that end at or below the log start, oldest first: they are to be deleted."""
+        """Finished segments that end at or below the log start, oldest first, to be deleted."""
         for at in range(bisect_right(self._ends, self.log_start_offset)):
             yield self._segment(at)
 
@@ -235,7 +235,7 @@ class PartitionTier:
         return self._segment(len(self._finished) - 1) if self._finished else None
 
     def ids(self, count_max: int, after: SegmentId | None = None) -> list[SegmentId]:
-        """Of segments in any state, ordered by base offset and uuid, beginning behind `after`."""
+        """Segments in any state, ordered by base offset and uuid, after `after`."""
         first = 0 if after is None else bisect_left(self._bases, after.base_offset)
         found = [self._id(at) for at in range(first, min(first + count_max + 1, len(self._bases)))]
         found.extend(self._others)
@@ -252,7 +252,7 @@ class PartitionTier:
     # replay ------------------------------------------------------------------------------------------------
 
     def replay(self, records: Iterable[tuple[bytes, bytes | None]]) -> None:
-        """Apply records of this partition, oldest first; those of others are left alone."""
+        """Apply records of this partition, oldest first; other records are ignored."""
         for key, value in records:
             decoded = decode_key(key)
             if decoded is None or (decoded.topic_id, decoded.partition) != (self.topic_id, self.partition):
@@ -265,7 +265,7 @@ class PartitionTier:
                 self.replay_swap(value)
 
     def become(self, other: PartitionTier) -> None:
-        """Take over the whole state of another one of the same partition, which is given up."""
+        """Replace the state by that of `other`, for the same partition, which is not used any more."""
         for name in PartitionTier.__slots__:
             setattr(self, name, getattr(other, name))
 
@@ -312,7 +312,7 @@ class PartitionTier:
         self.state_offset = max(self.state_offset, swap.state_offset)
 
     def _begin_generation(self, generation: int) -> None:
-        """What was finished before is to be deleted, at once, however many segments it has: their own records still say
+        """All finished segments become deletable at once, however many there are: their own records still say
         COPY_FINISHED. Compaction may have left the record of a newer segment before the partition's own."""
         if generation <= self.generation:
             return
@@ -347,7 +347,7 @@ class PartitionTier:
         del self._finished[at]
 
     def before(self, touched: list[SegmentId]) -> TierBefore:
-        """All that a record which touches these segments may change, as it is now."""
+        """The current state of everything that a record for these segments may change."""
         segments = [(segment, self.value_of(segment)) for segment in touched]
         identity = (self.topic_id, self.partition)
         return TierBefore(identity, self.record, self.state_offset, self.swap, self.generation, segments)
@@ -376,7 +376,7 @@ class PartitionTier:
         return decode_segment(self._id(at), self._finished[at][16:])
 
     def _segment_again(self, at: int) -> TieredSegment:
-        """A reader asks for the same one, and for the one behind it, many times."""
+        """Cached, because a reader repeatedly needs the same segment and the next one."""
         value = self._finished[at]
         for known, segment in self._recent:
             if known is value:
@@ -389,7 +389,8 @@ class PartitionTier:
         return [self._other(segment, self._others[segment]) for segment in sorted(self._others)]
 
     def _other(self, segment: SegmentId, value: bytes) -> TieredSegment:
-        """Of those that are not finished, or of a lower generation, which are DELETE_STARTED whatever they say."""
+        """For segments that are not finished, or of a lower generation, which count as DELETE_STARTED whatever their
+        record says."""
         found = decode_segment(segment, value)
         if found.state is not SegmentState.COPY_FINISHED:
             return found
@@ -415,7 +416,7 @@ class HeldSegments:
 
 
 def after_swap(record: PartitionRecord, swap: SwapRecord) -> PartitionRecord:
-    """What a swap changes of a partition beside its segments."""
+    """A partition's values, besides its segments, that a swap changes."""
     if not swap.erase_end:
         return replace(record, swapped_offset=swap.state_offset)
     return replace(

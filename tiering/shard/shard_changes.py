@@ -25,7 +25,7 @@ from tiering.shard.tier_records import (
 
 
 class Moment(NamedTuple):
-    """When a decision is made: wall clock in milliseconds, and the offset that its first record will have."""
+    """The moment of a decision: wall clock in milliseconds, and the offset of its first record."""
 
     now_ms: int
     next_offset: int
@@ -76,7 +76,7 @@ class Changes:
         self.records.append(TierRecord(self._key(segment.id), value))
 
     def keep_segment(self, segment: TieredSegment) -> None:
-        """As it is, the time of its last change included."""
+        """Unchanged, including the time of its last change."""
         self.records.append(TierRecord(self._key(segment.id), self._encoded(segment)))
 
     def _encoded(self, segment: TieredSegment) -> bytes:
@@ -90,8 +90,8 @@ class Changes:
         self.records.append(TierRecord(swap_key(self._tier.topic_id, self._tier.partition), encode_value(swap)))
 
     def end_swap(self, record: PartitionRecord) -> None:
-        """The records of its segments are complete. The partition's own comes twice: a tombstone cannot say how far
-        the state has come."""
+        """The records of its segments are complete. The partition's own record is repeated, because a tombstone does
+        not carry the state's offset."""
         self.put_partition(record)
         self.records.append(TierRecord(swap_key(self._tier.topic_id, self._tier.partition), None))
         self.put_partition(record)

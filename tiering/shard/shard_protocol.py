@@ -1,8 +1,8 @@
 """Requests of a partition's leader to its tier shard, and their replies: one MessagePack value each way.
 
-A leader begins with Claim; every change after that carries the claim's leader epoch and broker epoch, and is refused
-once a newer claim was made. Each request may be repeated: a second one that finds its effect done is answered Done.
-Replies hold only what is committed.
+A leader begins with Claim; every later change has the claim's leader epoch and broker epoch, and is rejected after a
+newer claim. Each request may be repeated: if its effect already exists, the reply is Done. Replies contain only
+committed state.
 """
 
 from __future__ import annotations
@@ -96,7 +96,8 @@ class StartDelete(msgspec.Struct, frozen=True, tag="start_delete"):
 
 
 class FinishDelete(msgspec.Struct, frozen=True, tag="finish_delete"):
-    """The objects of these DELETE_STARTED segments are gone: forget them. Unknown ones count as forgotten."""
+    """The objects of these DELETE_STARTED segments were deleted: forget the segments. Unknown ones count as
+    forgotten."""
 
     leader_epoch: int
     broker_epoch: int
@@ -133,7 +134,8 @@ class Swap(msgspec.Struct, frozen=True, tag="swap"):
 
 
 class Describe(msgspec.Struct, frozen=True, tag="describe"):
-    """Read, claim or no claim: Description. `after` continues a long one; `segments_max` 0 reads the head alone."""
+    """Read the state, with or without a claim: Description. `after` continues a long one; `segments_max` 0 returns only
+    the head."""
 
     after: SegmentId | None = None
     segments_max: int = SEGMENTS_PER_REQUEST_MAX
@@ -147,8 +149,8 @@ class DropPartition(msgspec.Struct, frozen=True, tag="drop_partition"):
 
 
 class ForgetPartition(msgspec.Struct, frozen=True, tag="forget_partition"):
-    """All objects of a dropped partition are gone: forget it. Asked by the shard's own host, again and again until
-    the reply's `records` are empty (each forgets at most SEGMENTS_PER_REQUEST_MAX segments)."""
+    """All objects of a dropped partition were deleted: forget it. The shard's own host repeats this until the reply's
+    `records` are empty (each forgets at most SEGMENTS_PER_REQUEST_MAX segments)."""
 
 
 class Description(msgspec.Struct, frozen=True, tag="description"):
@@ -168,9 +170,9 @@ class ClaimReply(msgspec.Struct, frozen=True, tag="claim_reply"):
 
 
 class Done(msgspec.Struct, frozen=True, tag="done"):
-    """`records` are what changed, to be replayed into the leader's own PartitionTier; for a repeated request, what
-    there is. `tier_state_offset` is that of the newest record of the partition, `after` what it was before: a leader
-    whose view stands elsewhere has missed a change, and reads it all again with Describe."""
+    """`records`: the changes, for replay into the leader's own PartitionTier; for a repeated request, the current
+    state. `tier_state_offset`: of the partition's newest record; `after`: its value before. A leader whose view has
+    another offset has missed a change, and reads everything again with Describe."""
 
     tier_state_offset: int
     after: int

@@ -17,9 +17,9 @@ SWAP_BYTES_MAX = 512 << 10
 
 
 def decide_swap(tier: PartitionTier, request: Swap, changes: Changes) -> Decision[TierRecord, Reply]:
-    """One record with all of it comes first, so that no beginning of the records is half a swap. Raises RefusedError.
+    """The first record has the complete swap, so that no prefix of the records is half a swap. Raises RefusedError.
 
-    A swap that was made already is Done again: an output that is known, in whatever state, became known by it.
+    A repeated swap is Done again: a known output, in any state, became known by it.
     """
     if not 0 < len(request.inputs) <= SWAP_SEGMENTS_MAX or not 0 < len(request.outputs) <= SWAP_SEGMENTS_MAX:
         raise RefusedError(RefusalCode.INVALID, f"a swap has between 1 and {SWAP_SEGMENTS_MAX} inputs and outputs")

@@ -1,7 +1,7 @@
-"""The records of `__tier_state` as events of the audit: each says what a partition, or a segment of it, became. Pure.
+"""The records of `__tier_state` as audit events: each has the new state of a partition or a segment. No I/O.
 
-What it was before stands in an earlier event of the same partition or segment; the topic's records are read when they
-are exported, and a shard's earlier state is not kept for that.
+The old state is in an earlier event of the same partition or segment; the topic's records are read when they are
+exported, and a shard does not keep earlier states for that.
 """
 
 from __future__ import annotations

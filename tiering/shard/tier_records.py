@@ -39,12 +39,12 @@ _BY = " by "
 
 
 def cause_text(cause: str, actor: str) -> str:
-    """A log start's cause, with who asked for it where somebody did. No cause has ` by ` in it."""
+    """A log start's cause, with the actor if there is one. No cause contains ` by `."""
     return f"{cause}{_BY}{actor}" if actor else cause
 
 
 def cause_and_actor(text: str) -> tuple[str, str]:
-    """What `cause_text` was made of; actor "" for none."""
+    """The inverse of `cause_text`; actor "" for none."""
     cause, _, actor = text.partition(_BY)
     return cause, actor
 

@@ -96,7 +96,7 @@ class TierShard:
             self.partitions[identity] = tier
 
     def before(self, key: bytes, value: bytes | None) -> TierBefore | None:
-        """What that record, which is about to be replayed, changes: as it is now. None: nothing."""
+        """The current state that the record, which is about to be replayed, changes. None: nothing."""
         decoded = decode_key(key)
         if decoded is None:
             return None
@@ -240,7 +240,7 @@ def _mutate(tier: PartitionTier, request: Mutation, moment: Moment) -> Decision[
 
 
 def _check_place(segment: TieredSegment, previous: TieredSegment | None, end_offset: int, log_start: int) -> None:
-    """`segment` may come behind a tier that ends at `end_offset`, `previous` being its last segment."""
+    """Whether `segment` may follow a tier that ends at `end_offset`, after its last segment `previous`."""
     base = segment.base_offset
     if base != end_offset and not end_offset < base <= log_start:
         text = f"[{base}, {segment.end_offset}) does not begin at the tier's end {end_offset} (log start {log_start})"
@@ -333,7 +333,7 @@ def _adopt(tier: PartitionTier, request: Adopt, changes: Changes) -> Decision[Ti
 def _wanted(
     tier: PartitionTier, segments: Sequence[SegmentId], legal: Callable[[TieredSegment], bool]
 ) -> list[TieredSegment]:  # fmt: skip
-    """Those that are known. RefusedError when one of them may not make this step."""
+    """The known ones. RefusedError if one of them may not make this transition."""
     if len(segments) > SEGMENTS_PER_REQUEST_MAX:
         raise RefusedError(RefusalCode.INVALID, f"more than {SEGMENTS_PER_REQUEST_MAX} segments")
     known = [found for segment in dict.fromkeys(segments) if (found := tier.get(segment)) is not None]
@@ -364,7 +364,8 @@ def _finish_delete(tier: PartitionTier, segments: Sequence[SegmentId], changes: 
         return segment.state is SegmentState.DELETE_STARTED
 
     known = _wanted(tier, segments, legal)
-    if known:  # a tombstone cannot say how far the state has come: once for those that remain if the host dies between
+    # a tombstone does not carry the state's offset: repeat the others' records in case the host dies in between
+    if known:
         changes.put_partition(tier.record)
     for segment in known:
         changes.forget_segment(segment.id)
@@ -374,7 +375,7 @@ def _finish_delete(tier: PartitionTier, segments: Sequence[SegmentId], changes: 
 
 
 def _empty(tier: PartitionTier, request: Empty, changes: Changes) -> Decision[TierRecord, Reply]:
-    """The partition's record alone says all of it, however many segments there are: see `PartitionTier`."""
+    """The partition's record is enough, however many segments there are: see `PartitionTier`."""
     record = tier.record
     if record.adopting:
         raise RefusedError(RefusalCode.ILLEGAL_TRANSITION, "the adoption has not ended")

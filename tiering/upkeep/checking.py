@@ -58,7 +58,7 @@ def check_objects(manifest: Manifest, objects: Mapping[SegmentId, int]) -> list[
 
 
 def lost_objects(manifest: Manifest, objects: Mapping[SegmentId, int]) -> list[tuple[TieredSegment, str]]:
-    """Likewise, each segment and what is wrong with its object."""
+    """As above: each segment, and the problem with its object."""
     found = []
     for segment in manifest.segments:
         size = objects.get(segment.id)
@@ -78,7 +78,7 @@ def _lineage(manifest: Manifest) -> list[Disagreement]:
 
 
 def behind(state: State, manifest: Manifest) -> str | None:
-    """How `manifest` is behind the finished segments of `__tier_state`; None when it is not."""
+    """How `manifest` lags behind the finished segments of `__tier_state`; None if it does not."""
     shown = manifest.head.tier_state_offset
     if not state.known or shown >= state.state_offset:
         return None

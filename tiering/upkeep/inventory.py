@@ -41,7 +41,7 @@ class FoundPartition:
 
     @property
     def is_emptied(self) -> bool:
-        """Whether it was deleted, and its objects are gone or about to go."""
+        """Whether it was deleted, and its objects are being deleted."""
         return self.manifest is not None and self.manifest.is_emptied
 
     @property
@@ -76,7 +76,7 @@ class FoundTopic(Struct):
 
     @property
     def is_dropped(self) -> bool:
-        """Whether the topic was deleted, as far as its manifests say: the first one that says so counts."""
+        """Whether the topic was deleted; one manifest that says so is enough."""
         return any(partition.is_dropped for partition in self.partitions.values())
 
     def replace_partitions(self, partitions: Mapping[int, FoundPartition]) -> None:
@@ -100,7 +100,7 @@ async def find_clusters(store: ObjectStore) -> list[str]:
 async def list_partitions(
     store: ObjectStore, root: TierRoot, name: str | None = None
 ) -> dict[TopicPlace, list[PartitionPath]]:
-    """Every partition that has a directory, by its topic, or those of topics of one name. Raises StoreError."""
+    """Every partition with a directory, by topic, or those of topics of one name. Raises StoreError."""
     found: dict[TopicPlace, list[PartitionPath]] = {}
     for below in await store.list_names(root.prefix):
         tenant = below.rstrip("/")
@@ -121,7 +121,7 @@ async def list_partitions(
 
 
 async def find_topics(store: ObjectStore, root: TierRoot, name: str | None = None) -> list[FoundTopic]:
-    """All topics that have a directory, or those of one name, with the newest manifests. Raises StoreError."""
+    """All topics with a directory, or those of one name, with the newest manifests. Raises StoreError."""
     listed = await list_partitions(store, root, name)
     found: dict[TopicPlace, dict[int, FoundPartition]] = {topic: {} for topic in listed}
     places = asyncio.Semaphore(READS_AT_ONCE)

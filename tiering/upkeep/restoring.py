@@ -46,12 +46,12 @@ class PartitionsLost(CannotRestore):
 
 
 class ObjectsLost(CannotRestore):
-    """Objects that manifests name are missing, or are not what they were."""
+    """Objects that manifests name are missing or changed."""
 
 
 @dataclass(slots=True, frozen=True)
 class LeftOut:
-    """Offsets [start, end) of a partition that do not come back, because of what is wrong with `objects`."""
+    """Offsets [start, end) of a partition that cannot be restored, because of problems with `objects`."""
 
     partition: int
     start: int
@@ -64,7 +64,7 @@ class LeftOut:
 
 @dataclass(slots=True, frozen=True)
 class NewTopic:
-    """Whose the copies are to be. `incarnation` is the cluster's."""
+    """The owner of the copies. `incarnation`: the cluster's."""
 
     name: str
     topic_id: bytes
@@ -73,8 +73,8 @@ class NewTopic:
 
 
 def check_restorable(found: FoundTopic, without: Collection[int] = ()) -> None:
-    """Raises CannotRestore when something of it is gone already, or cannot be read; but for the partitions `without`
-    which it is to be restored."""
+    """Raises CannotRestore if a part was already deleted or cannot be read, except for the partitions `without` which
+    it is restored."""
     if not found.partitions:
         raise CannotRestore("nothing of it is in the object store")
     for index, partition in found.partitions.items():
@@ -85,7 +85,7 @@ def check_restorable(found: FoundTopic, without: Collection[int] = ()) -> None:
 
 
 async def known_partitions(store: ObjectStore, root: TierRoot, topic_id: bytes) -> set[int]:
-    """Those that an export which is still kept tells of. Raises StoreError."""
+    """The partitions in the exports that still exist. Raises StoreError."""
     known: set[int] = set()
     for kind, name in ((METADATA, "partition"), (POSITIONS, "position")):
         async for export in kept_exports(store, root, kind):
@@ -106,12 +106,12 @@ async def check_whole(
     *,
     allow_holes: bool = False,
 ) -> list[LeftOut]:
-    """Whether every partition has its manifest, and every object that one names is there in its size: what is not is
-    named, before anything is copied. A tiered partition has a manifest from its first claim on, so that one without is
-    lost, also where no export or broker tells of it (`known`) but a partition of a higher number is there.
+    """Check, before anything is copied, that every partition has its manifest, and that every object in it exists with
+    its size. A tiered partition has a manifest from its first claim on, so a partition without one is lost, even if no
+    export or broker knows of it (`known`), if a partition with a higher number exists.
 
-    The partitions `without` which it is to be restored are empty in `found` afterwards; with `allow_holes` those of
-    which objects are lost begin behind the last of them, for a log has no holes: what is left out is returned. Raises
+    Afterwards the partitions `without` which the topic is restored are empty in `found`. With `allow_holes` a partition
+    with lost objects begins after the last of them, because a log has no holes; what is left out is returned. Raises
     PartitionsLost, ObjectsLost, CannotRestore, StoreError.
     """
     indices = range(1 + max([*found.partitions, *known], default=-1))
@@ -235,7 +235,7 @@ def _without_producers(segment: TieredSegment) -> TieredSegment:
 
 
 async def remove_copies(store: ObjectStore, root: TierRoot, new: NewTopic) -> None:
-    """After a restore that failed: the topic was not made, so these are unreferenced. Raises StoreError."""
+    """After a failed restore: the topic was not created, so its objects are unreferenced. Raises StoreError."""
     keys = [info.key async for info in store.list(root.topic_prefix(new.name, new.topic_id, new.tenant))]
     if keys:
         await store.delete(keys)

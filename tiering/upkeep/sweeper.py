@@ -36,7 +36,7 @@ class SweepLimits:
 
 @dataclass(slots=True)
 class SweepReport:
-    """What was removed, by kind, and what was left for a reason. `keys` names the removed ones, up to a bound."""
+    """What was removed, by kind, and what was deliberately left. `keys`: names of removed objects, up to a bound."""
 
     segments: int = 0
     bytes: int = 0
@@ -110,7 +110,7 @@ class Sweeper:
         self._limits = limits
 
     async def sweep_unfinished(self, now_ms: int, report: SweepReport) -> None:
-        """Remove unfinished uploads, as far as the store lists them."""
+        """Remove unfinished uploads that the store lists."""
         report.add(unfinished=await self._store.sweep_unfinished(now_ms - self._limits.age_ms))
 
     async def sweep_probes(self, now_ms: int, report: SweepReport) -> None:
@@ -165,7 +165,8 @@ class Sweeper:
         await self._sweep_manifests(path, found, now_ms, report)
 
     async def _sweep_manifests(self, path: PartitionPath, found: _Found, now_ms: int, report: SweepReport) -> None:
-        """Pages go after the heads that name them, so that a reader of an old head meets a hole rather than a lie."""
+        """Delete pages after the heads that name them, so that a reader of an old head gets an error rather than wrong
+        data."""
         versions = sorted(found.manifests)
         keep_after = now_ms - self._limits.manifest_keep_ms
         superseded = versions[: -self._limits.manifests_kept]
