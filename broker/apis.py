@@ -45,7 +45,7 @@ from broker.handlers.scram import ScramHandlers
 from broker.handlers.tenants import TenantHandlers
 from broker.handlers.tier_description import TierDescriptions
 from broker.handlers.topics import TopicHandlers
-from broker.requests.context import Route
+from broker.requests.context import UNCUT_ELEMENTS_MAX, Route
 from broker.requests.forwarding import Forwarder
 from broker.requests.portions import Listing, by_name, by_name_or_id, by_resource, by_resource_and_keys, by_value, cut
 from broker.tenancy.field_classes import (
@@ -69,6 +69,9 @@ Paths = Mapping[FieldClass, str]
 paths separated by spaces. An API that tenants do not have needs none."""
 
 
+FORWARDED_MAX = 1_000  # elements of a list in a request that is copied to the controller in one go
+
+
 class Row(Struct, frozen=True):
     """One API. `handler`, and `gate` if it is a method, are those of a class, which `routes` binds to its instance."""
 
@@ -81,6 +84,8 @@ class Row(Struct, frozen=True):
     """How its long requests are cut into portions."""
     paced: bool = False
     """Its handler does the work of a long list in slices itself, so the list need not be cut."""
+    elements_max: int = UNCUT_ELEMENTS_MAX
+    """In a list that is not cut. A request with longer ones is rejected."""
     request: Paths = field(default_factory=dict)
     response: Paths = field(default_factory=dict)
 
@@ -200,18 +205,18 @@ ROWS = (
         topic_gates.describe_topic_partitions, paced=True),
     Row(ApiKey.TIER_STATE, TierStateHandler.handle, ClusterRight(CLUSTER_ACTION)),
     Row(ApiKey.DESCRIBE_TIER, TierDescriptions.describe_tier, ClusterRight(DESCRIBE)),
-    Row(ApiKey.RESTORE_TOPIC, Forwarder.serve, ClusterRight(ALTER)),
+    Row(ApiKey.RESTORE_TOPIC, Forwarder.serve, ClusterRight(ALTER), elements_max=FORWARDED_MAX),
     Row(ApiKey.APPEND_AUDIT, AppendAudit.handle, ClusterRight(CLUSTER_ACTION)),
-    Row(ApiKey.CREATE_TENANT, Forwarder.serve, ClusterRight(ALTER)),
+    Row(ApiKey.CREATE_TENANT, Forwarder.serve, ClusterRight(ALTER), elements_max=FORWARDED_MAX),
     Row(ApiKey.DESCRIBE_TENANTS, TenantHandlers.describe_tenants, ClusterRight(DESCRIBE)),
-    Row(ApiKey.ALTER_TENANT, Forwarder.serve, ClusterRight(ALTER)),
+    Row(ApiKey.ALTER_TENANT, Forwarder.serve, ClusterRight(ALTER), elements_max=FORWARDED_MAX),
     Row(ApiKey.DELETE_TENANT, Forwarder.serve, ClusterRight(ALTER)),
     Row(ApiKey.MOVE_TENANT, Forwarder.serve, ClusterRight(ALTER)),
-    Row(ApiKey.CREATE_API_KEY, Forwarder.serve, ClusterRight(ALTER)),
+    Row(ApiKey.CREATE_API_KEY, Forwarder.serve, ClusterRight(ALTER), elements_max=FORWARDED_MAX),
     Row(ApiKey.DELETE_API_KEY, Forwarder.serve, ClusterRight(ALTER)),
     Row(ApiKey.DESCRIBE_API_KEYS, TenantHandlers.describe_api_keys, ClusterRight(DESCRIBE)),
     Row(ApiKey.DESCRIBE_CELLS, Forwarder.serve, ClusterRight(DESCRIBE)),
-    Row(ApiKey.ALTER_CELL, Forwarder.serve, ClusterRight(ALTER)),
+    Row(ApiKey.ALTER_CELL, Forwarder.serve, ClusterRight(ALTER), elements_max=FORWARDED_MAX),
     Row(ApiKey.IMPORT_KEYS, ImportKeys.handle, ClusterRight(CLUSTER_ACTION)),
 )
 # fmt: on
@@ -231,7 +236,7 @@ def routes(families: Iterable[object]) -> dict[int, Route]:
         method: getattr(family, name) for family in families for name, method in getmembers(type(family), isfunction)
     }
     return {
-        int(row.key): Route(bound[row.handler], bound.get(row.gate, row.gate), row.cuts, row.paced)
+        int(row.key): Route(bound[row.handler], bound.get(row.gate, row.gate), row.cuts, row.paced, row.elements_max)
         for row in ROWS
         if row.gate is not None and row.handler in bound
     }

@@ -115,6 +115,9 @@ class Throttle(Protocol):
         ...
 
 
+UNCUT_ELEMENTS_MAX = 10_000  # in a list of a client's request that cannot be cut, where the API has no lower bound
+
+
 class Route(Struct, frozen=True):
     """How the requests of one API outside Produce and Fetch are served."""
 
@@ -124,6 +127,7 @@ class Route(Struct, frozen=True):
     cuts: Sequence[Listing] = ()
     paced: bool = False
     """Whether the handler itself runs the work of a long list in slices."""
+    elements_max: int = UNCUT_ELEMENTS_MAX
 
     def cut(self, version: int) -> Listing | None:
         """How long requests of `version` are cut into portions; None if they are not."""

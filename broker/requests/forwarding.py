@@ -22,7 +22,7 @@ from kraft.observers.controller_channel import ControllerCalls, ControllerUnavai
 from wire.apis import APIS, ApiKey
 from wire.codec import encode_request
 from wire.messages import EnvelopeRequest, Message, Request
-from wire.paced_codec import decode_response_work, encode_request_work, is_light, longest_list
+from wire.paced_codec import decode_response_work, encode_request_work, is_light
 
 R = TypeVar("R")
 
@@ -30,7 +30,6 @@ LENGTH_BYTES = 4
 ENVELOPE_VERSION = 0
 # not the newest, because responses of version 2 have no results
 _VERSIONS: Mapping[int, int] = {ApiKey.UPDATE_FEATURES: 1}
-FORWARDED_ELEMENTS_MAX = 1_000  # in each list of a client's request; longer ones are cut into portions before
 LOCAL_CLIENT = "tidelog-broker"
 
 
@@ -93,13 +92,8 @@ class Forwarder:
     async def forward(self, context: RequestContext | None, request: Request[R]) -> R:
         """The controller's response to `request`, which travels in its newest version. `context` None: the broker asks.
 
-        Raises ProtocolError: NOT_CONTROLLER when none was reached, REQUEST_TIMED_OUT when the outcome is not known,
-        POLICY_VIOLATION when the request of a client is longer than an envelope is copied in one go.
+        Raises ProtocolError: NOT_CONTROLLER when none was reached, REQUEST_TIMED_OUT when the outcome is not known.
         """
-        if context is not None and longest_list(request) > FORWARDED_ELEMENTS_MAX:
-            raise ProtocolError(
-                ErrorCode.POLICY_VIOLATION, f"a list of the request has more than {FORWARDED_ELEMENTS_MAX} elements"
-            )
         limits = self._limits
         version = _VERSIONS.get(request.API_KEY, APIS[request.API_KEY].max_version)
         timeout_ms = None if context is None else getattr(request, "timeout_ms", None)

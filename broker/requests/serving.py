@@ -97,9 +97,9 @@ class RequestServing:
             return self._admitted(context, request, route, listing)
         if listing is None and not context.internal:
             elements = longest_list(request)
-            if elements > UNCUT_ELEMENTS_MAX and not route.paced:
+            if elements > route.elements_max and not route.paced:
                 raise ProtocolError(
-                    ErrorCode.POLICY_VIOLATION, f"the request has more than {UNCUT_ELEMENTS_MAX} elements"
+                    ErrorCode.POLICY_VIOLATION, f"the request has more than {route.elements_max} elements"
                 )
             if elements > LEAVES_MAX and context.tenant is not None:
                 return self._renamed(context, request, route)

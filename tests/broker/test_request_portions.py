@@ -9,19 +9,17 @@ from typing import Any
 
 import pytest
 
-from broker.apis import ROWS
+from broker.apis import FORWARDED_MAX, ROWS
 from broker.gates.gating import free
 from broker.requests.admission import Admission
-from broker.requests.context import Handler, RequestContext, Route
-from broker.requests.forwarding import FORWARDED_ELEMENTS_MAX
+from broker.requests.context import UNCUT_ELEMENTS_MAX, Handler, RequestContext, Route
 from broker.requests.portions import Listing
-from broker.requests.serving import UNCUT_ELEMENTS_MAX, RequestServing
+from broker.requests.serving import RequestServing
 from broker.security.session import ClientSession
-from common.errors import ErrorCode, ProtocolError
+from common.errors import ProtocolError
 from common.pacing import Pacer
-from tests.broker.broker_world import BrokerWorld, context
 from tests.broker.open_chain import open_chain
-from wire.apis import APIS
+from wire.apis import APIS, ApiKey
 from wire.codec import decode_response
 from wire.messages import (
     CreateTenantRequest,
@@ -176,13 +174,13 @@ def test_clients_requests_are_cut_or_known_to_be_short() -> None:
 
 
 async def test_a_long_list_is_not_forwarded_whole() -> None:
-    world = BrokerWorld()
-    networks = ["10.0.0.0/8"] * (FORWARDED_ELEMENTS_MAX + 1)
+    pacer, api = Pacer(), ApiKey.CREATE_TENANT
+    networks = ["10.0.0.0/8"] * (FORWARDED_MAX + 1)
     request = CreateTenantRequest(limits=[], allow_networks=networks, deny_networks=[])
-    answer = await world.forwarder.serve(context("CreateTenant", 0), request)
-    assert answer.error_code == ErrorCode.POLICY_VIOLATION
-    assert str(FORWARDED_ELEMENTS_MAX) in (answer.error_message or "")
-    assert not world.forwarded
+    row = next(row for row in ROWS if row.key == api)
+    route = Route(lambda *_: None, free, row.cuts, row.paced, row.elements_max)
+    with pytest.raises(ProtocolError, match=str(FORWARDED_MAX)):
+        _serving(pacer).serve(_context(api, 0, pacer), request, route)
 
 
 async def test_one_long_request_of_a_client_is_decoded_at_a_time() -> None:
