@@ -23,8 +23,6 @@ from wire.disposal import disposal
 from wire.messages import Message
 from wire.paced_codec import RowsWriter, decode_request_work, encode_response_work, is_light, longest_list
 
-UNCUT_ELEMENTS_MAX = 10_000  # limit for a client's request that cannot be cut
-
 Parts = list[bytes]
 
 

@@ -43,6 +43,7 @@ from records.record import Record, decode_records
 from storage.directory.log_directory import LogDirectory
 from tests.broker.lab_client import LabClient
 from tests.broker.open_chain import open_chain
+from tests.broker.reserved_port import LOCALHOST, ReservedPort
 from tests.storage.memory_trail import MemoryTrail
 from tests.virtual_time import lab_ports
 from wire.buffers import BufferPool
@@ -64,7 +65,6 @@ from wire.watch import Watch
 SECRET = b"the secret of a laboratory"
 TOPIC = "flights"
 TOPIC_ID = bytes(range(16))
-LOCALHOST = "127.0.0.1"
 NOW_MS = 1_700_000_000_000
 CLUSTER_ID = "AAAAAAAAAAAAAAAAAAAAAQ"
 PATIENCE_S = 30.0  # for what has to come, on a machine that does other things as well
@@ -161,21 +161,6 @@ class Controller:
                     )
             topics.append(AlterPartitionResponse.TopicData(topic_id=topic.topic_id, partitions=rows))
         return AlterPartitionResponse(throttle_time_ms=0, error_code=0, topics=topics)
-
-
-class ReservedPort:
-    """A port that nobody is given by chance while this is open, though its owner may listen on it, and again."""
-
-    def __init__(self) -> None:
-        import socket  # noqa: PLC0415
-
-        self._holder = socket.socket()
-        self._holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as listeners do, so that they may share it
-        self._holder.bind((LOCALHOST, 0))
-        self.number: int = self._holder.getsockname()[1]
-
-    def close(self) -> None:
-        self._holder.close()
 
 
 class LabBroker:

@@ -29,7 +29,8 @@ from common.ports import Address, Ports
 from common.settings import SettingValues
 from kraft.controller.node import ControllerConfig, ControllerNode
 from kraft.controller.policy import ControllerPolicy
-from tests.broker.replication_lab import LOCALHOST, SECRET, ReservedPort
+from tests.broker.replication_lab import SECRET
+from tests.broker.reserved_port import LOCALHOST, ReservedPort
 from tests.common.steered_clock import SteeredClock
 from tests.virtual_time import lab_ports
 from wire.codec import decode_response, encode_request

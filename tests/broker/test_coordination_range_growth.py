@@ -28,7 +28,8 @@ from kraft.image.delta import replayed
 from kraft.image.metadata import MetadataImage
 from kraft.records import BrokerRegistrationChangeRecord, RegisterBrokerRecord
 from kraft.topic_names import GROUP_TOPIC
-from tests.broker.replication_lab import LOCALHOST, SECRET, ReservedPort
+from tests.broker.replication_lab import SECRET
+from tests.broker.reserved_port import LOCALHOST, ReservedPort
 from tests.broker.tenant_lab import Wire
 from tests.kraft.images import POLICY, new_cluster, new_topic
 from tests.kraft.tenants import with_topics

@@ -17,7 +17,8 @@ from common.errors import ErrorCode
 from common.pacing import SLICE_COST
 from kraft.records import PartitionRecord, TopicRecord
 from tests.broker.lab_client import LabClient
-from tests.broker.replication_lab import LOCALHOST, TOPIC, TOPIC_ID, Lab, LabBroker, batch, eventually
+from tests.broker.replication_lab import TOPIC, TOPIC_ID, Lab, LabBroker, batch, eventually
+from tests.broker.reserved_port import LOCALHOST
 from wire.codec import encode_request
 from wire.messages import FetchRequest, ProduceRequest
 

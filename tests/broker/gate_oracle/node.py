@@ -23,7 +23,8 @@ from kraft.quorum.quorum import QuorumConfig
 from tests.broker.gate_oracle.questions import Ids
 from tests.broker.gate_oracle.rights import RIGHTS, user_of
 from tests.broker.gate_oracle.scene import furnish
-from tests.broker.replication_lab import LOCALHOST, SECRET, ReservedPort
+from tests.broker.replication_lab import SECRET
+from tests.broker.reserved_port import LOCALHOST, ReservedPort
 from tests.broker.tenant_lab import Wire
 from wire.listeners import ListenerConfig, ListenerKind, SecurityProtocol
 from wire.messages import AlterUserScramCredentialsRequest, SaslAuthenticateRequest, SaslHandshakeRequest
