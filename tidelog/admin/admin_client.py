@@ -15,7 +15,7 @@ import typer
 from common.errors import ErrorCode, error_name
 from common.settings import SettingError
 from tidelog.cluster.layout import DEFAULT_DATA, HOST, load_layout
-from tidelog.output import EXIT_USAGE, fail
+from tidelog.output import EXIT_USAGE, Json, fail
 
 if TYPE_CHECKING:
     from tidelog.admin.command_config import ClientSecurity
@@ -42,6 +42,13 @@ class ClusterOptions:
     bootstrap: Bootstrap = None
     command_config: CommandConfig = None
     data: Data = DEFAULT_DATA
+
+
+@dataclass(frozen=True, slots=True)
+class CommandOptions(ClusterOptions):
+    """The same, and how the command prints what it hears."""
+
+    as_json: Json = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,35 +2,55 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from dataclasses import dataclass
+from typing import Annotated, Any
 
 import typer
 
 from kraft.image.acl_filter import ANY, MATCH
 from kraft.image.acls import CLUSTER_RESOURCE
 from kraft.records import AclOperation, AclPattern, AclPermission, AclResource
-from tidelog.admin.admin_client import ClusterOptions, admin_client, error_text
+from tidelog.admin.admin_client import CommandOptions, admin_client, error_text
 from tidelog.command_group import CommandGroup
-from tidelog.output import EXIT_USAGE, Json, fail, show
-
-if TYPE_CHECKING:
-    from tidelog.admin.library_client import AdminClient
+from tidelog.output import EXIT_USAGE, fail, show
 
 app = CommandGroup("Access control lists: create, list, delete.")
 
 COLUMNS = ["permission", "principal", "host", "operation", "resource", "name", "pattern"]
 ANY_PATTERN, MATCH_PATTERN = "any", "match"
 
-Resource = Annotated[
-    str | None,
-    typer.Option("--resource", help="topic, group, cluster, transactional-id, user or delegation-token."),
-]
 Name = Annotated[str | None, typer.Option("--name", help="The resource's name, or its prefix; * is every name.")]
-Pattern = Annotated[str | None, typer.Option("--pattern", help="literal or prefixed; for filters also match or any.")]
-Principal = Annotated[str | None, typer.Option("--principal", help="Like User:alice; User:* is everybody.")]
-Host = Annotated[str | None, typer.Option("--host", help="An address; * is every host.")]
-Operation = Annotated[str | None, typer.Option("--operation", help="Like read, write, describe or all.")]
-Permission = Annotated[str | None, typer.Option("--permission", help="allow or deny.")]
+
+
+@dataclass(frozen=True, slots=True)
+class AclFilter:
+    """ACLs that match all that is given."""
+
+    resource: Annotated[
+        str | None,
+        typer.Option("--resource", help="topic, group, cluster, transactional-id, user or delegation-token."),
+    ] = None
+    name: Name = None
+    pattern: Annotated[
+        str | None, typer.Option("--pattern", help="literal or prefixed; for filters also match or any.")
+    ] = None
+    principal: Annotated[str | None, typer.Option("--principal", help="Like User:alice; User:* is everybody.")] = None
+    host: Annotated[str | None, typer.Option("--host", help="An address; * is every host.")] = None
+    operation: Annotated[str | None, typer.Option("--operation", help="Like read, write, describe or all.")] = None
+    permission: Annotated[str | None, typer.Option("--permission", help="allow or deny.")] = None
+
+    def fields(self) -> dict[str, Any]:
+        """As a request has them."""
+        others = {ANY_PATTERN: ANY, MATCH_PATTERN: MATCH}
+        return {
+            "resource_type_filter": _number(AclResource, self.resource, "--resource"),
+            "resource_name_filter": self.name,
+            "pattern_type_filter": others.get(self.pattern or "") or _number(AclPattern, self.pattern, "--pattern"),
+            "principal_filter": self.principal,
+            "host_filter": self.host,
+            "operation": _number(AclOperation, self.operation, "--operation"),
+            "permission_type": _number(AclPermission, self.permission, "--permission"),
+        }
 
 
 @app.command()
@@ -43,8 +63,7 @@ def create(
     host: Annotated[str, typer.Option("--host", help="An address; * is every host.")] = "*",
     permission: Annotated[str, typer.Option("--permission", help="allow or deny.")] = "allow",
     *,
-    cluster: ClusterOptions,
-    as_json: Json = False,
+    options: CommandOptions,
 ) -> None:
     """Make one ACL; one that exists already is left as it is."""
     from wire.messages import CreateAclsRequest  # noqa: PLC0415
@@ -63,34 +82,19 @@ def create(
         operation=_number(AclOperation, operation, "--operation"),
         permission_type=_number(AclPermission, permission, "--permission"),
     )
-    with admin_client(cluster) as client:
+    with admin_client(options) as client:
         response = client.send(CreateAclsRequest(creations=[creation]))
     _check(response.results[0])
-    show(
-        [_row(kind, name, creation.resource_pattern_type, creation)],
-        as_json=as_json,
-        columns=COLUMNS,
-    )
+    show([_row(kind, name, creation.resource_pattern_type, creation)], as_json=options.as_json, columns=COLUMNS)
 
 
 @app.command("list")
-def list_acls(
-    resource: Resource = None,
-    name: Name = None,
-    pattern: Pattern = None,
-    principal: Principal = None,
-    host: Host = None,
-    operation: Operation = None,
-    permission: Permission = None,
-    *,
-    cluster: ClusterOptions,
-    as_json: Json = False,
-) -> None:
+def list_acls(wanted: AclFilter, options: CommandOptions) -> None:
     """ACLs that match all that is given; --pattern match finds whatever speaks of the named resource."""
     from wire.messages import DescribeAclsRequest  # noqa: PLC0415
 
-    request = DescribeAclsRequest(**_filter(resource, name, pattern, principal, host, operation, permission))
-    with admin_client(cluster) as client:
+    request = DescribeAclsRequest(**wanted.fields())
+    with admin_client(options) as client:
         response = client.send(request)
     _check(response)
     rows = [
@@ -98,69 +102,33 @@ def list_acls(
         for found in response.resources
         for acl in found.acls
     ]
-    show(rows, as_json=as_json, columns=COLUMNS, empty="no ACLs")
+    show(rows, as_json=options.as_json, columns=COLUMNS, empty="no ACLs")
 
 
 @app.command()
 def delete(
-    resource: Resource = None,
-    name: Name = None,
-    pattern: Pattern = None,
-    principal: Principal = None,
-    host: Host = None,
-    operation: Operation = None,
-    permission: Permission = None,
+    wanted: AclFilter,
     everything: Annotated[bool, typer.Option("--all", help="Delete every ACL of the cluster.")] = False,
     *,
-    cluster: ClusterOptions,
-    as_json: Json = False,
+    options: CommandOptions,
 ) -> None:
     """Delete the ACLs that match all that is given, and show them."""
     from wire.messages import DeleteAclsRequest  # noqa: PLC0415
 
-    given = (resource, name, pattern, principal, host, operation, permission)
-    if everything == any(value is not None for value in given):
+    if everything == (wanted != AclFilter()):
         fail("say which ACLs are to go, or --all", EXIT_USAGE)
-    wanted = DeleteAclsRequest.DeleteAclsFilter(**_filter(*given))
-    with admin_client(cluster) as client:
-        result = _delete(client, wanted)
+    filter_ = DeleteAclsRequest.DeleteAclsFilter(**wanted.fields())
+    with admin_client(options) as client:
+        (result,) = client.send(DeleteAclsRequest(filters=[filter_])).filter_results
+        _check(result)
     rows = [_row(acl.resource_type, acl.resource_name, acl.pattern_type, acl) for acl in result.matching_acls]
-    show(rows, as_json=as_json, columns=COLUMNS, empty="no ACLs")
+    show(rows, as_json=options.as_json, columns=COLUMNS, empty="no ACLs")
 
 
-def _delete(client: AdminClient, wanted: Any) -> Any:
-    from wire.messages import DeleteAclsRequest  # noqa: PLC0415
-
-    (result,) = client.send(DeleteAclsRequest(filters=[wanted])).filter_results
-    _check(result)
-    return result
-
-
-def _filter(
-    resource: str | None,
-    name: str | None,
-    pattern: str | None,
-    principal: str | None,
-    host: str | None,
-    operation: str | None,
-    permission: str | None,
-) -> dict[str, Any]:
-    patterns = {None: ANY, ANY_PATTERN: ANY, MATCH_PATTERN: MATCH}
-    return {
-        "resource_type_filter": ANY if resource is None else _number(AclResource, resource, "--resource"),
-        "resource_name_filter": name,
-        "pattern_type_filter": patterns[pattern]
-        if pattern in patterns
-        else _number(AclPattern, str(pattern), "--pattern"),
-        "principal_filter": principal,
-        "host_filter": host,
-        "operation": ANY if operation is None else _number(AclOperation, operation, "--operation"),
-        "permission_type": ANY if permission is None else _number(AclPermission, permission, "--permission"),
-    }
-
-
-def _number(kind: type[AclResource | AclPattern | AclOperation | AclPermission], text: str, option: str) -> int:
-    """Kafka's number for a name, written as Kafka's tools do."""
+def _number(kind: type[AclResource | AclPattern | AclOperation | AclPermission], text: str | None, option: str) -> int:
+    """Kafka's number for a name, written as Kafka's tools do; ANY where none is given."""
+    if text is None:
+        return ANY
     names = {member.name.replace("_", "").lower(): member for member in kind}
     found = names.get(text.replace("_", "").replace("-", "").lower())
     if found is None:

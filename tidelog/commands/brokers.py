@@ -14,7 +14,7 @@ import typer
 
 from common.errors import ErrorCode
 from kraft.balancer.evacuation import Evacuation, NoRoom, PlacedPartition, Room
-from tidelog.admin.admin_client import ClusterOptions, Data, admin_client, error_text
+from tidelog.admin.admin_client import ClusterOptions, CommandOptions, Data, admin_client, error_text
 from tidelog.admin.internal_topics import Internal, say_hidden
 from tidelog.admin.replica_moves import Key, Moving, Refused, ReplicaMoves, Rounds
 from tidelog.admin.tenant_admin import TenantAdmin
@@ -40,18 +40,18 @@ Throttle = Annotated[
 
 
 @app.command("list")
-def list_brokers(internal: Internal = False, *, cluster: ClusterOptions, as_json: Json = False) -> None:
+def list_brokers(internal: Internal = False, *, options: CommandOptions) -> None:
     """Every registered broker with what it holds and leads."""
-    with _cluster(cluster) as (client, moves):
+    with _cluster(options) as (client, moves):
         rows = _rows(client, moves)
     hidden = 0
-    if not (internal or as_json):
+    if not (internal or options.as_json):
         hidden = sum(row["internal_replicas"] for row in rows)
         for row in rows:
             row["replicas"] -= row["internal_replicas"]
             row["leads"] -= row["internal_leads"]
     columns = ["broker", "address", "rack", "state", "replicas", "leads"]
-    show(rows, as_json=as_json, columns=columns, empty="no brokers")
+    show(rows, as_json=options.as_json, columns=columns, empty="no brokers")
     say_hidden(hidden, "replica of an internal topic is", "replicas of internal topics are")
 
 
@@ -72,11 +72,10 @@ def drain(
     at_once: Annotated[int, typer.Option(min=1, help="Partitions that move at the same time.")] = MOVES_AT_ONCE,
     cancel: Annotated[bool, typer.Option("--cancel", help="Undo the moves that run, and let replicas in.")] = False,
     *,
-    cluster: ClusterOptions,
-    as_json: Json = False,
+    options: CommandOptions,
 ) -> None:
     """Move every replica off a broker, which then can be stopped and removed. Run it again to go on after a pause."""
-    with _cluster(cluster) as (client, moves):
+    with _cluster(options) as (client, moves):
         before = _holding(moves, broker)
         if all(row["broker"] != broker for row in _rows(client, moves)):
             fail(f"there is no broker {broker}")
@@ -85,7 +84,7 @@ def drain(
             moves.cancel(running)
             moves.cordon(broker, False)
             _lift(moves)
-            _shown(broker, "cancelled", len(running), as_json)
+            _shown(broker, "cancelled", len(running), options.as_json)
             return
         _check_room(client, moves, broker)
         moves.cordon(broker, True)
@@ -96,19 +95,19 @@ def drain(
                 f"interrupted; the moves that run go on. `tidelog brokers drain {broker}` goes on, --cancel undoes them"
             )
         _lift(moves)
-        _shown(broker, "drained", len(before), as_json)
+        _shown(broker, "drained", len(before), options.as_json)
 
 
 @app.command()
-def remove(broker: Id, cluster: ClusterOptions, as_json: Json = False) -> None:
+def remove(broker: Id, options: CommandOptions) -> None:
     """Unregister a drained broker. In an embedded cluster it is stopped first, and forgotten; its directory stays."""
-    with _cluster(cluster) as (client, moves):
+    with _cluster(options) as (client, moves):
         held = len(_holding(moves, broker))
         if held:
             fail(f"broker {broker} still has {held} replicas; `tidelog brokers drain {broker}` moves them off")
         rows = {row["broker"]: row for row in _rows(client, moves)}
-    data = cluster.data
-    layout = load_layout(data) if cluster.bootstrap is None else None
+    data = options.data
+    layout = load_layout(data) if options.bootstrap is None else None
     node = next((n for n in layout.brokers if n.node_id == broker), None) if layout is not None else None
     if broker not in rows and node is None:
         fail(f"there is no broker {broker}")
@@ -116,11 +115,11 @@ def remove(broker: Id, cluster: ClusterOptions, as_json: Json = False) -> None:
         fail(f"broker {broker} is the only one")
     if layout is not None and node is not None:
         ask_supervisor(data, {"do": "stop", "node": node.name}, START_TIMEOUT_S)
-    with _cluster(cluster, without=broker) as (client, moves):
+    with _cluster(options, without=broker) as (client, moves):
         _unregister(client, moves, broker)
     if node is not None:
         ask_supervisor(data, {"do": "forget", "node": node.name}, START_TIMEOUT_S)
-    _shown(broker, "removed", 0, as_json)
+    _shown(broker, "removed", 0, options.as_json)
 
 
 # emptying a broker ---------------------------------------------------------------------------------------------

@@ -5,17 +5,17 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from tidelog.admin.admin_client import ClusterOptions, admin_client, outcome_text
+from tidelog.admin.admin_client import CommandOptions, admin_client, outcome_text
 from tidelog.command_group import CommandGroup
-from tidelog.output import Json, fail, show
+from tidelog.output import fail, show
 
 app = CommandGroup("Consumer groups: list, describe, delete.")
 
 
 @app.command("list")
-def list_groups(cluster: ClusterOptions, as_json: Json = False) -> None:
+def list_groups(options: CommandOptions) -> None:
     """Every group with its state."""
-    with admin_client(cluster) as client:
+    with admin_client(options) as client:
         groups = client.list_groups()
     rows = [
         {
@@ -27,15 +27,15 @@ def list_groups(cluster: ClusterOptions, as_json: Json = False) -> None:
         for g in groups
     ]
     rows.sort(key=lambda row: str(row["group"]))
-    show(rows, as_json=as_json, columns=["group", "state", "type", "protocol"], empty="no groups")
+    show(rows, as_json=options.as_json, columns=["group", "state", "type", "protocol"], empty="no groups")
 
 
 @app.command()
-def describe(name: str, cluster: ClusterOptions, as_json: Json = False) -> None:
+def describe(name: str, options: CommandOptions) -> None:
     """A group's members, and the lag of every partition that it has committed."""
     from kafka.admin import OffsetSpec  # noqa: PLC0415
 
-    with admin_client(cluster) as client:
+    with admin_client(options) as client:
         group = client.describe_groups([name])[name]
         committed = client.list_group_offsets({name: None})[name]
         ends = client.list_partition_offsets(dict.fromkeys(committed, OffsetSpec.LATEST))
@@ -51,7 +51,7 @@ def describe(name: str, cluster: ClusterOptions, as_json: Json = False) -> None:
     offsets = [_offset(partition, at, ends.get(partition)) for partition, at in sorted(committed.items())]
     if group["group_state"] == "Dead" and not offsets:
         fail(f"there is no group {name}")
-    if as_json:
+    if options.as_json:
         shown = {"group": name, "state": group["group_state"], "members": members, "offsets": offsets}
         print(json.dumps(shown))
         return
@@ -61,14 +61,14 @@ def describe(name: str, cluster: ClusterOptions, as_json: Json = False) -> None:
 
 
 @app.command()
-def delete(names: list[str], cluster: ClusterOptions, as_json: Json = False) -> None:
+def delete(names: list[str], options: CommandOptions) -> None:
     """Delete empty groups with their committed offsets."""
-    with admin_client(cluster) as client:
+    with admin_client(options) as client:
         results = client.delete_groups(names)
     problems = [f"{name}: {outcome_text(result)}" for name, result in results.items() if result != "OK"]
     if problems:
         fail("; ".join(problems))
-    if as_json:
+    if options.as_json:
         print(json.dumps([{"group": name} for name in names]))
 
 

@@ -9,11 +9,11 @@ from typing import Annotated
 import typer
 
 from common.errors import ProtocolError
-from tidelog.admin.admin_client import ClusterOptions
+from tidelog.admin.admin_client import CommandOptions
 from tidelog.admin.tenant_admin import NewKey, tenant_admin
 from tidelog.command_group import CommandGroup
 from tidelog.credentials import write_private
-from tidelog.output import EXIT_USAGE, Json, fail, show, show_one
+from tidelog.output import EXIT_USAGE, fail, show, show_one
 
 app = CommandGroup("API keys: create, list, renew, revoke.")
 
@@ -35,13 +35,12 @@ def create(
     description: Annotated[str, typer.Option(help="For people.")] = "",
     out: Out = None,
     *,
-    cluster: ClusterOptions,
-    as_json: Json = False,
+    options: CommandOptions,
 ) -> None:  # fmt: skip
     """Make a key; without --role it may do everything that its tenant may."""
     _check_out(out)
     _check_roles(role or [])
-    with tenant_admin(cluster) as admin:
+    with tenant_admin(options) as admin:
         made = admin.create_key(tenant, role or ["admin"], description)
         if out is not None:
             try:
@@ -49,27 +48,26 @@ def create(
             except OSError as error:
                 admin.delete_key(made.id)
                 fail(f"{out}: {error.strerror}; the key was taken back")
-    _show(made, out, as_json)
+    _show(made, out, options.as_json)
 
 
 @app.command("list")
 def list_keys(
     tenant: Annotated[str | None, typer.Argument(help="Of one tenant, by name or id.", metavar="TENANT")] = None,
     *,
-    cluster: ClusterOptions,
-    as_json: Json = False,
+    options: CommandOptions,
 ) -> None:
     """Keys with their roles; never a secret."""
-    with tenant_admin(cluster) as admin:
+    with tenant_admin(options) as admin:
         rows = admin.keys(tenant)
-    show(rows, as_json=as_json, columns=["key", "tenant", "roles", "usable", "description"], empty="no keys")
+    show(rows, as_json=options.as_json, columns=["key", "tenant", "roles", "usable", "description"], empty="no keys")
 
 
 @app.command()
-def renew(key: Key, out: Out = None, *, cluster: ClusterOptions, as_json: Json = False) -> None:
+def renew(key: Key, out: Out = None, *, options: CommandOptions) -> None:
     """Give a key a new secret, in the place of the old one; roles and ACLs stay."""
     _check_out(out)
-    with tenant_admin(cluster) as admin:
+    with tenant_admin(options) as admin:
         (row,) = admin.keys(None, [key])
         made = admin.renew_key(row["tenant_id"], key)
     if out is not None:
@@ -77,20 +75,18 @@ def renew(key: Key, out: Out = None, *, cluster: ClusterOptions, as_json: Json =
             _write(out, made)
         except OSError as error:
             fail(f"{out}: {error.strerror}; the key's new secret is lost: renew it again")
-    _show(made, out, as_json)
+    _show(made, out, options.as_json)
 
 
 @app.command()
 def revoke(
-    keys: Annotated[list[str], typer.Argument(help="Ids of keys.", metavar="KEY…")],
-    cluster: ClusterOptions,
-    as_json: Json = False,
+    keys: Annotated[list[str], typer.Argument(help="Ids of keys.", metavar="KEY…")], options: CommandOptions
 ) -> None:
     """End keys, with the ACLs that speak of them."""
-    with tenant_admin(cluster) as admin:
+    with tenant_admin(options) as admin:
         for key in keys:
             admin.delete_key(key)
-    if as_json:
+    if options.as_json:
         print(json.dumps([{"key": key, "state": "revoked"} for key in keys]))
 
 

@@ -9,10 +9,10 @@ from typing import Annotated, Any
 import typer
 
 from kraft.balancer.evacuation import PlacedPartition
-from tidelog.admin.admin_client import ClusterOptions, admin_client
+from tidelog.admin.admin_client import CommandOptions, admin_client
 from tidelog.admin.replica_moves import Key, Moving, Refused, ReplicaMoves, Rounds
 from tidelog.commands.brokers import LOOK_S, Throttle
-from tidelog.output import EXIT_USAGE, Json, fail, show
+from tidelog.output import EXIT_USAGE, fail, show
 
 PREFERRED, UNCLEAN = 0, 1
 Partitions = Annotated[
@@ -31,8 +31,7 @@ def reassign(
     throttle: Throttle = 0,
     wait: Annotated[bool, typer.Option(help="Until all have moved.")] = True,
     *,
-    cluster: ClusterOptions,
-    as_json: Json = False,
+    options: CommandOptions,
 ) -> None:
     """Move a topic's replicas to other brokers. Without --to or --cancel: what moves now."""
     if to is not None and cancel:
@@ -40,7 +39,7 @@ def reassign(
     if throttle and not wait:
         fail("--throttle needs --wait: who set it takes it away again", EXIT_USAGE)
     brokers = _ids(to) if to is not None else ()
-    with admin_client(cluster) as client:
+    with admin_client(options) as client:
         moves = ReplicaMoves(client)
         try:
             wanted = _wanted(moves, name, partition, brokers)
@@ -54,7 +53,7 @@ def reassign(
             rows = _rows(moves, name, keys)
         except Refused as error:
             fail(str(error))
-    show(rows, as_json=as_json, columns=["partition", "replicas", "adding", "removing"])
+    show(rows, as_json=options.as_json, columns=["partition", "replicas", "adding", "removing"])
 
 
 def elect(
@@ -64,13 +63,12 @@ def elect(
         bool, typer.Option("--unclean", help="Any live replica where there is no leader; may lose records.")
     ] = False,
     *,
-    cluster: ClusterOptions,
-    as_json: Json = False,
+    options: CommandOptions,
 ) -> None:
     """Give leadership back to the preferred replicas, the first of each partition's list."""
     from kafka.errors import for_code  # noqa: PLC0415
 
-    with admin_client(cluster) as client:
+    with admin_client(options) as client:
         try:
             wanted = _wanted(ReplicaMoves(client), name, partition, ())
         except Refused as error:
@@ -87,7 +85,7 @@ def elect(
             for topic in response.replica_election_results
             for row in topic.partition_result
         ]
-    show(sorted(rows, key=lambda row: int(row["partition"])), as_json=as_json, columns=["partition", "result"])
+    show(sorted(rows, key=lambda row: int(row["partition"])), as_json=options.as_json, columns=["partition", "result"])
 
 
 def _ids(text: str) -> tuple[int, ...]:

@@ -8,10 +8,10 @@ from typing import Annotated, Any
 
 import typer
 
-from tidelog.admin.admin_client import ClusterOptions
+from tidelog.admin.admin_client import CommandOptions
 from tidelog.admin.tenant_admin import TenantAdmin, tenant_admin
 from tidelog.command_group import CommandGroup
-from tidelog.output import EXIT_USAGE, Json, fail, show, show_one
+from tidelog.output import EXIT_USAGE, fail, show, show_one
 
 app = CommandGroup("Tenants: create, list, describe, alter, delete, move.")
 LOOK_S = 0.5
@@ -37,34 +37,33 @@ def create(
     allow: Allow = None,
     deny: Deny = None,
     *,
-    cluster: ClusterOptions,
-    as_json: Json = False,
+    options: CommandOptions,
 ) -> None:
     """Make a tenant. It has no keys yet."""
-    with tenant_admin(cluster) as admin:
+    with tenant_admin(options) as admin:
         made = admin.create_tenant(name, cell, parse_limits(limit), allow or (), deny or ())
-    show_one({"tenant": name, "id": made.id, "cell": made.cell}, as_json=as_json)
+    show_one({"tenant": name, "id": made.id, "cell": made.cell}, as_json=options.as_json)
 
 
 @app.command("list")
-def list_tenants(cluster: ClusterOptions, as_json: Json = False) -> None:
+def list_tenants(options: CommandOptions) -> None:
     """Every tenant with what it has."""
-    with tenant_admin(cluster) as admin:
+    with tenant_admin(options) as admin:
         rows = admin.tenants()
     show(
         rows,
-        as_json=as_json,
+        as_json=options.as_json,
         columns=["tenant", "id", "cell", "state", "topics", "partitions", "keys"],
         empty="no tenants",
     )
 
 
 @app.command()
-def describe(name: Name, cluster: ClusterOptions, as_json: Json = False) -> None:
+def describe(name: Name, options: CommandOptions) -> None:
     """One tenant: where it lives, where it is going, its limits and networks."""
-    with tenant_admin(cluster) as admin:
+    with tenant_admin(options) as admin:
         (row,) = admin.tenants([name])
-    show_one(row, as_json=as_json)
+    show_one(row, as_json=options.as_json)
 
 
 @app.command()
@@ -75,29 +74,28 @@ def alter(
     deny: Deny = None,
     any_network: Annotated[bool, typer.Option("--any-network", help="Take all networks' rules away.")] = False,
     *,
-    cluster: ClusterOptions,
-    as_json: Json = False,
+    options: CommandOptions,
 ) -> None:
     """Change limits and networks; networks that are given replace all of their kind."""
     if any_network and (allow or deny):
         fail("--any-network cannot go with --allow and --deny", EXIT_USAGE)
-    with tenant_admin(cluster) as admin:
+    with tenant_admin(options) as admin:
         none: tuple[str, ...] | None = () if any_network else None
         admin.alter_tenant(name, parse_limits(limit), allow or none, deny or none)
         (row,) = admin.tenants([name])
-    show_one(row, as_json=as_json)
+    show_one(row, as_json=options.as_json)
 
 
 @app.command()
-def delete(name: Name, wait: Wait = True, *, cluster: ClusterOptions, as_json: Json = False) -> None:
+def delete(name: Name, wait: Wait = True, *, options: CommandOptions) -> None:
     """Delete a tenant with its topics, groups, keys and ACLs. Its keys end at once, the rest goes in steps."""
-    with tenant_admin(cluster) as admin:
+    with tenant_admin(options) as admin:
         (row,) = admin.tenants([name])
         admin.delete_tenant(row["id"])
         if wait:
             _watch(admin, row["id"], "deleting")
     shown = {"tenant": row["tenant"], "id": row["id"], "state": "deleted" if wait else "deleting"}
-    show_one(shown, as_json=as_json)
+    show_one(shown, as_json=options.as_json)
 
 
 @app.command()
@@ -106,11 +104,10 @@ def move(
     cell: Annotated[str | None, typer.Option(help="Where to; else the lighter of two other cells.")] = None,
     wait: Wait = True,
     *,
-    cluster: ClusterOptions,
-    as_json: Json = False,
+    options: CommandOptions,
 ) -> None:
     """Move a live tenant to another cell, a few partitions at a time. The controllers do it; waiting is optional."""
-    with tenant_admin(cluster) as admin:
+    with tenant_admin(options) as admin:
         (row,) = admin.tenants([name])
         target = admin.move_tenant(row["id"], cell)
         if wait:
@@ -119,7 +116,7 @@ def move(
     shown = {key: row[key] for key in ("tenant", "id", "cell", "state", "target_cell", "partitions_to_move")}
     if wait and row["cell"] != target:
         fail(f"tenant {row['tenant']} is in cell {row['cell']}: the move to {target} was taken back")
-    show_one(shown, as_json=as_json)
+    show_one(shown, as_json=options.as_json)
 
 
 def parse_limits(texts: list[str] | None) -> dict[str, int]:

@@ -17,7 +17,7 @@ import typer
 
 from common.machine import MachineClock
 from common.settings import SettingError
-from tidelog.admin.admin_client import ClusterOptions, admin_client
+from tidelog.admin.admin_client import ClusterOptions, CommandOptions, admin_client
 from tidelog.commands.cluster import prepare_cluster, require_layout, start_detached
 from tidelog.output import EXIT_USAGE, Json, fail, show
 
@@ -83,8 +83,7 @@ def rebuild(
 
 def commit_offsets(
     file: Annotated[Path, typer.Argument(help="What `rebuild --out FILE` wrote as FILE.offsets.")],
-    cluster: ClusterOptions,
-    as_json: Json = False,
+    options: CommandOptions,
 ) -> None:
     """Give the groups of a rebuilt cluster the offsets that they had committed. What has committed since is let be."""
     from records.events import DamagedEvents  # noqa: PLC0415
@@ -95,10 +94,10 @@ def commit_offsets(
             offsets = read_offsets(file)
         except DamagedEvents as error:
             fail(str(error))
-    with admin_client(cluster) as client:
+    with admin_client(options) as client:
         problems = commit(client, offsets)
     report = {"groups": len({event["group"] for event in offsets}), "offsets": len(offsets), "not_committed": problems}
-    if as_json:
+    if options.as_json:
         print(json.dumps(report))
     else:
         show([report], as_json=False, columns=["groups", "offsets"])

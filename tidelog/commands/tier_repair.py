@@ -15,9 +15,9 @@ import typer
 from common.errors import ErrorCode, ProtocolError
 from common.identifiers import random_uuid
 from common.machine import MachineClock
-from tidelog.admin.admin_client import ClusterOptions, admin_client, error_text
+from tidelog.admin.admin_client import CommandOptions, admin_client, error_text
 from tidelog.commands.topics import Configs, parse_configs
-from tidelog.output import EXIT_USAGE, Json, fail, show
+from tidelog.output import EXIT_USAGE, fail, show
 
 if TYPE_CHECKING:
     from object_store.blocking import BlockingStore
@@ -39,12 +39,11 @@ def check(
     topic: Annotated[str | None, typer.Argument(help="This topic alone.", metavar="[TOPIC]")] = None,
     tier: Tier = None,
     *,
-    cluster: ClusterOptions,
-    as_json: Json = False,
+    options: CommandOptions,
 ) -> None:
     """Compare manifests, `__tier_state` and the names and sizes of objects. Exit code 1 when something disagrees."""
-    with admin_client(cluster) as client:
-        check_tier(client, topic, tier, as_json=as_json)
+    with admin_client(options) as client:
+        check_tier(client, topic, tier, as_json=options.as_json)
 
 
 def check_tier(client: AdminClient, topic: str | None, tier: str | None, *, as_json: bool) -> None:
@@ -101,8 +100,7 @@ def restore(
     ] = False,
     tier: Tier = None,
     *,
-    cluster: ClusterOptions,
-    as_json: Json = False,
+    options: CommandOptions,
 ) -> None:
     """Bring a deleted topic back under a new name, at its old offsets, while tidelog.tier.delete.delay.ms lasts.
 
@@ -122,7 +120,7 @@ def restore(
     if given.get(REMOTE_STORAGE, "true").strip().lower() != "true":
         fail(f"{REMOTE_STORAGE} cannot be switched off: what is restored lies in the tier alone")
     configs = {"retention.ms": "-1", "retention.bytes": "-1"} | given
-    with admin_client(cluster) as client:
+    with admin_client(options) as client:
         answers, live = ask_brokers(client), live_topics(client)
         store_status = answers.store
         if store_status is not None and store_status.stale is not None:
@@ -149,7 +147,7 @@ def restore(
         }
         for index, partition in found.partitions.items()
     ]
-    show(rows, as_json=as_json, columns=["topic", "partition", "log_start_offset", "end_offset"])
+    show(rows, as_json=options.as_json, columns=["topic", "partition", "log_start_offset", "end_offset"])
 
 
 # checking ----------------------------------------------------------------------------------------------------
@@ -305,12 +303,7 @@ def _refusal(
 
 
 def _create(
-    client: AdminClient,
-    found: FoundTopic,
-    new: NewTopic,
-    configs: dict[str, str],
-    replicas: int,
-    left_out: str,
+    client: AdminClient, found: FoundTopic, new: NewTopic, configs: dict[str, str], replicas: int, left_out: str
 ) -> str | None:
     from tiering.upkeep.restoring import first_epochs  # noqa: PLC0415
     from wire.messages import RestoreTopicRequest, schema_uuid  # noqa: PLC0415

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tidelog.admin.admin_client import ClusterOptions, admin_client
+from tidelog.admin.admin_client import CommandOptions, admin_client
 from tidelog.admin.internal_topics import Internal, say_hidden, without_internal
 from tidelog.moments import utc
-from tidelog.output import Json, fail, show
+from tidelog.output import fail, show
 
 if TYPE_CHECKING:
     from tidelog.tier.access import Answers
@@ -29,13 +29,12 @@ def status(
     topic: Annotated[str | None, typer.Argument(help="This topic alone.", metavar="[TOPIC]")] = None,
     internal: Internal = False,
     *,
-    cluster: ClusterOptions,
-    as_json: Json = False,
+    options: CommandOptions,
 ) -> None:
     """What is in the tier and what waits to be, whether the store answers, and which deleted topics can be restored."""
     from tidelog.tier.access import ask_brokers, live_topics  # noqa: PLC0415
 
-    with admin_client(cluster) as client:
+    with admin_client(options) as client:
         answers = ask_brokers(client)
         live = live_topics(client) if topic is not None else {}
     partitions = [
@@ -55,7 +54,7 @@ def status(
         "partitions": partitions,
         "deleted": deleted,
     }
-    if as_json:
+    if options.as_json:
         print(json.dumps(report))
         return
     for line in _store_lines(answers):
@@ -74,8 +73,7 @@ def ls(
     topic: Annotated[str, typer.Argument(help="Its name; @ID behind it for a deleted one.", metavar="TOPIC[@ID]")],
     partition: Annotated[int | None, typer.Option(min=0, help="This partition alone.")] = None,
     *,
-    cluster: ClusterOptions,
-    as_json: Json = False,
+    options: CommandOptions,
 ) -> None:
     """Every segment that the tier holds of a topic, as `__tier_state` has it."""
     from tidelog.tier.access import ask_brokers, live_topics, read_state, split_name  # noqa: PLC0415
@@ -83,7 +81,7 @@ def ls(
 
     name, topic_id = split_name(topic)
     rows: list[dict[str, Any]] = []
-    with admin_client(cluster) as client:
+    with admin_client(options) as client:
         answers, live = ask_brokers(client), live_topics(client)
         known = live.get(name)
         if known is not None and topic_id in (None, known.topic_id):
@@ -111,7 +109,7 @@ def ls(
                 }
                 for segment in state.segments
             ]
-    show(rows, as_json=as_json, columns=SEGMENT_COLUMNS, empty="nothing of it is in the tier")
+    show(rows, as_json=options.as_json, columns=SEGMENT_COLUMNS, empty="nothing of it is in the tier")
 
 
 def _unknown(topic: str) -> str:

@@ -11,31 +11,26 @@ import typer
 from common.identifiers import uuid_text
 from common.settings import SettingError
 from common.topic_settings import TOPIC_SETTINGS
-from tidelog.admin.admin_client import (
-    ClusterOptions,
-    admin_client,
-    error_text,
-    outcome_text,
-    topic_error_text,
-)
+from tidelog.admin.admin_client import CommandOptions, admin_client, error_text, outcome_text, topic_error_text
 from tidelog.admin.internal_topics import Internal, say_hidden, without_internal
 from tidelog.command_group import CommandGroup
-from tidelog.output import EXIT_USAGE, Json, fail, show
+from tidelog.output import EXIT_USAGE, fail, show
 
 app = CommandGroup("Topics: list, create, describe, alter, delete, reassign, elect.")
 Configs = Annotated[list[str] | None, typer.Option("--config", help="NAME=VALUE of the topic.", metavar="NAME=VALUE")]
 
 
 @app.command("list")
-def list_topics(internal: Internal = False, *, cluster: ClusterOptions, as_json: Json = False) -> None:
+def list_topics(internal: Internal = False, *, options: CommandOptions) -> None:
     """Every topic with its partitions and replicas."""
-    with admin_client(cluster) as client:
+    with admin_client(options) as client:
         rows = [_summary(topic) for topic in client.describe_topics()]
     rows.sort(key=lambda row: str(row["topic"]))
     hidden = 0
-    if not (internal or as_json):
+    if not (internal or options.as_json):
         rows, hidden = without_internal(rows, lambda row: str(row["topic"]))
-    show(rows, as_json=as_json, columns=["topic", "partitions", "replicas", "internal", "id"], empty="no topics")
+    columns = ["topic", "partitions", "replicas", "internal", "id"]
+    show(rows, as_json=options.as_json, columns=columns, empty="no topics")
     say_hidden(hidden, "internal topic is", "internal topics are")
 
 
@@ -46,25 +41,24 @@ def create(
     replicas: Annotated[int, typer.Option(help="-1: the cluster's default.replication.factor.")] = -1,
     config: Configs = None,
     *,
-    cluster: ClusterOptions,
-    as_json: Json = False,
+    options: CommandOptions,
 ) -> None:
     """Create a topic."""
     wanted = {"num_partitions": partitions, "replication_factor": replicas, "configs": parse_configs(config or [])}
-    with admin_client(cluster) as client:
+    with admin_client(options) as client:
         row = client.create_topics({name: wanted}, raise_errors=False)["topics"][0]
     if problem := error_text(row):
         fail(f"{name}: {problem}")
     shown = {"topic": name, "partitions": row["num_partitions"], "replicas": row["replication_factor"]}
-    show([shown], as_json=as_json, columns=["topic", "partitions", "replicas"])
+    show([shown], as_json=options.as_json, columns=["topic", "partitions", "replicas"])
 
 
 @app.command()
-def describe(name: str, cluster: ClusterOptions, as_json: Json = False) -> None:
+def describe(name: str, options: CommandOptions) -> None:
     """A topic's partitions with leader, replicas and ISR, and the settings that it overrides."""
     from kafka.admin import ConfigResource, ConfigResourceType  # noqa: PLC0415
 
-    with admin_client(cluster) as client:
+    with admin_client(options) as client:
         topic = client.describe_topics([name])[0]
         if problem := topic_error_text(name, topic):
             fail(problem)
@@ -72,7 +66,7 @@ def describe(name: str, cluster: ClusterOptions, as_json: Json = False) -> None:
     entries = [item for found in described.values() for item in found.get(name, {}).items()]
     configs = {key: entry["value"] for key, entry in entries if entry["config_source"] == "DYNAMIC_TOPIC_CONFIG"}
     partitions = sorted((_partition(row) for row in topic["partitions"]), key=lambda row: int(row["partition"]))
-    if as_json:
+    if options.as_json:
         print(json.dumps(_summary(topic) | {"configs": configs, "partitions": partitions}))
         return
     show([_summary(topic)], as_json=False, columns=["topic", "partitions", "replicas", "internal", "id"])
@@ -88,8 +82,7 @@ def alter(
     reset: Annotated[list[str] | None, typer.Option(help="A setting that goes back to its default.")] = None,
     partitions: Annotated[int | None, typer.Option(help="The new number of partitions.")] = None,
     *,
-    cluster: ClusterOptions,
-    as_json: Json = False,
+    options: CommandOptions,
 ) -> None:
     """Change a topic's settings or raise its number of partitions."""
     from kafka.admin import ConfigResource, ConfigResourceType  # noqa: PLC0415
@@ -100,7 +93,7 @@ def alter(
         changes[key] = ("DELETE", None)
     if not changes and partitions is None:
         fail("nothing to alter: give --config, --reset or --partitions", EXIT_USAGE)
-    with admin_client(cluster) as client:
+    with admin_client(options) as client:
         if changes:
             resource = ConfigResource(ConfigResourceType.TOPIC, name, changes)
             for outcomes in client.alter_configs([resource], raise_on_unknown=False).values():
@@ -111,19 +104,19 @@ def alter(
             outcome = {"error_code": row.error_code, "error_message": row.error_message}
             if problem := topic_error_text(name, outcome):
                 fail(problem)
-    if as_json:
+    if options.as_json:
         print(json.dumps({"topic": name, "altered": sorted(changes), "partitions": partitions}))
 
 
 @app.command()
-def delete(names: list[str], cluster: ClusterOptions, as_json: Json = False) -> None:
+def delete(names: list[str], options: CommandOptions) -> None:
     """Delete topics with all their records."""
-    with admin_client(cluster) as client:
+    with admin_client(options) as client:
         rows = client.delete_topics(names, raise_errors=False)["topics"]
     problems = [problem for row in rows if (problem := topic_error_text(row["name"], row))]
     if problems:
         fail("; ".join(problems))
-    if as_json:
+    if options.as_json:
         print(json.dumps([{"topic": name} for name in names]))
 
 

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tidelog.admin.admin_client import ClusterOptions, admin_client, error_text
+from tidelog.admin.admin_client import CommandOptions, admin_client, error_text
 from tidelog.command_group import CommandGroup
 from tidelog.credentials import MECHANISM_NAMES, PASSWORD_ITERATIONS, new_secret, salted, write_private
-from tidelog.output import EXIT_USAGE, Json, fail, show, show_one
+from tidelog.output import EXIT_USAGE, fail, show, show_one
 
 if TYPE_CHECKING:
     from tidelog.admin.library_client import AdminClient
@@ -41,8 +41,7 @@ def set_password(
     out: Annotated[Path | None, typer.Option(help="Write a password that is made into this new file, 0600.")] = None,
     iterations: Annotated[int, typer.Option(min=4_096, max=16_384, help="Of the hash.")] = PASSWORD_ITERATIONS,
     *,
-    cluster: ClusterOptions,
-    as_json: Json = False,
+    options: CommandOptions,
 ) -> None:
     """Make a user, or give it another password."""
     if out is not None and (password_file is not None or out.exists() or not out.parent.is_dir()):
@@ -54,34 +53,34 @@ def set_password(
             write_private(out, f"user={user}\npassword={password}\n")
         except OSError as error:
             fail(f"{out}: {error.strerror}")
-    with admin_client(cluster) as client:
+    with admin_client(options) as client:
         _alter(client, [(user, salted(password, number, iterations)) for number in numbers], [])
     shown: dict[str, Any] = {"user": user, "mechanisms": [NAME_OF[number] for number in numbers]}
     if out is not None:
         shown["file"] = str(out)
     elif password_file is None:
         shown["password"] = password
-    show_one(shown, as_json=as_json)
+    show_one(shown, as_json=options.as_json)
 
 
 @app.command("list")
-def list_users(cluster: ClusterOptions, as_json: Json = False) -> None:
+def list_users(options: CommandOptions) -> None:
     """Users and their mechanisms; never any part of a password. API keys are listed by `tidelog keys list`."""
-    with admin_client(cluster) as client:
+    with admin_client(options) as client:
         rows = _described(client)
-    show(rows, as_json=as_json, columns=["user", "mechanisms"], empty="no users")
+    show(rows, as_json=options.as_json, columns=["user", "mechanisms"], empty="no users")
 
 
 @app.command()
-def delete(user: User, mechanism: Mechanism = None, *, cluster: ClusterOptions, as_json: Json = False) -> None:
+def delete(user: User, mechanism: Mechanism = None, *, options: CommandOptions) -> None:
     """End a user, or one way of its to log in."""
-    with admin_client(cluster) as client:
+    with admin_client(options) as client:
         known: dict[str, int] = next((row["mechanisms"] for row in _described(client) if row["user"] == user), {})
         numbers = _numbers(mechanism) if mechanism else [MECHANISM_NAMES[name] for name in known]
         if not numbers:
             fail(f"there is no user {user}")
         _alter(client, [], [(user, number) for number in numbers])
-    if as_json:
+    if options.as_json:
         print(json.dumps([{"user": user, "mechanisms": [NAME_OF[number] for number in numbers]}]))
 
 
@@ -131,7 +130,7 @@ def _alter(client: AdminClient, upsertions: list[tuple[str, Any]], deletions: li
                 )
                 for name, given in upsertions
             ],
-        ),
+        )
     )
     _check(response.results)
 
