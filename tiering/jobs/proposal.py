@@ -132,12 +132,12 @@ def decode_proposal(data: bytes) -> Proposal:
 
 
 def decode_verdict(data: bytes) -> Verdict:
-    """ValueError when it is none."""
+    """Raises ValueError for an invalid verdict."""
     return _decode(data, Verdict)
 
 
 def decode_erase_request(data: bytes) -> EraseRequest:
-    """ValueError when it is none."""
+    """Raises ValueError for an invalid request."""
     request = _decode(data, EraseRequest)
     if not is_uuid(request.uuid) or not is_uuid(request.topic_id) or min(request.partitions, default=-1) < 0:
         raise ValueError("an erase request names a uuid, a topic id and partitions")
@@ -145,7 +145,7 @@ def decode_erase_request(data: bytes) -> EraseRequest:
 
 
 def decode_erase_ready(data: bytes) -> EraseReady:
-    """ValueError when it is none."""
+    """Raises ValueError for an invalid answer."""
     return _decode(data, EraseReady)
 
 

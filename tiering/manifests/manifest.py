@@ -22,9 +22,9 @@ from tiering.bucket.segment import TieredSegment
 from tiering.shard.partition_tier import HeldSegments, PartitionTier
 
 FORMAT = 1
-HEAD_SEGMENTS_MAX = 250  # what each version costs to write: at most 3 ms and 110 kB
+HEAD_SEGMENTS_MAX = 250  # bounds the cost of writing a version: at most 3 ms and 110 kB
 PAGE_SEGMENTS = 200
-SEGMENT_COST = 11  # of one that is decoded and encoded
+SEGMENT_COST = 11  # of decoding and encoding one
 READS_MAX = 5
 
 

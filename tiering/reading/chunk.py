@@ -1,12 +1,15 @@
 """A chunk: a run of whole batches of one tiered segment. CRC-checked on arrival, then read by offset.
 
-A damaged batch is a hole in it: the hole is never served, what surrounds it is. A damaged batch's own length and
-offsets cannot be trusted, so the next sound batch marks the end of the hole.
+A damaged batch is a hole, which is never served; the batches around it are. A damaged batch's own length and offsets
+cannot be trusted, so the next valid batch marks the end of the hole.
 
-Pure but for the file that it is written to or lies in. `store_checked` runs in a thread beside a busy event loop: it
-hands the interpreter over after a few hundred batches at most, because each write of a slice releases the interpreter's
-lock, as the checksum of a long batch does. `check_in_place` runs on the loop itself, in steps: so little is left to do
-that a thread, which may be made to wait just while it holds that lock, would cost the loop more than the work does.
+Pure except for the file that it writes or reads.
+
+`store_checked` runs in a thread beside a busy event loop. It releases the interpreter's lock after at most a few
+hundred batches, because each write of a slice releases it, as does the checksum of a long batch.
+
+`check_in_place` runs in steps on the loop itself. Its work is so small that a thread waiting while it holds that lock
+would cost the loop more.
 """
 
 from __future__ import annotations
@@ -251,7 +254,7 @@ class BatchCheck:
         self._expected = expected
         self._hole: Hole | None = None  # that is not closed yet
         self._claimed = -1  # end offset according to damaged batches
-        self._next: _Batch | None = None  # sound, but who knows where
+        self._next: _Batch | None = None  # sound, but its offsets are not confirmed yet
 
     def take(self, view: memoryview, at: int, position: int) -> int:
         """Size of the batch at `at`, whose position in the file is `position`; 0 if it cannot be determined."""
@@ -263,9 +266,9 @@ class BatchCheck:
         return size
 
     def begin(self, view: memoryview, at: int, position: int, left: int) -> BatchHeader | None:
-        """The header at `at`, with which `left` bytes of the chunk begin; None when no size of a batch is there.
+        """The header at `at`, where `left` bytes of the chunk remain; None if there is no valid batch size.
 
-        `finish_batch` has to follow, with the sum of the bytes from CRC_FROM on.
+        `finish_batch` must follow, with the CRC of the bytes from CRC_FROM on.
         """
         if left < HEADER_BYTES:
             self.lose(position, f"{left} bytes at position {position} are no batch")
@@ -277,7 +280,7 @@ class BatchCheck:
         return header
 
     def finish_batch(self, header: BatchHeader, position: int, crc: int) -> None:
-        """The batch at `position` sums up to `crc`."""
+        """Complete the batch at `position`, whose computed CRC is `crc`."""
         size = header.batch_length + PREFIX_BYTES
         base_offset = header.base_offset
         next_offset = base_offset + header.last_offset_delta + 1

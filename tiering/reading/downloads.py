@@ -1,10 +1,10 @@
-"""Downloads from the tier for readers: one per thing however many wait, bounded in number and memory, fair.
+"""Downloads from the tier for readers: one per item for any number of readers, bounded in number and memory, fair.
 
 Each missing item has a key. Each reader (a client's connection, by number) has its own queue, and the queues take
 turns, so that one reader's many requests do not delay another's. Items that readers wait for come before prefetched
-ones. A download continues when no reader waits any more, for the next reader. Its waiting readers read it before it can
-be evicted; otherwise, with little room, readers of different items would evict each other's for ever. A failure is
-remembered for a time that grows with each attempt, so that retrying readers cost the store nothing.
+ones. A download continues for the next reader when none waits any more. Its waiting readers read it before it can be
+evicted; otherwise, with little room, readers of different items would evict each other's for ever. A failure is
+remembered for a time that grows with each attempt, so that retrying readers do not load the store.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 
 RETRY = Backoff(0.5, 15.0)
 FAILURES_MAX = 10_000
-ROOM_POLL_S = 0.05  # room that depends on regions under send is looked for this often
+ROOM_POLL_S = 0.05  # interval of checks for room that waits for regions being sent
 
 Key = tuple[str, int]
 """(uuid of a segment, number of its chunk; below zero for its indexes)."""

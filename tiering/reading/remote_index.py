@@ -33,7 +33,7 @@ logger = logging.getLogger(__name__)
 OFFSETS, TIMES, ABORTED = -1, -2, -3  # in place of a chunk's number
 THREAD_FROM_BYTES = 64 << 10
 ABORTED_ENTRY_MEMORY = 200
-READS_MAX = 1_000  # that wait, and whose indexes stay
+READS_MAX = 1_000  # waiting reads whose indexes stay
 READ_HOLD_S = 30.0  # after its last attempt, because its reader may have left
 
 
@@ -58,7 +58,8 @@ class TimeEntries:
         return len(self._data) + 100
 
     def offset_before(self, timestamp: int) -> int:
-        """No record up to and including this offset is as late as `timestamp`; one below the base when all may be."""
+        """All records up to and including this offset are earlier than `timestamp`; below the base offset if none is
+        known."""
         entry = time_index.ENTRY_BYTES
         slots = range(len(self._data) // entry)
         slot = bisect_right(slots, timestamp - 1, key=lambda at: self._number(at * entry, 8)) - 1
@@ -109,11 +110,11 @@ class _Read:
         self.waits = False
 
     def begin(self, now: float) -> None:
-        """It is tried, maybe again."""
+        """Begin an attempt."""
         self.waits, self.tried_at = False, now
 
     def wait(self) -> None:
-        """It has to be made again."""
+        """It has to be retried."""
         self.waits = True
 
 
@@ -198,7 +199,7 @@ class RemoteIndexes:
         return _SectionDownload(self, self._store, remote, key, name, make, self._limits.timeout_s)
 
     def keep(self, key: Key, known: Known) -> None:
-        """Until `let_go` at least."""
+        """Keep it until `let_go` at least."""
         self._known[key] = known
         self._coming[key] = None
         self.memory_bytes += known.memory_bytes

@@ -1,4 +1,4 @@
-"""Records of tiered segments by their timestamp: which is the first at or after some time."""
+"""Searches tiered segments for the first record at or after a timestamp."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class _Wakeup:
 
 
 async def settled(ask: Callable[[], T | Ticket]) -> T:
-    """What `ask` answers once it is no ticket any more. Bound it with a timeout."""
+    """The result of `ask` once it is no longer a ticket. Bound it with a timeout."""
     loop = asyncio.get_running_loop()
     while isinstance(answer := ask(), Ticket):
         future: asyncio.Future[None] = loop.create_future()

@@ -1,1 +1,1 @@
-"""Who may change what the tier holds of a partition: the tier shard, its requests, records and decisions."""
+"""The tier shard, which decides changes of a partition's tier: its requests, records and decisions."""

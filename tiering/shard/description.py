@@ -1,4 +1,4 @@
-"""What a broker reports of the tier to operators: JSON values, to which fields are only ever added."""
+"""A broker's report of the tier to operators: JSON values, to which fields are only ever added."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from tiering.bucket.segment import TieredSegment
 
 
 class StoreStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """The object store as one broker meets it. `since_ms` is wall time, 0 while it answers; `refused_since_ms` since
-    when no copy succeeded, 0 while they do. `stale` says why this cluster may write nothing more."""
+    """The object store as seen by one broker. `since_ms` is the wall time since when it fails, 0 while it answers;
+    `refused_since_ms`: since when no copy has succeeded, 0 while they do. `stale`: why this cluster may write nothing
+    more."""
 
     uri: str
     answers: bool
@@ -60,7 +61,7 @@ class LedStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DroppedStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """A partition of a deleted topic, as its shard's host keeps it: its objects go at `gone_ms` or soon after."""
+    """A partition of a deleted topic, on its shard's host: its objects are deleted at `gone_ms` or soon after."""
 
     topic: str
     topic_id: str
@@ -81,7 +82,7 @@ class SweepStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BrokerTier(msgspec.Struct, frozen=True, kw_only=True):
-    """One broker's part. Without a tier `store` is None. `more_dropped` partitions are not listed."""
+    """One broker's report. Without a tier `store` is None. `more_dropped`: number of partitions that are not listed."""
 
     broker_id: int
     cluster_id: str
@@ -119,7 +120,7 @@ def encode(value: BrokerTier | TierPage) -> bytes:
 
 
 def decode_broker(data: bytes) -> BrokerTier:
-    """ValueError when it is none, as below."""
+    """Raises ValueError for an invalid report, as below."""
     return _broker_decoder.decode(data)
 
 

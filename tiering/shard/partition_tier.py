@@ -34,12 +34,12 @@ from tiering.shard.tier_records import (
     segment_key,
 )
 
-FOUND_MAX = 4  # segments that readers are at are not decoded again
+FOUND_MAX = 4  # segments that readers are reading are not decoded again
 _FINISHED = STATES.index(SegmentState.COPY_FINISHED)
 
 
 class TierBefore(NamedTuple):
-    """What one record changes of a partition's tier, before it does."""
+    """The state that one record changes, before the change."""
 
     identity: tuple[bytes, int]
     record: PartitionRecord
@@ -50,8 +50,8 @@ class TierBefore(NamedTuple):
 
 
 class PartitionTier:
-    """One partition's tier. `replay` changes it, and `take_back` undoes that. Finished segments neither overlap nor
-    share a base offset."""
+    """One partition's tier. `replay` changes it, and `take_back` undoes the newest replay. Finished segments neither
+    overlap nor share a base offset."""
 
     __slots__ = (
         "_aborting",
@@ -76,7 +76,7 @@ class PartitionTier:
         self.topic_id = topic_id
         self.partition = partition
         self.record = PartitionRecord("", "")
-        """The claim, log start and the rest that is not a segment's."""
+        """The claim, log start and other values that are not a segment's."""
         self.state_offset = -1
         """Of the newest record in `__tier_state` that this reflects; -1 before the first."""
         self.generation = 0
@@ -86,7 +86,7 @@ class PartitionTier:
         self.rewritten_count = 0
         """The finished segments that a job wrote."""
         self.swap: bytes | None = None
-        """The record of a swap whose segments' own records did not all follow; they are still to be written."""
+        """The record of a swap whose segments' own records are incomplete; they still have to be written."""
         self._aborting = array("q")  # base offsets of those with an index of aborted transactions
         self._bases = array("q")
         self._ends = array("q")
@@ -94,7 +94,7 @@ class PartitionTier:
         self._log_bytes = array("q")
         self._finished: list[bytes] = []
         self._others: dict[SegmentId, bytes] = {}
-        self._recent: tuple[tuple[bytes, TieredSegment], ...] = ()  # what `find` found last, by its very record
+        self._recent: tuple[tuple[bytes, TieredSegment], ...] = ()  # last results of `find`, by record value
 
     # what it says ------------------------------------------------------------------------------------------
 
@@ -121,12 +121,12 @@ class PartitionTier:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing is known of it: neither claim nor segment."""
+        """Whether it has neither claim nor segment."""
         return not self.record.topic and not self._finished and not self._others
 
     @property
     def finished_count(self) -> int:
-        """Segments that are COPY_FINISHED, those below the log start included."""
+        """Segments that are COPY_FINISHED, including those below the log start."""
         return len(self._finished)
 
     def segments(self, from_offset: int | None = None) -> Iterator[TieredSegment]:
@@ -136,7 +136,7 @@ class PartitionTier:
             yield self._segment(at)
 
     def held(self, from_offset: int) -> HeldSegments:
-        """The segments of `segments` as they are now, still encoded: cheap, however many they are."""
+        """The current segments as in `segments`, still encoded: cheap for any number."""
         first = bisect_right(self._ends, from_offset)
         return HeldSegments(self._bases[first:], self._finished[first:])
 
@@ -146,10 +146,10 @@ class PartitionTier:
             yield self._segment(at)
 
     def find(self, offset: int, epochs: Chain | None = None) -> TieredSegment | None:
-        """The finished segment that holds `offset`, or, where offsets are missing, the next one above it.
+        """The finished segment with `offset`, or, if the offset is missing, the next one above it.
 
-        None below the log start, at or above the tier's end, and when the segment's lineage does not fit `epochs`,
-        the partition's chain.
+        None below the log start, at or above the tier's end, and if the segment's lineage does not fit the partition's
+        chain `epochs`.
         """
         if offset < self.log_start_offset:
             return None
@@ -160,7 +160,7 @@ class PartitionTier:
         return segment if epochs is None or fits(segment.epochs, segment.end_offset, epochs) else None
 
     def find_aborting(self, offset: int) -> TieredSegment | None:
-        """The first finished segment with an index of aborted transactions, from the one that `find` gives on."""
+        """The first finished segment with an index of aborted transactions, from the result of `find` on."""
         if offset < self.log_start_offset:
             return None
         at = bisect_right(self._ends, offset)
@@ -174,7 +174,7 @@ class PartitionTier:
     def find_timestamp(self, timestamp: int, from_offset: int = 0) -> TieredSegment | None:
         """The first finished segment above log start and `from_offset` with a record at or after `timestamp`.
 
-        That record may itself lie below the log start; the search then goes on from the segment's end.
+        That record may be below the log start; then the search continues from the segment's end.
         """
         for at in range(bisect_right(self._ends, max(from_offset, self.log_start_offset)), len(self._finished)):
             if self._max_timestamps[at] >= timestamp:
@@ -182,9 +182,9 @@ class PartitionTier:
         return None
 
     def by_max_timestamp(self) -> Iterator[TieredSegment]:
-        """Segments above the log start that have a timestamp, the greatest first, and of equal ones the oldest.
+        """Segments above the log start that have a timestamp, by descending timestamp, older ones first if equal.
 
-        That timestamp may be of a record below the log start, or of a batch that compaction has left no record.
+        The timestamp may be of a record below the log start, or of a batch whose records compaction has removed.
         """
         times = self._max_timestamps
         places = [at for at in range(bisect_right(self._ends, self.log_start_offset), len(times)) if times[at] >= 0]
@@ -196,7 +196,7 @@ class PartitionTier:
         return zip(self._bases, self._ends, self._max_timestamps, self._log_bytes, strict=True)
 
     def get(self, segment: SegmentId) -> TieredSegment | None:
-        """In whatever state it is."""
+        """The segment in any state."""
         other = self._others.get(segment)
         if other is not None:
             return self._other(segment, other)
@@ -212,7 +212,7 @@ class PartitionTier:
         return [segment for segment in self._other_segments() if segment.state is SegmentState.DELETE_STARTED]
 
     def state_offset_of(self, segment: SegmentId) -> int:
-        """Of the record that brought it into its state; -1 when it is not known."""
+        """The offset of the record that brought it into its state; -1 if unknown."""
         value = self.value_of(segment)
         if value is None:
             return -1
@@ -312,7 +312,7 @@ class PartitionTier:
         self.state_offset = max(self.state_offset, swap.state_offset)
 
     def _begin_generation(self, generation: int) -> None:
-        """All finished segments become deletable at once, however many there are: their own records still say
+        """All finished segments become deletable at once, for any number of them: their own records still say
         COPY_FINISHED. Compaction may have left the record of a newer segment before the partition's own."""
         if generation <= self.generation:
             return
@@ -325,7 +325,7 @@ class PartitionTier:
         self.log_bytes = self.rewritten_count = 0
 
     def _revive(self) -> None:
-        """What a higher generation has emptied is finished after all."""
+        """Undo the effect of a higher generation: its deletable segments are finished again."""
         for segment, value in list(self._others.items()):
             record = decode_segment_record(value)
             if record.state == _FINISHED and not self._is_emptied(record):
@@ -364,8 +364,8 @@ class PartitionTier:
         self.record, self.state_offset, self.swap = before.record, before.state_offset, before.swap
 
     def to_records(self) -> list[TierRecord]:
-        """All of it as records, the partition's own first: replayed into an empty one they give the same state, but
-        for a `swap` whose records are still to be written."""
+        """The whole state as records, the partition's own first. Replayed into an empty tier they give the same state,
+        except for a `swap` whose records are still to be written."""
         own = TierRecord(partition_key(self.topic_id, self.partition), encode_value(self.record))
         return [own, *self.records(None, len(self._finished) + len(self._others))]
 

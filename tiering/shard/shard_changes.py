@@ -1,4 +1,4 @@
-"""What one decision of the tier shard changes, as records of `__tier_state` in the making."""
+"""The changes of one tier shard decision, as records of `__tier_state`."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Moment(NamedTuple):
 
 
 class RefusedError(Exception):
-    """A decision's way out; `reply` is what the asker gets."""
+    """Ends a decision; `reply` is sent to the requester."""
 
     def __init__(self, error: RefusalCode, text: str) -> None:
         super().__init__(text)
@@ -40,9 +40,9 @@ class RefusedError(Exception):
 
 
 class Changes:
-    """The records of one decision, each with its own offset written into it.
+    """The records of one decision, each with its own offset in it.
 
-    They begin with what an earlier host of the shard left unwritten of a swap, if it did.
+    They begin with the records of a swap that an earlier host of the shard did not complete.
     """
 
     def __init__(self, tier: PartitionTier, moment: Moment) -> None:
@@ -63,7 +63,7 @@ class Changes:
 
     @property
     def offset(self) -> int:
-        """Of the record to come."""
+        """Of the next record."""
         return self._moment.next_offset + len(self.records)
 
     def put_partition(self, record: PartitionRecord) -> None:
@@ -86,7 +86,7 @@ class Changes:
         self.records.append(TierRecord(self._key(segment), None))
 
     def put_swap(self, swap: SwapRecord) -> None:
-        """It says all that the decision changes."""
+        """The record with the complete swap."""
         self.records.append(TierRecord(swap_key(self._tier.topic_id, self._tier.partition), encode_value(swap)))
 
     def end_swap(self, record: PartitionRecord) -> None:
@@ -97,7 +97,8 @@ class Changes:
         self.put_partition(record)
 
     def done(self, repeated: Sequence[SegmentId] = ()) -> Decision[TierRecord, Reply]:
-        """The records as reply too; without any, the present ones of the partition and of `repeated`."""
+        """The decision, with the records as reply; without records, the current ones of the partition and of
+        `repeated`."""
         tier = self._tier
         if self.records:
             return Decision(Done(self.offset - 1, tier.state_offset, list(self.records)), self.records)

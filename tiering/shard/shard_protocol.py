@@ -46,9 +46,9 @@ class Claim(msgspec.Struct, frozen=True, tag="claim"):
 
 
 class Adopt(msgspec.Struct, frozen=True, tag="adopt"):
-    """Take finished segments out of manifest `manifest_version` (for restored and rebuilt partitions, in pieces of at
-    most SEGMENTS_PER_REQUEST_MAX, ascending; `final` ends it). Refused unless the partition's tier is empty, or began
-    with this version. Segments that are there already are passed over. They are of `generation`."""
+    """Adopt finished segments from manifest `manifest_version`, for restored and rebuilt partitions. Sent in pieces of
+    at most SEGMENTS_PER_REQUEST_MAX, ascending; `final` ends the adoption. Refused unless the partition's tier is empty
+    or its adoption began with this version. Known segments are skipped. The segments belong to `generation`."""
 
     leader_epoch: int
     broker_epoch: int
@@ -60,8 +60,8 @@ class Adopt(msgspec.Struct, frozen=True, tag="adopt"):
 
 
 class Empty(msgspec.Struct, frozen=True, tag="empty"):
-    """Begin `generation`, as tiering was disabled: the tier holds nothing any more, and the log, and with it the tier,
-    begins at `log_start_offset`, or above it where it did before. All segments become DELETE_STARTED."""
+    """Begin `generation`, because tiering was disabled: the tier is empty, and the log start moves up to
+    `log_start_offset` unless it is higher already. All segments become DELETE_STARTED."""
 
     leader_epoch: int
     broker_epoch: int
@@ -79,7 +79,7 @@ class StartCopy(msgspec.Struct, frozen=True, tag="start_copy"):
 
 
 class FinishCopy(msgspec.Struct, frozen=True, tag="finish_copy"):
-    """The object is complete in the store; `segment` says all about it, with the range that StartCopy named."""
+    """The object is complete in the store; `segment` describes it, with the range of StartCopy."""
 
     leader_epoch: int
     broker_epoch: int
@@ -114,13 +114,13 @@ class MoveLogStart(msgspec.Struct, frozen=True, tag="move_log_start"):
 
 
 class Swap(msgspec.Struct, frozen=True, tag="swap"):
-    """Put `outputs` in the place of `inputs`, in one step: see `swap.swap_complaint`. The objects of the outputs are
-    in the store. The inputs become DELETE_STARTED. At most SWAP_SEGMENTS_MAX of either.
+    """Replace `inputs` by `outputs` in one step, see `swap.swap_complaint`. The outputs' objects are in the store. The
+    inputs become DELETE_STARTED. At most SWAP_SEGMENTS_MAX of either.
 
-    Refused when an input is not COPY_FINISHED any more or ends at or below the log start, and, with
-    `reaches_log_start`, when something above the log start lies below the first input. `erase_end` above 0: the
-    partition's records below that offset, at or below the tier's end, are erased by this. `expires_ms` above 0: refused
-    after that time by the shard's wall clock, as the sweeper may have taken the outputs' objects.
+    Refused if an input is no longer COPY_FINISHED or ends at or below the log start; with `reaches_log_start`, also if
+    a segment above the log start is below the first input. `erase_end` above 0: the swap erases the partition's records
+    below that offset, which is at or below the tier's end. `expires_ms` above 0: refused after that time by the shard's
+    wall clock, because the sweeper may have removed the outputs' objects.
     """
 
     leader_epoch: int
@@ -142,8 +142,8 @@ class Describe(msgspec.Struct, frozen=True, tag="describe"):
 
 
 class DropPartition(msgspec.Struct, frozen=True, tag="drop_partition"):
-    """The topic was deleted, as the metadata at `metadata_offset` says: no claim is answered any more. Asked by the
-    shard's own host. A claim by a leader with a higher metadata offset takes precedence over this request."""
+    """The topic was deleted, according to the metadata at `metadata_offset`: claims are rejected from now on. Sent by
+    the shard's own host. A claim by a leader with a higher metadata offset takes precedence."""
 
     metadata_offset: int
 
@@ -154,8 +154,8 @@ class ForgetPartition(msgspec.Struct, frozen=True, tag="forget_partition"):
 
 
 class Description(msgspec.Struct, frozen=True, tag="description"):
-    """Encoded records of `__tier_state` (tier_records): the partition's own, None while there is none, and segments
-    in order of their keys. `more`: further ones follow the last one here."""
+    """Encoded records of `__tier_state` (tier_records): the partition's own, None if there is none, and segments in
+    order of their keys. `more`: further segments follow."""
 
     tier_state_offset: int
     partition: tuple[bytes, bytes] | None
@@ -164,7 +164,7 @@ class Description(msgspec.Struct, frozen=True, tag="description"):
 
 
 class ClaimReply(msgspec.Struct, frozen=True, tag="claim_reply"):
-    """The claim holds. `description` begins the partition's state; ask Describe for the rest of a long one."""
+    """The claim is granted. `description` has the beginning of the partition's state; Describe returns the rest."""
 
     description: Description
 
@@ -187,7 +187,7 @@ class Refused(msgspec.Struct, frozen=True, tag="refused"):
 
 
 Mutation = Adopt | Empty | StartCopy | FinishCopy | StartDelete | FinishDelete | MoveLogStart | Swap
-"""What a claimed leader may ask."""
+"""Requests of a leader that has claimed."""
 
 Request = Claim | Mutation | Describe | DropPartition | ForgetPartition
 Reply = ClaimReply | Done | Description | Refused
@@ -202,10 +202,10 @@ def encode(message: Request | Reply) -> bytes:
 
 
 def decode_request(data: bytes) -> Request:
-    """ValueError when it is none."""
+    """Raises ValueError for an invalid request."""
     return _request_decoder.decode(data)
 
 
 def decode_reply(data: bytes) -> Reply:
-    """ValueError when it is none."""
+    """Raises ValueError for an invalid reply."""
     return _reply_decoder.decode(data)

@@ -1,4 +1,4 @@
-"""Which segments may take the place of others: the same offsets, the same history, nothing that readers would miss."""
+"""The conditions for replacing segments by others: same offsets, same history, no loss for readers."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from itertools import pairwise
 from tiering.bucket.segment import LEADER_EPOCHS, PRODUCER_SNAPSHOT, SegmentState, TieredSegment, complaint
 
 SECTIONS_KEPT = (PRODUCER_SNAPSHOT, LEADER_EPOCHS)
-"""Byte for byte those of the input that ends where the output does: they tell of all offsets below that end."""
+"""These sections are copied unchanged from the input with the same end, because they cover all offsets below that
+end."""
 
 
 def merged_epochs(segments: Sequence[TieredSegment]) -> list[tuple[int, int]]:
-    """The leader epochs of consecutive segments as one: what their replacement has to have, whether or not records of
-    each epoch are left, because a chain with a missing link would not be found in the partition's (see `lineage`)."""
+    """The merged leader epochs of consecutive segments. Their replacement has to have all of them, even without records
+    of an epoch, because `lineage` rejects a chain with a gap."""
     chain: list[tuple[int, int]] = []
     for segment in segments:
         for epoch, start in segment.epochs:
@@ -23,10 +24,10 @@ def merged_epochs(segments: Sequence[TieredSegment]) -> list[tuple[int, int]]:
 
 
 def swap_complaint(inputs: Sequence[TieredSegment], outputs: Sequence[TieredSegment]) -> str | None:
-    """Why `outputs` cannot replace `inputs`, in words; None when they can.
+    """Why `outputs` cannot replace `inputs`; None if they can.
 
-    Both ascend without a hole over the same offsets, and each output ends where an input does: it has that input's
-    producer snapshot and leader epochs, the epochs of all inputs that it covers, and no later timestamp than they.
+    Both ascend without a hole over the same offsets. Each output ends where an input ends. It has that input's producer
+    snapshot and leader epochs, the epochs of all inputs that it covers, and no later timestamp than they have.
     """
     if not inputs or not outputs:
         return "a swap has inputs and outputs"

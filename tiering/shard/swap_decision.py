@@ -1,4 +1,4 @@
-"""The tier shard's decision on a swap: the outputs of a job take the place of the segments that it read."""
+"""The tier shard's decision on a swap: a job's outputs replace the segments that it read."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def _is_finished(segment: TieredSegment | None) -> bool:
 
 
 def _inputs(tier: PartitionTier, request: Swap) -> list[TieredSegment]:
-    """As they are now. RefusedError unless each is the partition's still."""
+    """The current inputs. Raises RefusedError unless each still belongs to the partition."""
     found: list[TieredSegment] = []
     for wanted in request.inputs:
         known = tier.get(wanted)

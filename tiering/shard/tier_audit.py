@@ -24,7 +24,7 @@ from tiering.shard.tier_records import (
 
 
 def tier_event(shard: int, header: BatchHeader, record: Record) -> AuditEvent | None:
-    """None for a record that this version does not know, or that cannot be read: the state's own readers judge that."""
+    """None for a record that this version does not know or cannot read: the readers of the state handle that."""
     try:
         key = decode_key(record.key or b"")
         if key is None:

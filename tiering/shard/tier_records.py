@@ -1,10 +1,10 @@
-"""Keys and values of `__tier_state`: one key per partition, one per segment, and one for a swap of a partition's
-segments while it is being taken down. Compaction keeps the newest value of each, which is the whole state; a tombstone
-ends a segment, a swap or a partition.
+"""Keys and values of `__tier_state`: one key per partition, one per segment, and one for a swap while its segments'
+records are written. Compaction keeps the newest value of each key, which is the complete state; a tombstone ends a
+segment, a swap or a partition.
 
 Key: version byte 0, kind byte, then big-endian: topic id (16 bytes), partition (int32), and for a segment its base
-offset (int64) and uuid (16 bytes). Value: one MessagePack array, to which fields are only ever added at the end.
-A key of an unknown version or kind is left alone.
+offset (int64) and uuid (16 bytes). Value: one MessagePack array, to which fields are only ever added at the end. Keys
+of an unknown version or kind are ignored.
 """
 
 from __future__ import annotations
@@ -57,19 +57,19 @@ class TierRecord(NamedTuple):
 
 
 class PartitionRecord(msgspec.Struct, frozen=True, array_like=True):
-    """A partition but for its segments.
+    """A partition's values, without its segments.
 
-    The claim is (leader epoch, broker id, broker epoch), all -1 before the first; `metadata_offset` is where in the
-    cluster's metadata the claiming leader stood. `tier_end_offset` is the end of what was ever tiered, as of this
-    record. `adopted_version` is the manifest version that the state was taken from, 0 for none; `adopting` while that
-    is under way. `dropped_ms` is when the topic was found deleted, 0 while it lives. `state_offset` is this record's
+    The claim is (leader epoch, broker id, broker epoch), all -1 before the first; `metadata_offset` is the claiming
+    leader's position in the cluster's metadata. `tier_end_offset` is the end of everything ever tiered, as of this
+    record. `adopted_version` is the manifest version that the state was adopted from, 0 for none; `adopting`: while
+    that is under way. `dropped_ms` is when the topic's deletion was detected, else 0. `state_offset` is this record's
     own offset in `__tier_state`.
 
-    `generation` counts how often the tier was emptied, as tiering was disabled: segments of lower ones are no part of
-    the partition any more, since the record at `emptied_offset`, made at `emptied_ms` (wall clock).
+    `generation` counts how often the tier was emptied because tiering was disabled. Segments of lower generations no
+    longer belong to the partition since the record at `emptied_offset`, written at `emptied_ms` (wall clock).
 
-    `swapped_offset` is the state offset of the newest swap, -1 before the first. Below `erased_end_offset` records were
-    erased at `erased_ms` (wall clock): no copy of what was there before then is to stay anywhere.
+    `swapped_offset` is the state offset of the newest swap, -1 before the first. Records below `erased_end_offset` were
+    erased at `erased_ms` (wall clock); no earlier copy of them may remain anywhere.
     """
 
     topic: str
@@ -116,10 +116,10 @@ class SegmentRecord(msgspec.Struct, frozen=True, array_like=True):
 
 
 class SwapRecord(msgspec.Struct, frozen=True, array_like=True):
-    """All of a swap: its replay alone gives the swapped state. `proposal` is the uuid of the job's proposal; `outputs`
-    are (base offset, uuid, encoded SegmentRecord); `erase_end` is 0 unless it is an erasure.
+    """A complete swap: its replay alone gives the swapped state. `proposal` is the uuid of the job's proposal;
+    `outputs` are (base offset, uuid, encoded SegmentRecord); `erase_end` is 0 unless it is an erasure.
 
-    Records of each segment follow, then the tombstone of this one: it stays only if its host died in between.
+    Records of each segment follow, then a tombstone for this one, which is missing only if the host died in between.
     """
 
     proposal: str
@@ -166,7 +166,7 @@ def swap_key(topic_id: bytes, partition: int) -> bytes:
 
 
 def decode_key(key: bytes) -> TierKey | None:
-    """None for a key of a version or kind that is not known. ValueError for bytes that are no key."""
+    """None for a key of an unknown version or kind. Raises ValueError for an invalid key."""
     if len(key) < _HEAD.size:
         raise ValueError("a key of the tier state has at least two bytes")
     version, kind = _HEAD.unpack_from(key)
@@ -215,7 +215,7 @@ def encode_segment(segment: TieredSegment, state_offset: int, generation: int = 
 
 
 def decode_partition(value: bytes) -> PartitionRecord:
-    """ValueError when the value is damaged, as for those below (msgspec's errors are ValueErrors)."""
+    """Raises ValueError for a damaged value, as those below do (msgspec's errors are ValueErrors)."""
     return _partition_decoder.decode(value)
 
 

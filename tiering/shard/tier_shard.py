@@ -1,17 +1,17 @@
-"""The tier shard: who leads which partition in the tier, and what the object store holds of it. Free of I/O.
+"""The tier shard: which broker leads which partition in the tier, and what the object store holds of it. No I/O.
 
 It *decides* (request in, records of `__tier_state` and a reply out) and *replays* (records in). Only replay changes the
-state, and `take_back`, which undoes the newest replays of records that no log took. What it guarantees, whatever its
-askers believe:
+state, and `take_back`, which undoes the newest replays of records that were not appended. Its guarantees, whatever its
+clients believe:
 
-- a leader epoch that was claimed shuts out all lower ones, and a broker epoch the lower ones of that broker;
+- a claimed leader epoch fences all lower ones, and a broker epoch the lower ones of that broker;
 - finished segments of a partition neither overlap nor leave a hole above the log start: a copy begins at the tier's
   end, one at a time;
 - a segment's epochs continue those of the segment before it;
-- a finished segment is deleted only once the log start has passed it, others have taken its place over the same
-  offsets or the tier was emptied, and its entry is forgotten only after that.
+- a finished segment is deleted only after the log start has passed it, others have replaced it over the same offsets,
+  or the tier was emptied, and its entry is forgotten only after that.
 
-Any beginning of a decision's records is a legal state too: its host may append them in several batches.
+Any prefix of a decision's records is a legal state too: its host may append them in several batches.
 """
 
 from __future__ import annotations
@@ -59,14 +59,14 @@ from tiering.shard.tier_records import (
 )
 
 DISABLED = "tiering disabled"
-"""The cause of a log start."""
+"""A cause of a log start's move."""
 
 PartitionId = tuple[bytes, int]
 """Topic id (16 bytes) and partition."""
 
 
 class TierShard:
-    """One partition of `__tier_state`: the tiers of the partitions that fall on it."""
+    """One partition of `__tier_state`: the tiers of the partitions assigned to it."""
 
     def __init__(self) -> None:
         self.partitions: dict[PartitionId, PartitionTier] = {}
@@ -74,7 +74,7 @@ class TierShard:
     # replay ------------------------------------------------------------------------------------------------
 
     def replay(self, key: bytes, value: bytes | None) -> None:
-        """Apply one record. ValueError when it cannot be read; the state is then as before."""
+        """Apply one record. Raises ValueError for an unreadable one, without changing the state."""
         decoded = decode_key(key)
         if decoded is None:
             return
@@ -96,7 +96,7 @@ class TierShard:
             self.partitions[identity] = tier
 
     def before(self, key: bytes, value: bytes | None) -> TierBefore | None:
-        """The current state that the record, which is about to be replayed, changes. None: nothing."""
+        """The current state that the record would change; None if it changes nothing."""
         decoded = decode_key(key)
         if decoded is None:
             return None
@@ -107,14 +107,14 @@ class TierShard:
         return (self.partitions.get(identity) or PartitionTier(*identity)).before(touched)
 
     def take_back(self, before: TierBefore) -> None:
-        """The record that changed `before` was replayed last, and is in no log."""
+        """Undo the record that was replayed last, which was not appended. `before`: the state that it changed."""
         tier = self.partitions.pop(before.identity, None) or PartitionTier(*before.identity)
         tier.take_back(before)
         if not tier.is_empty:
             self.partitions[before.identity] = tier
 
     def records(self) -> Iterator[TierRecord]:
-        """The whole state; what a compacted topic holds of it in the end."""
+        """The whole state, as a fully compacted topic would hold it."""
         for tier in self.partitions.values():
             yield from tier.to_records()
             if tier.swap is not None:
@@ -125,7 +125,7 @@ class TierShard:
     def decide(
         self, topic_id: bytes, partition: int, request: Request, moment: Moment
     ) -> Decision[TierRecord, Reply]:  # fmt: skip
-        """Refused is a reply like any other; nothing is raised."""
+        """A rejected request has the reply Refused; nothing is raised."""
         tier = self.partitions.get((topic_id, partition)) or PartitionTier(topic_id, partition)
         try:
             match request:
@@ -321,8 +321,8 @@ def _adopt(tier: PartitionTier, request: Adopt, changes: Changes) -> Decision[Ti
         _check_place(segment, previous, end_offset, log_start)
         changes.keep_segment(segment)
         previous, end_offset = segment, segment.end_offset
-    if request.final:  # last: a part of these records must not look like the whole
-        ends = max(adopting.tier_end_offset, log_start)  # of a tier that holds nothing any more: no offset comes again
+    if request.final:  # last, because a part of these records must not look complete
+        ends = max(adopting.tier_end_offset, log_start)  # of an empty tier: offsets are never reused
         changes.put_partition(replace(adopting, adopting=False, tier_end_offset=ends))
     return changes.done()
 
@@ -333,7 +333,7 @@ def _adopt(tier: PartitionTier, request: Adopt, changes: Changes) -> Decision[Ti
 def _wanted(
     tier: PartitionTier, segments: Sequence[SegmentId], legal: Callable[[TieredSegment], bool]
 ) -> list[TieredSegment]:  # fmt: skip
-    """The known ones. RefusedError if one of them may not make this transition."""
+    """The known segments. Raises RefusedError if one of them may not make this transition."""
     if len(segments) > SEGMENTS_PER_REQUEST_MAX:
         raise RefusedError(RefusalCode.INVALID, f"more than {SEGMENTS_PER_REQUEST_MAX} segments")
     known = [found for segment in dict.fromkeys(segments) if (found := tier.get(segment)) is not None]
@@ -375,7 +375,7 @@ def _finish_delete(tier: PartitionTier, segments: Sequence[SegmentId], changes: 
 
 
 def _empty(tier: PartitionTier, request: Empty, changes: Changes) -> Decision[TierRecord, Reply]:
-    """The partition's record is enough, however many segments there are: see `PartitionTier`."""
+    """The partition's record is enough for any number of segments: see `PartitionTier`."""
     record = tier.record
     if record.adopting:
         raise RefusedError(RefusalCode.ILLEGAL_TRANSITION, "the adoption has not ended")

@@ -12,7 +12,7 @@ from tiering.shard.lineage import follows
 
 
 class State(NamedTuple):
-    """What `__tier_state` holds of a partition: all segments, in whatever state, at one offset."""
+    """A partition's content of `__tier_state`: all segments, in any state, at one offset."""
 
     known: bool
     log_start_offset: int

@@ -85,7 +85,7 @@ class FoundTopic(Struct):
 
 
 async def find_clusters(store: ObjectStore) -> list[str]:
-    """Ids of the clusters that have written there, also where `cluster.json` is damaged. Raises StoreError."""
+    """Ids of the clusters that have written to the store, even if `cluster.json` is damaged. Raises StoreError."""
     found = []
     for name in await store.list_names(""):
         cluster_id = name.rstrip("/")
@@ -135,7 +135,7 @@ async def find_topics(store: ObjectStore, root: TierRoot, name: str | None = Non
 
 
 async def read_partition(store: ObjectStore, root: TierRoot, path: PartitionPath) -> FoundPartition:
-    """Raises StoreError when the store does not answer."""
+    """Raises StoreError if the store fails."""
     try:
         return FoundPartition(path, await read_manifest(store, root, path))
     except (DamagedManifest, ObjectMissing) as error:

@@ -38,7 +38,7 @@ class CannotRestore(Exception):
 
 
 class PartitionsLost(CannotRestore):
-    """These `partitions` have no manifest, so nothing is known of their records."""
+    """These `partitions` have no manifest, so their records are unknown."""
 
     def __init__(self, text: str, partitions: Sequence[int]) -> None:
         super().__init__(text)
@@ -151,7 +151,7 @@ async def check_whole(
 
 
 def _from(manifest: Manifest, offset: int) -> Manifest:
-    """Of a log that begins at `offset`, where a segment ends."""
+    """The manifest of a log that begins at `offset`, where a segment ends."""
     segments = tuple(segment for segment in manifest.segments if segment.base_offset >= offset)
     return Manifest(replace(manifest.head, log_start_offset=offset), segments)
 
@@ -164,7 +164,8 @@ def _bounded(problems: Sequence[str]) -> str:
 async def copy_topic(
     store: ObjectStore, root: TierRoot, found: FoundTopic, new: NewTopic, progress: Callable[[int, int], None]
 ) -> None:
-    """Copy every segment. `progress` is called with how many of all are done. Raises CannotRestore, StoreError."""
+    """Copy every segment; calls `progress` with the numbers of copied and of all segments. Raises CannotRestore,
+    StoreError."""
     work = [
         (partition.path, PartitionPath(new.name, new.topic_id, index, new.tenant), segment)
         for index, partition in found.partitions.items()
@@ -229,7 +230,7 @@ async def write_manifests(
 
 
 def _without_producers(segment: TieredSegment) -> TieredSegment:
-    """Sequence numbers count per partition of a name: a producer begins with 0 in one that it takes for a new one."""
+    """Without producer state, because a producer's sequence numbers begin with 0 in a partition that is new to it."""
     sections = {name: section for name, section in segment.sections.items() if name != PRODUCER_SNAPSHOT}
     return replace(segment, sections=sections)
 
@@ -242,7 +243,7 @@ async def remove_copies(store: ObjectStore, root: TierRoot, new: NewTopic) -> No
 
 
 def first_epochs(found: FoundTopic) -> list[int]:
-    """For each partition a leader epoch above all that its records have."""
+    """For each partition, a leader epoch above those of its records."""
     count = 1 + max(found.partitions, default=-1)
     nothing = FoundPartition(PartitionPath(found.name, found.topic_id, 0))
     return [found.partitions.get(index, nothing).leader_epoch + 1 for index in range(count)]

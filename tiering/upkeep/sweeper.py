@@ -97,12 +97,12 @@ class _Found:
 
 
 ReadState = Callable[[], Awaitable[PartitionTier | None]]
-"""The committed state of a partition; None when it cannot be relied upon now, and nothing may be swept."""
+"""The committed state of a partition; None if it is not reliable now, and nothing may be swept."""
 
 
 class Sweeper:
-    """Each method raises StoreError. Nothing is removed that is younger than the limits say, by the store's clock
-    against `now_ms`."""
+    """Each method raises StoreError. Only objects older than the limits are removed, by the store's clock against
+    `now_ms`."""
 
     def __init__(self, store: ObjectStore, root: TierRoot, limits: SweepLimits) -> None:
         self._store = store
@@ -143,7 +143,7 @@ class Sweeper:
     async def sweep_partition(
         self, path: PartitionPath, read_state: ReadState, now_ms: int, report: SweepReport
     ) -> None:  # fmt: skip
-        """Of a partition that lives: orphans, superseded manifests, pages that no manifest names."""
+        """For an existing partition: remove orphans, superseded manifests, and pages that no manifest names."""
         found = await self._list(path)
         tier = await read_state()
         if tier is None or tier.is_dropped or tier.record.adopting:
@@ -188,7 +188,7 @@ class Sweeper:
             named.update(page.uuid for page in head.pages)
         newest = await newest_version(self._store, self._root, path, versions[-1] if versions else 0)
         if newest > (versions[-1] if versions else 0):
-            return  # a version came meanwhile: its pages are looked at next time
+            return  # a newer version appeared: its pages are checked next time
         old = now_ms - self._limits.age_ms
         pages = [info for uuid, info in found.pages.items() if uuid not in named and info.modified_ms < old]
         await self._delete(pages, report)
@@ -204,9 +204,9 @@ class Sweeper:
         now_ms: int,
         report: SweepReport,
     ) -> None:
-        """Of a partition that neither metadata nor state names: its last manifest, and late uploads, are removed.
+        """For a partition that neither metadata nor state names: remove its last manifest and late uploads.
 
-        Objects that a current manifest names stay and are reported, because they may wait for a rebuild.
+        Objects that a current manifest names stay and are reported, because they may be needed for a rebuild.
         """
         found = await self._list(path)
         if found.newest_ms >= now_ms - self._limits.age_ms or not await is_unknown():
@@ -223,11 +223,11 @@ class Sweeper:
         await self._remove(found, report)
 
     async def remove_partition(self, path: PartitionPath, last_version: int, report: SweepReport) -> None:
-        """All objects of a deleted partition but its last manifest, which names no segment and is `last_version`; the
-        manifests last.
+        """Remove all objects of a deleted partition except its last manifest, `last_version`, which names no segment.
+        Manifests are removed last.
 
-        The last one stays until it is as old as what `sweep_unknown` removes. A put of its former leader may still be
-        on its way: it meets a number that is taken, or a higher one, and does not bring the topic back.
+        The last one stays until `sweep_unknown` may remove it by age. A late put by the former leader then meets an
+        existing number, or a lower one than the last, and does not bring the topic back.
         """
         found = await self._list(path)
         earlier = {version: info for version, info in found.manifests.items() if version < last_version}
