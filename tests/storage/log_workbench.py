@@ -3,7 +3,9 @@
 import errno
 import random
 import threading
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from common.directory_config import DirectoryConfig
@@ -51,6 +53,16 @@ class FaultyFile(MachineFile):
         self.disk = disk
         self.path = path
 
+    def pread(self, size: int, position: int) -> bytes:
+        data = super().pread(size, position)
+        self.disk.bytes_read[self.path] += len(data)
+        return data
+
+    def pread_into(self, view: memoryview, position: int) -> int:
+        size = super().pread_into(view, position)
+        self.disk.bytes_read[self.path] += size
+        return size
+
     def pwrite(self, data: Buffer, position: int) -> int:
         return super().pwrite(self.disk.admitted(data), position)
 
@@ -61,10 +73,11 @@ class FaultyFile(MachineFile):
 
     def fsync(self) -> None:
         self.disk.fsyncs.append(self.path)
-        if self.disk.fsync_gate is not None:
-            self.disk.fsync_gate.wait(10)
-        if self.disk.fsync_errno is not None:
-            raise OSError(self.disk.fsync_errno, "injected")
+        with self.disk.syncing(self.path):
+            if self.disk.fsync_gate is not None:
+                self.disk.fsync_gate.wait(10)
+            if self.disk.fsync_errno is not None:
+                raise OSError(self.disk.fsync_errno, "injected")
 
 
 class OpenGate:
@@ -74,10 +87,38 @@ class OpenGate:
         self.paths = paths
         self.before = before
         self.reached, self.go_on = threading.Event(), threading.Event()
+        self.threads: list[int] = []
 
     def pass_through(self) -> None:
+        self.threads.append(threading.get_ident())
         self.reached.set()
         assert self.go_on.wait(10)
+
+
+class SyncWatch:
+    """Counts how many threads at once make durable what `of` chooses; they wait there while `open` is cleared."""
+
+    def __init__(self, of: Callable[[str], bool]) -> None:
+        self.of = of
+        self.open = threading.Event()
+        self.open.set()
+        self.most = 0
+        self._running = 0
+        self._lock = threading.Lock()
+
+    def begin(self) -> None:
+        with self._lock:
+            self._running += 1
+            self.most = max(self.most, self._running)
+        self.open.wait(10)
+
+    def end(self) -> None:
+        with self._lock:
+            self._running -= 1
+
+
+class Killed(BaseException):
+    """The process is gone: nothing catches this."""
 
 
 class FaultyDisk(UnsyncedDisk):
@@ -94,9 +135,16 @@ class FaultyDisk(UnsyncedDisk):
         self.open_gate: OpenGate | None = None
         self.loop_thread = threading.get_ident()
         self.loop_writes = 0
+        self.loop_syncs = 0
         self.fsyncs: list[str] = []
+        self.sync_watch: SyncWatch | None = None
+        self.opened: list[str] = []
+        self.bytes_read = Counter[str]()  # by path
+        self.renames_left: int | None = None  # then the process is killed
         self.clock = ShiftedClock()
         self.free: int | None = None
+        self.looks = 0  # for free bytes
+        self.look_gate: threading.Event | None = None  # they wait for it with what they have found
         self.files_max: int | None = None  # how many the system lets be open
         self.files_open = 0
 
@@ -114,6 +162,7 @@ class FaultyDisk(UnsyncedDisk):
         if self.files_max is not None and self.files_open >= self.files_max:
             raise OSError(errno.EMFILE, "injected")
         self.files_open += 1
+        self.opened.append(path)
         gate = self.open_gate if self.open_gate is not None and path in self.open_gate.paths else None
         if gate is not None and gate.before:
             gate.pass_through()
@@ -122,8 +171,36 @@ class FaultyDisk(UnsyncedDisk):
             gate.pass_through()
         return file
 
+    @contextmanager
+    def syncing(self, path: str) -> Iterator[None]:
+        self.loop_syncs += threading.get_ident() == self.loop_thread
+        watch = self.sync_watch if self.sync_watch is not None and self.sync_watch.of(path) else None
+        if watch is None:
+            yield
+            return
+        watch.begin()
+        try:
+            yield
+        finally:
+            watch.end()
+
+    def sync_directory(self, path: str) -> None:
+        with self.syncing(path):
+            super().sync_directory(path)
+
+    def rename(self, source: str, target: str) -> None:
+        if self.renames_left is not None:
+            self.renames_left -= 1
+            if self.renames_left < 0:
+                raise Killed
+        super().rename(source, target)
+
     def free_bytes(self) -> int:
-        return super().free_bytes() if self.free is None else self.free
+        found = super().free_bytes() if self.free is None else self.free
+        self.looks += 1
+        if self.look_gate is not None:
+            self.look_gate.wait(10)
+        return found
 
 
 class ShiftedClock(MachineClock):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import errno
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,10 @@ from storage.audit.audit_journal import JOURNAL_DIRECTORY, AuditJournal
 from storage.audit.audit_trail import Act, AuditPending, audited, require
 from storage.audit.journal_files import FILE_BYTES, entries_in, file_name, journal_files
 from storage.audit.journal_writer import JournalWriter
+from tests.storage.log_workbench import EIO, ENOSPC, FaultyDisk
 from tests.virtual_time import LoopClock
+
+pytestmark = pytest.mark.virtual_time
 
 MADE = "0123456789abcdef" * 2
 
@@ -88,23 +90,13 @@ async def test_another_act_of_the_same_kind_needs_another_event(tmp_path: Path) 
 
 
 async def test_acts_that_wait_share_a_flush(tmp_path: Path) -> None:
-    disk = MachineDisk(tmp_path)
+    disk = FaultyDisk(tmp_path)
     journal = journal_on(disk)
-    syncs = 0
-    write = JournalWriter.write
-
-    def counting(self: JournalWriter, *given: object) -> None:
-        nonlocal syncs
-        syncs += 1
-        write(self, *given)  # type: ignore[arg-type]
-
-    JournalWriter.write = counting  # type: ignore[method-assign, assignment]
-    try:
-        await asyncio.gather(*(audited(lambda n=n: require(journal, act(n))) for n in range(500)))  # type: ignore[misc]
-    finally:
-        JournalWriter.write = write  # type: ignore[method-assign]
-    assert syncs <= 2
-    assert [event.sequence for event in await taken(journal)] == list(range(500))
+    await durable(journal, act(0))
+    disk.fsyncs.clear()
+    await asyncio.gather(*(audited(lambda n=n: require(journal, act(n))) for n in range(1, 100)))  # type: ignore[misc]
+    assert len(disk.fsyncs) <= 2
+    assert [event.sequence for event in await taken(journal)] == list(range(100))
     await journal.close()
 
 
@@ -168,35 +160,34 @@ async def test_a_full_journal_loses_the_oldest_and_says_so(tmp_path: Path) -> No
     await journal.close()
 
 
-async def test_a_full_device_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    journal = journal_on(MachineDisk(tmp_path), passes=lambda what, error: error.errno == errno.ENOSPC)
-    monkeypatch.setattr("storage.audit.audit_journal.OUT_OF_FILES_PAUSE_S", 0.001)
-    write, failures = JournalWriter.write, 3
+async def test_a_full_device_is_waited_for(tmp_path: Path) -> None:
+    disk = FaultyDisk(tmp_path)
+    disk.write_errno = ENOSPC
+    waits = 0
 
-    def full(self: JournalWriter, *given: object) -> None:
-        nonlocal failures
-        failures -= 1
-        if failures >= 0:
-            raise OSError(errno.ENOSPC, "no room")
-        write(self, *given)  # type: ignore[arg-type]
+    def passes(what: str, error: OSError) -> bool:
+        nonlocal waits
+        waits += 1
+        if waits == 3:
+            disk.write_errno = None
+        return error.errno == ENOSPC
 
-    monkeypatch.setattr(JournalWriter, "write", full)
+    journal = journal_on(disk, passes=passes)
     await audited(lambda: require(journal, act(1)))
+    assert waits == 3
     await journal.close()
 
 
-async def test_a_failed_disk_refuses_every_act(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_failed_disk_refuses_every_act(tmp_path: Path) -> None:
     told: list[str] = []
 
     def fails(what: str, error: OSError) -> bool:
         told.append(what)
         return False
 
-    def broken(self: JournalWriter, *given: object) -> None:
-        raise OSError(errno.EIO, "broken")
-
-    journal = journal_on(MachineDisk(tmp_path), passes=fails)
-    monkeypatch.setattr(JournalWriter, "write", broken)
+    disk = FaultyDisk(tmp_path)
+    disk.write_errno = EIO
+    journal = journal_on(disk, passes=fails)
     with pytest.raises(ProtocolError, match="KAFKA_STORAGE_ERROR"):
         await audited(lambda: require(journal, act(1)))
     assert told

@@ -1,7 +1,6 @@
 """One flush of a log at a time, whoever asks for it, and what it says is on the device."""
 
 import asyncio
-import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -11,13 +10,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from common.errors import ErrorCode, ProtocolError
-from common.ports import Disk
 from common.whole_files import read_whole
 from storage.disk.checkpoint_files import LEADER_EPOCHS
-from storage.disk.log_flusher import Flushable, FlushDepth, FlushJob
+from storage.disk.log_flusher import FlushDepth
 from storage.log.leader_epochs import LeaderEpochCache
 from storage.log.partition_log import PartitionLog
-from tests.storage.log_workbench import EIO, FOREVER, Workbench, append, produced
+from tests.storage.log_workbench import EIO, FOREVER, SyncWatch, Workbench, append, produced
 
 STEPS = st.lists(
     st.sampled_from(
@@ -27,29 +25,10 @@ STEPS = st.lists(
 )
 
 
-class FlushesSeen:
-    """Counts how many flushes of one log run at once; `open` cleared holds them all in their threads."""
-
-    def __init__(self, patch: pytest.MonkeyPatch) -> None:
-        self.open = threading.Event()
-        self.open.set()
-        self.most = 0
-        self._running = 0
-        self._lock = threading.Lock()
-        run = FlushJob.run
-
-        def counted(job: FlushJob, disk: Disk, log: Flushable, synced: set[str] | None = None) -> None:
-            with self._lock:
-                self._running += 1
-                self.most = max(self.most, self._running)
-            self.open.wait(10)
-            try:
-                run(job, disk, log, synced)
-            finally:
-                with self._lock:
-                    self._running -= 1
-
-        patch.setattr(FlushJob, "run", counted)
+def flushes_seen(bench: Workbench) -> SyncWatch:
+    """Nothing but a flush makes anything in the directory of a log durable."""
+    bench.disk.sync_watch = SyncWatch(lambda path: path.startswith("t-0"))
+    return bench.disk.sync_watch
 
 
 def epochs_on_disk(bench: Workbench, log: PartitionLog) -> list[tuple[int, int]]:
@@ -76,33 +55,32 @@ async def test_no_two_flushes_of_a_log_at_once_and_its_epochs_are_those_of_its_r
     bench = Workbench(tmp_path_factory.mktemp("flush"), replace(FOREVER, segment_bytes=300, index_interval_bytes=1))
     log, epoch = await bench.log(), 1
     asked: list[asyncio.Task[int]] = []
-    with pytest.MonkeyPatch.context() as patch:
-        seen = FlushesSeen(patch)
-        for number, step in enumerate(history):
-            match step:
-                case "append" | "epoch":
-                    epoch += step == "epoch"
-                    append(log, produced(size=60), epoch)
-                case "roll":
-                    log.roll(0)
-                case "closed":
-                    asked.append(asyncio.create_task(log.flush(log.active.base_offset, FlushDepth.CLOSED)))
-                case "data" | "complete":
-                    asked.append(asyncio.create_task(log.flush(depth=FlushDepth[step.upper()])))
-                case "cut":
-                    log.truncate_to(log.log_end_offset - log.log_end_offset % 3)
-                case "cancel" if asked:
-                    asked[number % len(asked)].cancel()
-                case "hold":
-                    seen.open.clear()
-                case "release":
-                    seen.open.set()
-                case "turns":
-                    await turns()
-        seen.open.set()
-        await asyncio.gather(*asked, return_exceptions=True)
-        assert await log.flush(depth=FlushDepth.COMPLETE) == log.log_end_offset
-        assert seen.most <= 1
+    seen = flushes_seen(bench)
+    for number, step in enumerate(history):
+        match step:
+            case "append" | "epoch":
+                epoch += step == "epoch"
+                append(log, produced(size=60), epoch)
+            case "roll":
+                log.roll(0)
+            case "closed":
+                asked.append(asyncio.create_task(log.flush(log.active.base_offset, FlushDepth.CLOSED)))
+            case "data" | "complete":
+                asked.append(asyncio.create_task(log.flush(depth=FlushDepth[step.upper()])))
+            case "cut":
+                log.truncate_to(log.log_end_offset - log.log_end_offset % 3)
+            case "cancel" if asked:
+                asked[number % len(asked)].cancel()
+            case "hold":
+                seen.open.clear()
+            case "release":
+                seen.open.set()
+            case "turns":
+                await turns()
+    seen.open.set()
+    await asyncio.gather(*asked, return_exceptions=True)
+    assert await log.flush(depth=FlushDepth.COMPLETE) == log.log_end_offset
+    assert seen.most <= 1
     assert bench.directory.offline is None
     assert not [task for task in asked if not task.cancelled() and task.exception() is not None]
     known = [entry for entry in log.leader_epochs.entries() if entry[1] < log.recovery_point]
@@ -110,10 +88,9 @@ async def test_no_two_flushes_of_a_log_at_once_and_its_epochs_are_those_of_its_r
     await bench.directory.close()
 
 
-async def test_who_asks_during_a_flush_waits_for_one_that_has_what_came_since(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    bench, seen = Workbench(tmp_path), FlushesSeen(monkeypatch)
+async def test_who_asks_during_a_flush_waits_for_one_that_has_what_came_since(tmp_path: Path) -> None:
+    bench = Workbench(tmp_path)
+    seen = flushes_seen(bench)
     log = await bench.log()
     append(log, produced(3))
     seen.open.clear()
@@ -158,8 +135,9 @@ async def test_a_want_of_files_is_told_and_the_flush_is_done_later(tmp_path: Pat
     await bench.directory.close()
 
 
-async def test_a_log_that_is_closed_lets_nobody_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    bench, seen = Workbench(tmp_path), FlushesSeen(monkeypatch)
+async def test_a_log_that_is_closed_lets_nobody_wait(tmp_path: Path) -> None:
+    bench = Workbench(tmp_path)
+    seen = flushes_seen(bench)
     log = await bench.log()
     append(log, produced())
     seen.open.clear()

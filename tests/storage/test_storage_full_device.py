@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from common.directory_config import DirectoryConfig
 from common.errors import ErrorCode, ProtocolError
-from storage.disk.directory_health import DirectoryHealth, FreeSpace
+from storage.disk.directory_health import FreeSpace
 from storage.disk.log_flusher import FlushDepth
 from storage.log import tier_start
 from storage.producers.producer_snapshot import Snapshot, encode_snapshot
@@ -83,37 +83,23 @@ async def test_a_log_that_finds_no_room_is_made_later(bench: Workbench) -> None:
     assert (found.topic_id, found.log_end_offset) == (TOPIC_ID, 1)
 
 
-async def test_a_look_from_before_the_last_refusal_does_not_count(
-    bench: Workbench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_look_from_before_the_last_refusal_does_not_count(bench: Workbench) -> None:
     log = await bench.log()
     append(log, produced())
-    looking, go_on, free_bytes = threading.Event(), threading.Event(), bench.disk.free_bytes
-
-    def slow_look() -> int:
-        found = free_bytes()
-        if not looking.is_set():
-            looking.set()
-            assert go_on.wait(10)
-        return found
-
-    monkeypatch.setattr(bench.disk, "free_bytes", slow_look)
-    await until(looking.is_set)
+    first = bench.disk.look_gate = threading.Event()
+    looks = bench.disk.looks
+    await until(lambda: bench.disk.looks > looks)
     fill(bench)
     refused(lambda: bench.directory.create_log("new", 0, TOPIC_ID, FOREVER))
-    seen: list[FreeSpace] = []
-    update = bench.directory.context.health.update_free_space
-
-    def noted(_: DirectoryHealth, state: FreeSpace) -> None:
-        seen.append(state)
-        update(state)
-
-    monkeypatch.setattr(DirectoryHealth, "update_free_space", noted)
-    go_on.set()
-    await until(lambda: seen)
-    assert seen[0] is FreeSpace.REFUSED
+    bench.disk.write_errno = None  # so that no checkpoint is refused as well
+    second = bench.disk.look_gate = threading.Event()
+    first.set()
+    looks = bench.disk.looks
+    await until(lambda: bench.disk.looks > looks)  # so the first one has been heeded, and this one not yet
+    assert bench.directory.free_space_state is FreeSpace.REFUSED
     refused(lambda: append(log, produced()))
     assert bench.directory.offline is None
+    second.set()
 
 
 async def test_checkpoints_and_flushes_wait_for_room(bench: Workbench) -> None:

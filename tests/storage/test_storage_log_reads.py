@@ -19,7 +19,6 @@ from storage.log.tail import TAIL_BATCHES_MAX, Tail
 from tests.storage.log_workbench import (
     FOREVER,
     NOW_MS,
-    FaultyFile,
     Workbench,
     append,
     marker,
@@ -317,21 +316,12 @@ async def test_readers_learn_of_the_aborted_transactions_that_touch_what_they_ge
         region.release()
 
 
-async def test_no_later_index_is_opened_for_a_reader_of_the_first_segment(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_no_later_index_is_opened_for_a_reader_of_the_first_segment(tmp_path: Path) -> None:
     bench, log = await aborted_log(tmp_path, restarted=False)
     await bench.directory.settle()
     region = log.read(0, 400, log.log_end_offset)
     assert region is not None
-    opened: list[str] = []
-    plain = bench.disk.open
-
-    def noting(path: str, *, create: bool = False) -> FaultyFile:
-        opened.append(path)
-        return plain(path, create=create)
-
-    monkeypatch.setattr(bench.disk, "open", noting)
+    bench.disk.opened.clear()
     await log.when_in_memory(lambda: log.aborted_in(0, region, log.log_end_offset))
-    assert [path for path in opened if path.endswith(".txnindex")] == ["t-0/00000000000000000000.txnindex"]
+    assert [path for path in bench.disk.opened if path.endswith(".txnindex")] == ["t-0/00000000000000000000.txnindex"]
     region.release()

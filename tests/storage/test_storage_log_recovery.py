@@ -13,7 +13,7 @@ from records.record import decode_records
 from storage.log.log_config import LogConfig
 from storage.log.partition_log import PartitionLog
 from storage.producers.producer_snapshot import decode_snapshot
-from storage.recovery import log_scan, recovery
+from storage.recovery import recovery
 from tests.storage.log_workbench import FOREVER, NOW_MS, Workbench, append, marker, produced, read_all
 
 SMALL = replace(FOREVER, segment_bytes=600, index_interval_bytes=100)
@@ -37,11 +37,20 @@ def files(directory: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in sorted(directory.iterdir())}
 
 
-async def test_a_clean_start_scans_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def segment_bytes_read(bench: Workbench) -> dict[int, int]:
+    """How much was read of segments, by base offset."""
+    read = bench.disk.bytes_read
+    return {int(path[-24:-4]): size for path, size in read.items() if path.endswith(".log")}
+
+
+async def test_a_clean_start_scans_nothing(tmp_path: Path) -> None:
     bench, log = await filled(tmp_path)
     entries = log.leader_epochs.entries()
-    monkeypatch.setattr(log_scan, "sound_batches", None)
-    log = await bench.restart(clean=True)
+    await bench.directory.close_clean(7)
+    bench.disk.bytes_read.clear()
+    await bench.start()
+    assert segment_bytes_read(bench) == {log.active.base_offset: log.active.size // 2}  # the last of its two batches
+    log = await bench.log()
     assert bench.directory.previous_broker_epoch >= 0
     assert bench.directory.previous_broker_epoch == 7
     assert log.log_end_offset == log.recovery_point == 40
@@ -69,23 +78,16 @@ async def test_recovery_builds_every_file_as_it_was(tmp_path: Path) -> None:
     assert files(tmp_path / "t-0") == before
 
 
-async def test_only_segments_from_the_recovery_point_on_are_scanned(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_only_segments_from_the_recovery_point_on_are_scanned(tmp_path: Path) -> None:
     bench, log = await filled(tmp_path)
     assert log.recovery_point == log.active.base_offset > 0
     first_unflushed = log.active.base_offset
     await bench.directory.checkpoint_recovery_points()
-    scanned: list[int] = []
-    real = log_scan.LogScan._scan_segment
-
-    def noted(self: log_scan.LogScan, segment: object, *others: object) -> object:
-        scanned.append(segment.base_offset)  # type: ignore[attr-defined]
-        return real(self, segment, *others)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(log_scan.LogScan, "_scan_segment", noted)
-    log = await bench.restart(clean=False)
-    assert scanned == [first_unflushed]
+    await bench.directory.close()
+    bench.disk.bytes_read.clear()
+    await bench.start()
+    assert segment_bytes_read(bench) == {first_unflushed: log.active.size}
+    log = await bench.log()
     assert len(read_all(log)) == 20
 
 

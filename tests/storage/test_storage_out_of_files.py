@@ -9,20 +9,19 @@ import pytest
 
 from common.directory_config import DirectoryConfig
 from common.errors import ErrorCode, ProtocolError
-from storage.disk import log_flusher, log_writer
 from storage.disk.open_files import FileHandle, OpenFiles
 from storage.log.log_config import LogConfig
 from storage.log.partition_log import PartitionLog
 from tests.storage.log_workbench import FOREVER, FaultyDisk, Workbench, append, produced, read_all
 from tests.storage.test_storage_log_faults import until
 
+pytestmark = pytest.mark.virtual_time
+
 SMALL = replace(FOREVER, segment_bytes=400, index_interval_bytes=0)
 
 
 @pytest.fixture
-async def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Workbench]:
-    for module in (log_flusher, log_writer):
-        monkeypatch.setattr(module, "OUT_OF_FILES_PAUSE_S", 0.01)
+async def bench(tmp_path: Path) -> AsyncIterator[Workbench]:
     bench = Workbench(tmp_path)
     yield bench
     bench.disk.files_max = None

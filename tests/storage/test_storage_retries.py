@@ -3,7 +3,6 @@
 import asyncio
 import tempfile
 import threading
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -15,19 +14,17 @@ from hypothesis import strategies as st
 
 from common.directory_config import DirectoryConfig
 from common.errors import ErrorCode, ProtocolError
-from common.ports import Disk, File
 from common.settings import DAY_MS
-from records.batch import BatchHeader, read_header, stamp
+from records.batch import read_header, stamp
 from storage.log.log_config import LogConfig
 from storage.log.partition_log import PartitionLog
 from storage.producers import producer_history
 from storage.producers.known_producer import BATCHES_KEPT
 from storage.producers.producer_history import MARK_BATCHES, MARKS_KEPT
-from storage.producers.producer_replay import READ_PER_BATCH_BYTES, Replay
+from storage.producers.producer_replay import READ_PER_BATCH_BYTES
 from storage.producers.producer_state import Duplicate
-from storage.segments.batch_walk import walk
 from storage.segments.segment import Segment
-from tests.storage.log_workbench import NOW_MS, Workbench, append, produced, truncate
+from tests.storage.log_workbench import NOW_MS, OpenGate, Workbench, append, produced, truncate
 
 CONFIG = LogConfig(segment_bytes=700, index_interval_bytes=100, producer_id_expiration_ms=2**60, retention_ms=-1)
 
@@ -160,23 +157,13 @@ async def test_the_fourth_last_batch_is_known_after_a_start_from_a_snapshot(tmp_
     await retrying.bench.directory.close()
 
 
-async def test_after_a_cut_a_log_takes_nothing_until_its_producers_are_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_after_a_cut_a_log_takes_nothing_until_its_producers_are_read(tmp_path: Path) -> None:
     retrying = Retrying(tmp_path, replay_bytes_max=0)
     await retrying.open()
     for _ in range(4 * BATCHES_KEPT):
         retrying.send(7, 1)
-    gate, readers = threading.Event(), list[int]()
-    real = Replay.run
-
-    def held(self: Replay, disk: Disk, now_ms: int) -> None:
-        readers.append(threading.get_ident())
-        gate.wait(10)
-        real(self, disk, now_ms)
-
-    monkeypatch.setattr(Replay, "run", held)
     log = retrying.log
+    gate = retrying.bench.disk.open_gate = OpenGate([f"{log.segments[0].stem}.log"], before=True)
     assert log.truncate_to(12) == 12
     cut_off = read_header(produced(producer_id=7, sequence=12), 0)
     for refused in (
@@ -191,39 +178,30 @@ async def test_after_a_cut_a_log_takes_nothing_until_its_producers_are_read(
     assert not log.maybe_roll(NOW_MS + 10 * DAY_MS)
     assert log.delete_old_segments(NOW_MS, 12) == 0
     log.advance_log_start(3, "a test")
-    gate.set()
+    gate.go_on.set()
     await retrying.bench.directory.settle()
-    assert threading.get_ident() not in readers
-    assert len(readers) == 1
+    assert threading.get_ident() not in gate.threads
+    assert len(gate.threads) == log.context.reloads.reload_count == 1
     assert log.find_duplicate(cut_off) is None
     assert log.find_duplicate(read_header(produced(producer_id=7, sequence=8), 0)) is not None
     assert append(log, produced()).base_offset == 12
     await retrying.bench.directory.close()
 
 
-async def test_a_cut_of_the_last_batches_reads_no_further_than_a_mark(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_cut_of_the_last_batches_reads_no_further_than_a_mark(tmp_path: Path) -> None:
     """However long the segment is: nobody is answered until a cut follower follows again."""
-    walked: list[int] = []
-
-    def counted(file: File, position: int, end: int) -> Iterator[tuple[int, BatchHeader]]:
-        for found in walk(file, position, end):
-            walked.append(found[0])
-            yield found
-
-    monkeypatch.setattr("storage.producers.producer_replay.walk", counted)
     retrying = Retrying(tmp_path, replay_bytes_max=MARKS_KEPT * MARK_BATCHES * READ_PER_BATCH_BYTES)
     retrying.bench.config = replace(CONFIG, segment_bytes=1 << 30)
     await retrying.open()
     for at in range(5 * MARK_BATCHES):
         retrying.send(7 + at % 2, 1)
-    log = retrying.log
+    log, read = retrying.log, retrying.bench.disk.bytes_read
+    batch_bytes = log.active.size // log.log_end_offset
     for offset in (5 * MARK_BATCHES - 3, 4 * MARK_BATCHES + 1, 4 * MARK_BATCHES - 1):
-        walked.clear()
+        read.clear()
         await retrying.truncate(offset)
         assert log.context.reloads.reload_count == 0
-        assert 0 < len(walked) <= MARKS_KEPT * MARK_BATCHES
+        assert 0 < read[f"{log.active.stem}.log"] <= MARKS_KEPT * MARK_BATCHES * batch_bytes
         retrying.check()
     await retrying.truncate(3 * MARK_BATCHES - 1)
     assert log.context.reloads.reload_count == 1

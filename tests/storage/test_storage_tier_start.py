@@ -20,7 +20,7 @@ from storage.log.leader_epochs import LeaderEpochCache
 from storage.log.partition_log import PartitionLog
 from storage.producers.producer_snapshot import Snapshot, encode_snapshot
 from storage.segments.segment import SNAPSHOT_SUFFIX, file_stem
-from tests.storage.log_workbench import TOPIC_ID, OpenGate, Workbench, append, produced
+from tests.storage.log_workbench import TOPIC_ID, OpenGate, SyncWatch, Workbench, append, produced
 from tests.storage.test_storage_tiered_log import TIERED
 
 NOTHING = encode_snapshot(Snapshot([], []))
@@ -223,41 +223,28 @@ async def test_no_two_beginnings_write_at_once_and_what_is_appended_to_is_durabl
 ) -> None:
     bench = Workbench(tmp_path_factory.mktemp("begin"), TIERED)
     await bench.start()
-    writing, most = 0, 0
-    make_durable = tier_start.make_durable
-
-    async def counted(log: PartitionLog) -> None:
-        nonlocal writing, most
-        writing += 1
-        most = max(most, writing)
-        try:
-            await make_durable(log)
-        finally:
-            writing -= 1
-
+    seen = bench.disk.sync_watch = SyncWatch(lambda path: ".beginning" in path)
     log, begun = await bench.log(), list[int]()
     tasks: list[asyncio.Task[None]] = []
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tier_start, "make_durable", counted)
-        for number, step in enumerate(["begin", *history, "release"]):
-            if step == "begin":
-                tasks.append(begin(log, 1_000 * (number + 1), begun))
-            elif step == "cancel" and tasks:
-                tasks[number % len(tasks)].cancel()
-            elif step == "block":
-                block(bench)
-            elif step == "release":
-                release(bench)
-            elif step == "append" and begun and log.log_end_offset in begun and not refused(log):
-                await log.flush()
-            elif step == "remake":
-                bench.directory.delete_log(log)
-                log = bench.directory.create_log("t", 0, TOPIC_ID, TIERED)
-            await turns()
-            if log.log_end_offset in begun and log.barred is None:
-                check_on_disk(bench, log)
-        outcomes = await asyncio.gather(*tasks, return_exceptions=True)
-    assert most <= 1
+    for number, step in enumerate(["begin", *history, "release"]):
+        if step == "begin":
+            tasks.append(begin(log, 1_000 * (number + 1), begun))
+        elif step == "cancel" and tasks:
+            tasks[number % len(tasks)].cancel()
+        elif step == "block":
+            seen.open.clear()
+        elif step == "release":
+            seen.open.set()
+        elif step == "append" and begun and log.log_end_offset in begun and not refused(log):
+            await log.flush()
+        elif step == "remake":
+            bench.directory.delete_log(log)
+            log = bench.directory.create_log("t", 0, TOPIC_ID, TIERED)
+        await turns()
+        if log.log_end_offset in begun and log.barred is None:
+            check_on_disk(bench, log)
+    outcomes = await asyncio.gather(*tasks, return_exceptions=True)
+    assert seen.most <= 1
     assert bench.directory.offline is None
     for outcome in outcomes:
         assert outcome is None or isinstance(outcome, (asyncio.CancelledError, ProtocolError))

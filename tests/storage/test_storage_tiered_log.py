@@ -25,7 +25,7 @@ from storage.log.leader_epochs import LeaderEpochCache
 from storage.log.log_config import LogConfig
 from storage.log.partition_log import PartitionLog
 from storage.producers.producer_state import ProducerStates
-from tests.storage.log_workbench import FOREVER, NOW_MS, Workbench, append, marker, produced, read_all
+from tests.storage.log_workbench import FOREVER, NOW_MS, Killed, Workbench, append, marker, produced, read_all
 
 TIERED = replace(FOREVER, remote_storage_enable=True, segment_bytes=1024, index_interval_bytes=0)
 FIRST_MS = 1_000
@@ -85,9 +85,6 @@ async def test_local_retention_takes_only_what_the_tier_holds(bench: Workbench) 
     assert caught.value.code is ErrorCode.OFFSET_OUT_OF_RANGE
 
 
-class Killed(BaseException): ...
-
-
 @pytest.mark.parametrize("how", ["retention", "erasure"])
 async def test_nothing_goes_before_its_producers_are_on_the_device(bench: Workbench, how: str) -> None:
     """What they did is known from the snapshot behind it alone, which a loss of power may take."""
@@ -129,25 +126,14 @@ def bases_from(log: PartitionLog, offset: int) -> list[int]:
 
 
 @pytest.mark.parametrize("renames", range(13))
-async def test_a_kill_among_segments_that_go_leaves_no_hole(
-    bench: Workbench, renames: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_kill_among_segments_that_go_leaves_no_hole(bench: Workbench, renames: int) -> None:
     log = await filled(bench, config=replace(TIERED, local_retention_ms=0))
     held = bases_from(log, 0)
-    rename, left = bench.disk.rename, renames
-
-    def fused(source: str, target: str) -> None:
-        nonlocal left
-        left -= 1
-        if left < 0:
-            raise Killed
-        rename(source, target)
-
-    monkeypatch.setattr(bench.disk, "rename", fused)
+    bench.disk.renames_left = renames
     bases = [segment.base_offset for segment in log.segments]
     with contextlib.suppress(Killed):
         log.delete_old_segments(NOW_MS, log.log_end_offset, bases[3])
-    monkeypatch.undo()
+    bench.disk.renames_left = None
     log = await bench.restart(clean=False)
     assert log.log_end_offset == held[-1] + 1
     assert log.local_log_start_offset in bases[:4]
