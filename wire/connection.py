@@ -353,6 +353,11 @@ class Connection:
             self._tick.flush(self)
 
     @property
+    def unsent_bytes(self) -> int:
+        """Bytes of replies that the socket has not taken yet, pending replies included."""
+        return self._out.size
+
+    @property
     def unsent_regions(self) -> int:
         """Regions of files in replies that the socket has not taken yet, pending replies included."""
         return self._out.regions
@@ -472,7 +477,7 @@ class Connection:
         if self._paused & (pauses.UNSENT | pauses.CLOSING):
             if now - self._progressed >= limits.stall_s:
                 closing = self._paused & pauses.CLOSING
-                why = f"reads no replies: {self._out.size} bytes unsent for {limits.stall_s:g} s"
+                why = f"reads no replies: {self.unsent_bytes} bytes unsent for {limits.stall_s:g} s"
                 self.close(None if closing else why, reset=True)
                 return None
             return self._progressed + limits.stall_s

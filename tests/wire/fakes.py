@@ -189,12 +189,27 @@ def fake_ports(network: FakeNetwork, seed: int = 1) -> Ports:
     return Ports(network, unused, unused, random.Random(seed))
 
 
+class CountingPool(BufferPool):
+    """Knows how many of its buffers are lent, and how many ever were at once."""
+
+    lent = lent_most = 0
+
+    def take(self, size: int) -> bytearray:
+        self.lent += 1
+        self.lent_most = max(self.lent_most, self.lent)
+        return super().take(size)
+
+    def give(self, buffer: bytearray) -> None:
+        self.lent -= 1
+        super().give(buffer)
+
+
 class Bench:
     """What the connections of one node share, and one connection with a raw peer to talk to it."""
 
-    def __init__(self, *, step_s: float = 0.01, pool: BufferPool | None = None) -> None:
+    def __init__(self, *, step_s: float = 0.01, pool: CountingPool | None = None) -> None:
         self.tick = Tick()
-        self.pool = pool or BufferPool()
+        self.pool = pool or CountingPool()
         self.watch = Watch(step_s)
         self.closed: list[Connection] = []
         self.violations: list[str] = []

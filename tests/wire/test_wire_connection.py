@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from common.errors import MalformedFrame
 from common.node_settings.connections import ConnectionSettings
-from tests.wire.fakes import Bench, FakeFile, FakeRegion, frame, frames_in, turns, until
-from wire.buffers import BUFFER_BYTES, BufferPool
+from tests.wire.fakes import Bench, CountingPool, FakeFile, FakeRegion, frame, frames_in, turns, until
+from wire.buffers import BUFFER_BYTES
 from wire.connection import SCARCE_RECEIVE_BYTES, SET_ASIDE_BYTES_MAX, Connection
 from wire.outgoing import Reply
 
@@ -73,8 +73,7 @@ def test_any_frames_cut_anywhere_arrive_whole_and_in_order(sizes: list[int], cut
             await turns(2)
         await until(lambda: len(bench.frames) == len(payloads))
         assert bench.frames == payloads
-        assert connection._buffer is None
-        assert bench.pool.held == 0
+        assert bench.pool.lent == bench.pool.held == 0
         connection.close()
         bench.watch.close()
 
@@ -87,9 +86,8 @@ async def test_an_idle_or_half_open_connection_owns_no_buffer() -> None:
     for _, peer in pairs:
         peer.send(b"\0\0\1")
     await turns()
-    assert all(connection._buffer is None for connection, _ in pairs)
+    assert (bench.pool.lent, bench.pool.lent_most) == (0, 1)
     assert bench.pool.held == 3000
-    assert sum(len(buffers) for buffers in bench.pool._free.values()) == 1
     for connection, _ in pairs:
         connection.close()
     assert bench.pool.held == 0
@@ -177,11 +175,11 @@ async def test_replies_keep_the_order_of_requests() -> None:
 
 async def test_one_send_per_turn_however_many_replies() -> None:
     bench = Bench()
-    connection, peer = bench.connect(echo)
+    _, peer = bench.connect(echo)
     peer.send(frame(b"x") * 50)
     await turns()
     assert frames_in(peer.inbox) == [b"x"] * 50
-    assert connection._socket.sends == 1  # type: ignore[attr-defined]
+    assert peer.other.sends == 1
     bench.watch.close()
 
 
@@ -216,7 +214,7 @@ async def test_a_muted_connection_handles_nothing_until_unmuted() -> None:
     for expected in ([b"a"], [b"a", b"b"], [b"a", b"b", b"c"]):
         await turns()
         assert bench.frames == expected
-        assert connection._buffer is None
+        assert bench.pool.lent == 0
         connection.unmute()
     peer.send(b"\0\1d")
     await turns()
@@ -268,12 +266,11 @@ def test_bytes_and_regions_leave_in_order_and_regions_are_released_once(sizes: l
             await turns(2)
             got += peer.inbox
             peer.inbox.clear()
-            connection._socket.poll()  # type: ignore[attr-defined]
+            peer.other.poll()
         await turns(4)
         assert bytes(got) == expected
         assert all(part.released == 1 for part in parts if isinstance(part, FakeRegion))
-        assert connection._out.size == connection._out.memory == 0
-        assert bench.pool.unsent == 0
+        assert connection.unsent_bytes == connection.unsent_regions == bench.pool.unsent == 0
         bench.watch.close()
 
     asyncio.run(run())
@@ -286,8 +283,7 @@ async def test_long_regions_go_by_sendfile_and_short_ones_with_the_bytes() -> No
     connection.send([b"head", FakeRegion(disk, 0, 60_000), b"mid", FakeRegion(disk, 0, 100_000), b"tail"])
     await turns()
     assert len(peer.inbox) == 160_011
-    socket: Any = connection._socket
-    assert (socket.sends, socket.sendfiles) == (2, 1)
+    assert (peer.other.sends, peer.other.sendfiles) == (2, 1)
     bench.watch.close()
 
 
@@ -365,14 +361,14 @@ async def test_a_slow_reader_that_makes_progress_keeps_its_connection() -> None:
         await asyncio.sleep(0.05)
         got += peer.inbox
         peer.inbox.clear()
-        connection._socket.poll()  # type: ignore[attr-defined]
+        peer.other.poll()
     assert frames_in(got) == [b"x" * 3000] * 10
     assert not connection.is_closed
     bench.watch.close()
 
 
 async def test_reply_bytes_of_all_connections_are_bounded_together() -> None:
-    bench = Bench(pool=BufferPool(unsent_bytes_max=1 << 20))
+    bench = Bench(pool=CountingPool(unsent_bytes_max=1 << 20))
     handled = 0
 
     def answer(connection: Connection, _: bytearray, view: memoryview, at: int, end: int) -> None:
@@ -410,7 +406,7 @@ async def test_requests_in_handlers_are_bounded_per_connection() -> None:
 
 
 async def test_half_frames_wait_in_line_for_memory_and_all_get_through() -> None:
-    bench = Bench(pool=BufferPool(held_bytes_max=600_000))
+    bench = Bench(pool=CountingPool(held_bytes_max=600_000))
     count = 20
     pairs = [bench.connect(pipe_bytes=1 << 22) for _ in range(count)]
     payloads = [bytes([n]) * 300_000 for n in range(count)]
@@ -429,7 +425,7 @@ async def test_half_frames_wait_in_line_for_memory_and_all_get_through() -> None
 
 
 async def test_a_stalled_half_frame_at_the_head_of_the_line_is_closed() -> None:
-    bench = Bench(pool=BufferPool(held_bytes_max=100_000))
+    bench = Bench(pool=CountingPool(held_bytes_max=100_000))
     limits = ConnectionSettings(stall_s=0.05)
     stalled, stalled_peer = bench.connect(limits=limits, pipe_bytes=1 << 22)
     stalled_peer.send((500_000).to_bytes(4, "big") + bytes(200_000))
@@ -479,7 +475,7 @@ async def test_close_after_flush_sends_what_is_left() -> None:
         await turns(2)
         got += peer.inbox
         peer.inbox.clear()
-        connection._socket.poll()  # type: ignore[attr-defined]
+        peer.other.poll()
     got += peer.inbox
     assert got.endswith(b"y" * 5000)
     bench.watch.close()

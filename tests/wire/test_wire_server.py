@@ -14,7 +14,7 @@ from common.errors import MalformedFrame
 from common.node_settings.connections import ConnectionSettings
 from common.ports import Address, Ports
 from tests.virtual_time import lab_ports
-from tests.wire.fakes import FakeNetwork, fake_ports, frame, turns, until
+from tests.wire.fakes import CountingPool, FakeNetwork, fake_ports, frame, turns, until
 from wire.apis import Features, api_versions
 from wire.buffers import BufferPool
 from wire.client import CallTimeout, ClientConnection, ConnectionLost, TooManyCalls
@@ -43,7 +43,7 @@ class Node:
         secret: bytes = SECRET,
     ) -> None:
         self.ports = ports
-        self.tick, self.pool, self.watch = Tick(), BufferPool(), Watch(0.01)
+        self.tick, self.pool, self.watch = Tick(), CountingPool(), Watch(0.01)
         self.violations: list[str] = []
         self.closed: list[Connection] = []
         self.waiting: list[Callable[[], None]] = []
@@ -365,7 +365,7 @@ async def test_over_loopback_with_the_handshake_and_many_calls(tmp_path: Path) -
     for _ in range(3):
         calls = [asyncio.ensure_future(client.call(ApiVersionsRequest(), 3, 5.0)) for _ in range(200)]
         assert len(await asyncio.gather(*calls)) == 200
-    assert all(connection._buffer is None for connection in node.server.connections)
+    assert node.pool.lent == 0
     client.close()
     await until(lambda: node.closed)
     with pytest.raises(ConnectionLost):
@@ -427,8 +427,8 @@ async def test_over_loopback_half_open_connections_cost_no_buffers(tmp_path: Pat
     client = await node.connect(address)
     await until(lambda: len(node.server.connections) == count + 1 and node.pool.held == count * 8)
     await client.call(ApiVersionsRequest(), 3, 5.0)
-    assert all(connection._buffer is None for connection in node.server.connections)
-    assert sum(len(buffers) for buffers in node.pool._free.values()) <= 2
+    assert node.pool.lent == 0
+    assert node.pool.lent_most <= 2
     for socket in idle:
         socket.close()
     await until(lambda: node.pool.held == 0)

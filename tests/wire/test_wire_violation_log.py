@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from wire import violation_log
-from wire.violation_log import ADDRESSES_MAX, ViolationLog
+from wire.violation_log import ADDRESSES_MAX, WINDOW_S, ViolationLog
+
+pytestmark = pytest.mark.virtual_time
 
 
 class Peer:
@@ -26,9 +27,7 @@ def said(caplog: pytest.LogCaptureFixture) -> list[tuple[str, Any]]:
     return [(record.getMessage(), getattr(record, "connections", None)) for record in caplog.records]
 
 
-async def test_lines_are_bounded_by_address_and_the_rest_is_counted(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_lines_are_bounded_by_address_and_the_rest_is_counted(caplog: pytest.LogCaptureFixture) -> None:
     log = ViolationLog(logging.getLogger("test"), lines_max=3)
     peers: list[Any] = [Peer("10.0.0.1"), Peer("10.0.0.2")]
     for _ in range(500):
@@ -37,19 +36,19 @@ async def test_lines_are_bounded_by_address_and_the_rest_is_counted(
     assert said(caplog) == [("connection closed", None)] * 4
     assert log.count == 501
     caplog.clear()
-    monkeypatch.setattr(violation_log, "WINDOW_S", 0.0)  # the minute is over
-    assert log._timer is not None
-    log._timer.cancel()
-    log._log_rest()
+    await asyncio.sleep(WINDOW_S + 1)
     assert said(caplog) == [("more connections closed", 497)]
-    assert log._timer is None
-    assert not log._windows
+    await asyncio.sleep(WINDOW_S + 1)
+    assert len(caplog.records) == 1
+    for _ in range(4):
+        log.report(peers[0], "malformed")  # the next minute has lines of its own
+    assert said(caplog)[1:] == [("connection closed", None)] * 3
 
 
 async def test_memory_of_addresses_is_bounded(caplog: pytest.LogCaptureFixture) -> None:
     log = ViolationLog(logging.getLogger("test"), lines_max=0)
     for number in range(3 * ADDRESSES_MAX):
         log.report(Peer(str(number)), "malformed")  # type: ignore[arg-type]
-    assert len(log._windows) == ADDRESSES_MAX
     assert said(caplog) == [("more connections closed", 1)] * (2 * ADDRESSES_MAX)
-    await asyncio.sleep(0)
+    await asyncio.sleep(WINDOW_S + 1)
+    assert said(caplog) == [("more connections closed", 1)] * (3 * ADDRESSES_MAX)
