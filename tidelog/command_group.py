@@ -18,7 +18,7 @@ C = TypeVar("C", bound=Callable[..., Any])
 
 
 class CommandGroup(typer.Typer):
-    """Commands under one name, which alone shows what they are."""
+    """Commands under one name; without a command it prints their list."""
 
     def __init__(self, summary: str, **options: Any) -> None:
         look: dict[str, Any] = {"add_completion": False, "pretty_exceptions_enable": False, "rich_markup_mode": None}

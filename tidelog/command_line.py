@@ -30,7 +30,7 @@ from tidelog.commands import (
 
 app = CommandGroup("A Kafka-protocol streaming service for many tenants.", name="tidelog")
 HANDLES_SIGNALS = frozenset({"up", "broker", "controller", "proxy"})
-"""Until they do, Ctrl-C ends them as it ends a program that handles nothing."""
+"""Other commands are ended by Ctrl-C like a program without handlers."""
 
 
 def _show_version(wanted: bool) -> None:
@@ -73,5 +73,5 @@ app.add_typer(spark.app, name="spark")
 
 
 def run(interrupted: Any) -> None:
-    """The command that this process was started with; `interrupted` is what Ctrl-C does while it is at work."""
+    """Run the command of this process; `interrupted` is the handler of Ctrl-C meanwhile."""
     app(obj=interrupted)

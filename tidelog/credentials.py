@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 SECRET_CHARACTERS = 64
 SALT_BYTES = 24
-KEY_ITERATIONS = 4_096  # a random secret cannot be guessed, however fast
+KEY_ITERATIONS = 4_096  # enough for a random secret, which cannot be guessed
 PASSWORD_ITERATIONS = 8_192
 MECHANISMS = {1: "sha256", 2: "sha512"}
 MECHANISM_NAMES = {"SCRAM-SHA-256": 1, "SCRAM-SHA-512": 2}
@@ -19,7 +19,7 @@ PRIVATE = 0o600
 
 
 class Salted(NamedTuple):
-    """A password under one salt, as AlterUserScramCredentials takes it."""
+    """A password with one salt, in the form of AlterUserScramCredentials."""
 
     mechanism: int
     iterations: int
@@ -46,7 +46,7 @@ def salted(password: str, mechanism: int, iterations: int = PASSWORD_ITERATIONS)
 
 
 def verifiers(secret: str) -> list[Verifier]:
-    """Of a key's secret, one for each mechanism."""
+    """The verifiers of a key's secret, one for each mechanism."""
     found = []
     for mechanism, name in MECHANISMS.items():
         _, iterations, salt, hashed = salted(secret, mechanism, KEY_ITERATIONS)

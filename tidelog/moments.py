@@ -1,4 +1,4 @@
-"""Times as people give them to commands and read them there: ISO 8601 in UTC."""
+"""Parses and prints times in commands: ISO 8601 in UTC."""
 
 from __future__ import annotations
 
@@ -20,5 +20,5 @@ def milliseconds(option: str, text: str) -> int:
 
 
 def utc(ms: int) -> str:
-    """To the second."""
+    """With a resolution of seconds."""
     return datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

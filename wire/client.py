@@ -50,7 +50,7 @@ class _Flight:
 
 
 class ClientConnection:
-    """Made by `connect`. The peer answers in order; each call has its own timeout.
+    """Created by `connect`. The peer responds in order; each call has its own timeout.
 
     A timed out call keeps its place until its response arrives, so that `in_flight_max` bounds all memory here.
     """

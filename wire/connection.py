@@ -101,11 +101,11 @@ class Connection:
             watch.at(watch.now + limits.idle_s, self)
 
     def belong_to(self, state: object) -> None:
-        """From now on `state` is the owner's."""
+        """Set `state` for the owner."""
         self.state = state
 
     def hand_to(self, handler: FrameHandler, frame_bytes_max: int) -> None:
-        """From now on `handler` takes each whole frame, of at most so many bytes."""
+        """Pass whole frames of at most `frame_bytes_max` bytes to `handler` from now on."""
         self.handler = handler
         self.frame_bytes_max = frame_bytes_max
 
@@ -328,7 +328,7 @@ class Connection:
         return reply
 
     def answered(self, reply: Reply) -> None:
-        """Its parts are there: they leave once it is its turn."""
+        """The reply's parts are ready: they are sent when it is its turn."""
         if reply.held:
             self._pool.hold(-reply.held)
             self._held_by_handlers -= reply.held
@@ -421,7 +421,7 @@ class Connection:
             self.close()
 
     def _bytes_are_there(self) -> None:
-        """Go on after a region's bytes were loaded, for which sending would have blocked the loop."""
+        """Continue sending after a region's bytes were loaded; sending them earlier would have blocked the loop."""
         self._writing = False
         self._progressed = self._watch.now  # the device caused the wait, not the peer
         self._tick.flush(self)

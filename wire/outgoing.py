@@ -58,8 +58,8 @@ class Reply:
         self.parts: list[Part] | None = None
 
     def send(self, parts: list[Part]) -> None:
-        """The answer, a whole frame, or no part at all where none is due (acks=0). After the connection has closed its
-        regions are released and nothing is sent."""
+        """Send the answer: a whole frame, or no part if none is due (acks=0). If the connection has closed, regions are
+        released and nothing is sent."""
         check(self.parts is None, "a request is answered once")
         self.parts = parts
         self._replies.answered(self)

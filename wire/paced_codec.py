@@ -104,7 +104,7 @@ class RowsWriter:
         yield from self._write(self._rows, rows)
 
     def add_written(self, parts: list[bytes], count: int) -> None:
-        """`count` rows that are written already. Raises ProtocolError as `add` does."""
+        """Append `count` encoded rows. Raises ProtocolError as `add` does."""
         self._count += count
         self._rows.take_parts(parts)
 

@@ -35,14 +35,14 @@ class RequestHead(msgspec.Struct, frozen=True, gc=False):
 
 
 class LeaderHint(NamedTuple):
-    """Who leads a partition now (KIP-951); travels with NOT_LEADER_OR_FOLLOWER and FENCED_LEADER_EPOCH."""
+    """The current leader of a partition (KIP-951); sent with NOT_LEADER_OR_FOLLOWER and FENCED_LEADER_EPOCH."""
 
     leader: int
     epoch: int
 
 
 class Endpoint(NamedTuple):
-    """Where a node named in a LeaderHint can be reached (KIP-951)."""
+    """The address of a node named in a LeaderHint (KIP-951)."""
 
     node: int
     host: bytes
@@ -112,7 +112,7 @@ def begun_frame(correlation: int, flexible: bool) -> bytearray:
 
 
 def skip_tags(buffer: bytearray | memoryview, at: int, end: int) -> int:
-    """Past the tagged fields at `at`, none of which is of interest."""
+    """The position after the tagged fields at `at`, which are ignored."""
     if not buffer[at]:
         return at + 1
     count, at = tag_count(buffer, at)

@@ -1,7 +1,7 @@
-"""`ssl.principal.mapping.rules`: from the distinguished name of a client's certificate to the name of its principal.
+"""`ssl.principal.mapping.rules`: map the distinguished name in a client's certificate to its principal's name.
 
-Rules are tried in order: DEFAULT gives the whole name, RULE:pattern/replacement/[LU] the replacement where the pattern
-matches the whole name, in lower or upper case on wish. Source: Apache Kafka's documentation of the setting, KIP-371.
+Rules are tried in order: DEFAULT gives the whole name, RULE:pattern/replacement/[LU] the replacement if the pattern
+matches the whole name, optionally in lower or upper case. Source: Apache Kafka's documentation of the setting, KIP-371.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _GROUP = re.compile(r"\\(.)|\$([0-9])")
 
 
 class InvalidRules(ValueError):
-    """The text is no list of rules; the message says from where on."""
+    """The text is not a list of rules; the message has the position of the error."""
 
 
 class NoRuleMatches(Exception):

@@ -1,4 +1,4 @@
-"""How administration reaches a cluster: a stock Kafka admin client on its bootstrap addresses."""
+"""Connects commands to a cluster: a stock Kafka admin client on its bootstrap addresses."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ Data = Annotated[Path, typer.Option("--data", help="Or the directory of an embed
 
 @dataclass(frozen=True, slots=True)
 class ClusterOptions:
-    """Which cluster a command asks: at `bootstrap`, or the embedded one in `data`."""
+    """The cluster that a command uses: at `bootstrap`, or the embedded one in `data`."""
 
     bootstrap: Bootstrap = None
     command_config: CommandConfig = None
@@ -46,20 +46,20 @@ class ClusterOptions:
 
 @dataclass(frozen=True, slots=True)
 class CommandOptions(ClusterOptions):
-    """The same, and how the command prints what it hears."""
+    """The same, and the format of the output."""
 
     as_json: Json = False
 
 
 @dataclass(frozen=True, slots=True)
 class Reach:
-    """A cluster and how to get there."""
+    """A cluster's addresses and the security settings to reach it."""
 
     bootstrap: str
     security: ClientSecurity
 
     def options(self) -> dict[str, Any]:
-        """For any client of the library; without the secret, which is asked for when it logs in."""
+        """Options for any client of the library, without the secret, which is requested at login."""
         login, context = self.security.login, self.security.context
         return {
             "bootstrap_servers": self.bootstrap.split(","),
@@ -105,7 +105,7 @@ def reach(cluster: ClusterOptions, *, without: int | None = None) -> Reach:
 
 @contextlib.contextmanager
 def admin_client(cluster: ClusterOptions, *, without: int | None = None) -> Iterator[AdminClient]:
-    """As `client_of`, for what the options of a command say."""
+    """As `client_of`, with a command's options."""
     with client_of(reach(cluster, without=without)) as client:
         yield client
 
@@ -176,7 +176,7 @@ def outcome_text(outcome: str) -> str:
 
 
 def _in_words(code: int, message: str | None) -> str:
-    """The protocol's name of an error and a sentence: the broker's, or the protocol's own where it sent none."""
+    """An error's protocol name with a sentence: the broker's, or the protocol's own if it sent none."""
     from kafka import errors  # noqa: PLC0415
 
     name = error_name(code)
@@ -191,4 +191,4 @@ _SENTENCES = {
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION.name: "The topic or partition does not exist.",
     ErrorCode.NON_EMPTY_GROUP.name: "The group still has members.",
 }
-"""In place of the protocol's own, which speak of one broker or of a request's details."""
+"""Replacements for the protocol's messages that speak of one broker or of a request's details."""

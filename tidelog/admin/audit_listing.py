@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 
 class NotAnswering(Exception):
-    """The brokers say nothing more of `__audit`."""
+    """The brokers no longer respond about `__audit`."""
 
 
 @dataclass(slots=True)
@@ -44,17 +44,17 @@ class Wanted:
     partition: int | None = None
     kinds: frozenset[str] = frozenset()
     since_ms: int = 0
-    passes_over: Callable[[str], bool] | None = None  # events of topics whose name it says yes to
+    passes_over: Callable[[str], bool] | None = None  # skips events of topics for whose names it returns true
     passed_over: int = 0  # number of matching events that are not listed
     _is_known: bool = False
 
     @property
     def is_known(self) -> bool:
-        """Whether there is anything of the topic, be it of another kind or partition; without one all is meant."""
+        """Whether the topic has any event, even of another kind or partition; true without a topic."""
         return not self.topic or self._is_known
 
     def knows(self, names: Iterable[str]) -> None:
-        """There are topics of these names."""
+        """Note that topics of these names exist."""
         self._is_known = self._is_known or (not self.of_one and self.topic in names)
 
     def has(self, event: AuditEvent) -> bool:
@@ -124,7 +124,7 @@ async def read_store(store: ObjectStore, root: TierRoot, listing: Listing) -> No
 
 
 def read_topic(consumer: KafkaConsumer, topic: str, listing: Listing) -> None:
-    """What brokers' own events there are by now. Raises NotAnswering, and KafkaError."""
+    """Read the events that brokers have written so far. Raises NotAnswering, and KafkaError."""
     from kafka import TopicPartition  # noqa: PLC0415
 
     places = [TopicPartition(topic, number) for number in sorted(consumer.partitions_for_topic(topic) or ())]
@@ -157,7 +157,7 @@ def _looked_up(consumer: KafkaConsumer, ask: Callable[[], T]) -> T:
 
 
 def _records(consumer: KafkaConsumer, ends: dict[TopicPartition, int]) -> Iterator[tuple[TopicPartition, int, bytes]]:
-    """Of all partitions up to `ends`."""
+    """The records of all partitions up to `ends`."""
     silent_ms = 0
     while any(consumer.position(place) < end for place, end in ends.items()):
         found = consumer.poll(POLL_MS)

@@ -1,7 +1,7 @@
-"""Logging in by SASL as a client: kafka-python's mechanisms, for our own first connection and for its admin client.
+"""SASL login as a client: kafka-python's mechanisms, for our own first connection and for its admin client.
 
-Two rules of SCRAM that the library leaves out are added here: names are quoted (RFC 5802), and a server must ask for
-enough iterations (RFC 7677), because few make it easy to guess the password from the proof.
+Two rules of SCRAM that the library lacks are added: names are quoted (RFC 5802), and a server must request enough
+iterations (RFC 7677), because with few the password is easily guessed from the proof.
 """
 
 from __future__ import annotations
@@ -73,8 +73,8 @@ class _Token(AbstractTokenProvider):  # type: ignore[misc]
 
 
 def begin(login: Login) -> SaslMechanism:
-    """One login. `auth_bytes` is what to send, `receive` takes each answer, until `is_done`; it has succeeded if
-    `is_authenticated` then."""
+    """One login. Send `auth_bytes`, and pass each response to `receive`, until `is_done`; then `is_authenticated` says
+    whether it has succeeded."""
     if login.mechanism == PLAIN:
         return SaslMechanismPlain(sasl_plain_username=login.user, sasl_plain_password=login.secret)
     if login.mechanism == OAUTHBEARER:
@@ -83,7 +83,7 @@ def begin(login: Login) -> SaslMechanism:
 
 
 def use_in_library(login: Login) -> None:
-    """Let the admin client log in so. Its own configuration, which it logs, has no secret then."""
+    """Make the admin client log in this way. Its own configuration, which it logs, then has no secret."""
 
     def made(**_: Any) -> SaslMechanism:
         return begin(login)

@@ -1,7 +1,7 @@
-"""`--command-config FILE`: how administration commands connect and log in, in the words of Apache Kafka's tools.
+"""`--command-config FILE`: how administration commands connect and log in, with the settings of Apache Kafka's tools.
 
-It accepts properties of Java's clients and of librdkafka. An unknown security setting is an error; other settings of
-clients are ignored. No error or repr shows a value, because any may be a secret.
+It accepts properties of Java's clients and of librdkafka. An unknown security setting is an error; other client
+settings are ignored. No error or repr shows a value, because any may be a secret.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _JAAS_OPTION = re.compile(r"\s*(\w+)\s*=\s*(?:\"((?:[^\"\\]|\\.)*)\"|([^\s\";]+)
 
 @dataclass(frozen=True, slots=True)
 class Login:
-    """Who logs in, and how. `secret` is a password, or the token of OAUTHBEARER."""
+    """A client's identity and mechanism. `secret` is a password, or the token of OAUTHBEARER."""
 
     mechanism: str
     user: str
@@ -61,7 +61,7 @@ class Login:
 
 @dataclass(frozen=True, slots=True)
 class ClientSecurity:
-    """How to reach a listener: `context` where it has TLS, `login` where it has SASL."""
+    """How to reach a listener: `context` for TLS, `login` for SASL, each None without it."""
 
     protocol: str = "PLAINTEXT"
     login: Login | None = None

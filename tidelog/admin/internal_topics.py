@@ -1,4 +1,4 @@
-"""Topics that the cluster keeps for itself, in what commands list: people see them where they ask for them."""
+"""The cluster's internal topics in listings: hidden unless requested."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ def is_internal(topic: str | None) -> bool:
 
 
 def without_internal(rows: Sequence[T], topic_of: Callable[[T], str | None]) -> tuple[list[T], int]:
-    """The rows that are about users' topics or about none, and how many others there are."""
+    """The rows that do not concern internal topics, and the number of the others."""
     shown = [row for row in rows if not is_internal(topic_of(row))]
     return shown, len(rows) - len(shown)
 
 
 def say_hidden(count: int, singular: str, plural: str) -> None:
-    """One line for people, where anything was left out of a table."""
+    """Print one line if a table leaves anything out."""
     if count:
         print(f"{count:,} {singular if count == 1 else plural} not shown; --internal shows them")

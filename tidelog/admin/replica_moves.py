@@ -1,8 +1,8 @@
-"""Moving replicas from the command line: reassignments begun in small numbers, throttled, watched to their end.
+"""Moves replicas from the command line: reassignments in small numbers, throttled, watched to their end.
 
-The throttles are Kafka's settings and are set the way Kafka's own tool does: a rate for all brokers, and for each
-topic the replicas that keep to it. They stay while moves run, also when the command is interrupted, and are taken
-away by the run that sees the last move end.
+The throttles are Kafka's settings, set as Kafka's own tool does: a rate for all brokers, and for each topic the
+throttled replicas. They stay while moves run, even if the command is interrupted; the run that sees the last move end
+removes them.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Refused(Exception):
 
 
 class Moving(NamedTuple):
-    """A reassignment that runs: `replicas` are the old and the new ones together."""
+    """A running reassignment: `replicas` are the old and the new ones together."""
 
     replicas: tuple[int, ...]
     adding: tuple[int, ...]
@@ -47,7 +47,7 @@ class ReplicaMoves:
         self._client = client
 
     def partitions(self, topics: Sequence[str] | None = None) -> list[PlacedPartition]:
-        """Where the replicas of these topics are, or of all. Raises Refused for a topic that does not exist."""
+        """The replicas of these topics, or of all. Raises Refused for a topic that does not exist."""
         found = []
         for topic in self._client.describe_topics(None if topics is None else list(topics)):
             if problem := topic_error_text(topic["name"], topic):
@@ -59,7 +59,7 @@ class ReplicaMoves:
         return sorted(found)
 
     def running(self) -> dict[Key, Moving]:
-        """Every reassignment that runs now."""
+        """All running reassignments."""
         listed = self._client.list_partition_reassignments()
         return {
             (key.topic, key.partition): Moving(
@@ -73,7 +73,7 @@ class ReplicaMoves:
         self._alter([(move.topic, move.partition, list(move.replicas)) for move in moves])
 
     def cancel(self, keys: Iterable[Key]) -> None:
-        """Back to where the replicas were. Raises Refused."""
+        """Cancel reassignments: the replicas return to their old brokers. Raises Refused."""
         self._alter([(topic, partition, None) for topic, partition in keys])
 
     def _alter(self, wanted: list[tuple[str, int, list[int] | None]]) -> None:
@@ -98,7 +98,7 @@ class ReplicaMoves:
     # settings ----------------------------------------------------------------------------------------------
 
     def throttle(self, bytes_per_second: int, moves: Mapping[Key, Moving]) -> None:
-        """Hold these moves, and no others of their topics, to the rate. Raises Refused."""
+        """Throttle these moves, and no others of their topics. Raises Refused."""
         leaders: dict[str, list[str]] = {}
         followers: dict[str, list[str]] = {}
         for (topic, partition), move in moves.items():
@@ -113,7 +113,7 @@ class ReplicaMoves:
         self.configure(changes)
 
     def lift_throttles(self, topics: Iterable[str]) -> None:
-        """Take away the rate, and the throttled replicas of these topics where there are any. Raises Refused."""
+        """Remove the rate, and the throttled replicas of these topics if set. Raises Refused."""
         from kafka.admin import ConfigResource, ConfigResourceType  # noqa: PLC0415
 
         names = list(topics)
@@ -131,7 +131,7 @@ class ReplicaMoves:
         self.configure(changes)
 
     def cordon(self, broker: int, cordoned: bool) -> None:
-        """Whether new replicas stay away from that broker. Raises Refused."""
+        """Keep new replicas away from that broker, or allow them again. Raises Refused."""
         name = "tidelog.broker.cordoned"
         self.configure({(BROKER, str(broker)): {name: NODE_SETTINGS[name].text(True) if cordoned else None}})
 
@@ -170,7 +170,7 @@ class ReplicaMoves:
 
 
 class Rounds:
-    """Works through many moves, `at_once` at a time. What runs already when the work begins counts as one of them."""
+    """Works through many moves, `at_once` at a time, including those that run already."""
 
     def __init__(
         self,
@@ -180,7 +180,7 @@ class Rounds:
         pause: Callable[[], None],
         progress: Callable[[int, int], None],
     ) -> None:
-        """`bytes_per_second` 0 is no throttle; `progress` is called with the numbers of remaining and running moves."""
+        """`bytes_per_second` 0: no throttle. `progress` is called with the numbers of remaining and running moves."""
         self._moves = moves
         self._at_once = at_once
         self._rate = bytes_per_second
@@ -188,7 +188,7 @@ class Rounds:
         self._progress = progress
 
     def run(self, waiting: Sequence[PlacedPartition], mine: Callable[[Key, Moving], bool]) -> None:
-        """Move all of `waiting`, and see every reassignment that is `mine` to its end. Raises Refused."""
+        """Move all of `waiting`, and wait for the end of every reassignment that is `mine`. Raises Refused."""
         left = list(waiting)
         reported = (-1, -1)
         while True:

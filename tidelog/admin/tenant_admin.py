@@ -1,4 +1,4 @@
-"""Tenants, keys and cells over an admin client: requests out, plain rows back."""
+"""Tenants, keys and cells over an admin client: requests in, plain rows out."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class NewKey(NamedTuple):
 
 
 class _Coded(Protocol):
-    """A response that says whether it went well."""
+    """A response with an error code."""
 
     error_code: int
     error_message: str | None
@@ -98,7 +98,7 @@ class TenantAdmin:
         return str(self._send(MoveTenantRequest(tenant=tenant, cell=cell)).cell)
 
     def tenants(self, names: Sequence[str] | None = None) -> list[dict[str, Any]]:
-        """By name or id, or all."""
+        """The tenants with these names or ids, or all."""
         from wire.messages import DescribeTenantsRequest  # noqa: PLC0415
 
         response = self._send(DescribeTenantsRequest(tenants=None if names is None else list(names)))
@@ -129,7 +129,7 @@ class TenantAdmin:
         return self._key(tenant, None, roles, description)
 
     def renew_key(self, tenant: str, key: str) -> NewKey:
-        """A new secret for a key; the old one is of no use from then on."""
+        """Give a key a new secret; the old one is invalid from then on."""
         return self._key(tenant, key, (), "")
 
     def _key(self, tenant: str, key: str | None, roles: Sequence[str], description: str) -> NewKey:
@@ -227,7 +227,7 @@ class TenantAdmin:
 
 @contextmanager
 def tenant_admin(cluster: ClusterOptions) -> Iterator[TenantAdmin]:
-    """What the cluster refuses ends the command with one line."""
+    """An error of the cluster ends the command with one line."""
     with admin_client(cluster) as client:
         try:
             yield TenantAdmin(client)

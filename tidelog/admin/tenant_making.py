@@ -1,8 +1,8 @@
-"""Tenants of an embedded cluster, made once, each with a key.
+"""Tenants of an embedded cluster, created once, each with a key.
 
-`python -m tidelog.admin.tenant_making DIR NAME…` runs beside the supervisor when all nodes serve. A tenant that exists
-is left as it is; only its client configurations follow the port and the domain of the cluster. A marker tells a tenant
-whose making was cut short from one that somebody else has made.
+`python -m tidelog.admin.tenant_making DIR NAME…` runs beside the supervisor when all nodes serve. It leaves existing
+tenants unchanged, except for their client configurations, which follow the cluster's port and domain. A marker
+distinguishes a tenant whose creation was interrupted from one that another client has created.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ GAUGE = "tidelog_proxy_tenants"
 
 
 def make_tenants(root: Path, layout: ClusterLayout, names: list[str]) -> None:
-    """Ends the command when the cluster refuses one."""
+    """Ends the command if the cluster rejects one."""
     directory = root / TENANTS_DIRECTORY
     directory.mkdir(mode=0o700, exist_ok=True)
     with tenant_admin(ClusterOptions(layout.bootstrap)) as admin:
@@ -49,7 +49,7 @@ def _make(admin: TenantAdmin, directory: Path, name: str, known: dict[str, Any] 
         tenant_id = admin.create_tenant(name, None, {}, (), ()).id
     elif marker.exists():
         tenant_id = known["id"]
-        for row in admin.keys(tenant_id):  # of which the secret was lost
+        for row in admin.keys(tenant_id):  # whose secret was lost
             if row["description"] == DESCRIPTION:
                 admin.delete_key(row["key"])
     else:
@@ -64,7 +64,7 @@ def _keep(path: Path, made: NewKey) -> None:
 
 
 def _wait_routed(layout: ClusterLayout, count: int) -> None:
-    """Until every proxy knows so many tenants. A proxy that is down learns them when it starts."""
+    """Wait until every proxy knows this number of tenants. A proxy that is down learns them when it starts."""
     deadline = time.monotonic() + ROUTED_TIMEOUT_S
     for node in layout.proxies:
         while _routed(node.metrics_port) < count:

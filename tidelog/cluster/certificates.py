@@ -1,8 +1,8 @@
-"""Certificates of a cluster's own: an authority, nodes, proxies, and the tenants' wildcard name. ECDSA P-256.
+"""Certificates for a cluster: an authority, nodes, proxies, and the tenants' wildcard name. ECDSA P-256.
 
-For development and for private networks: docker-compose.yml, `tidelog up`, tests. An operator with an
-authority gives its certificates to the settings `ssl.…` instead. Making them again changes nothing that still holds:
-what is there, fits its names and lasts a while stays. Files are whole or not there, and only their owner reads keys.
+For development and for private networks: docker-compose.yml, `tidelog up`, tests. Operators with their own authority
+give its certificates to the settings `ssl.…` instead. A second run keeps what exists, fits its names and does not
+expire soon. Files are written atomically, and only their owner reads keys.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def authority(directory: Path, name: str = "Tidelog development authority") -> A
 def certificate(directory: Path, file: str, authority: Authority, role: str, name: str, hosts: Sequence[str]) -> Path:
     """`directory/file`: key, certificate and the authority's in one PEM file, for `hosts` (names and addresses).
 
-    One that is there and good (this authority's, these names and this role, not about to expire) is left alone.
+    A valid one (of this authority, with these names and this role, not about to expire) is kept.
     """
     path = directory / file
     if not _is_good(path, authority, role, name, hosts):
@@ -98,7 +98,7 @@ def certificate(directory: Path, file: str, authority: Authority, role: str, nam
 
 
 def tenants_certificate(directory: Path, authority: Authority, domain: str) -> Path:
-    """`directory/tenants.pem`: for every name of one label below `domain`, which is what all tenants' names are."""
+    """`directory/tenants.pem`: for every name of one label below `domain`, which includes all tenants' names."""
     return certificate(directory, "tenants.pem", authority, SERVER, f"*.{domain}", [f"*.{domain}", domain])
 
 

@@ -22,7 +22,7 @@ _KEY_FIELDS = ("key", "secret", "tenant_id")
 
 @dataclass(frozen=True, slots=True)
 class TenantAccess:
-    """What a client of `tenant` (its name) needs; `port` is the proxies', `authority` the PEM file to believe."""
+    """The values for a client of `tenant` (its name); `port` is the proxies', `authority` the PEM file to trust."""
 
     tenant: str
     tenant_id: str
@@ -38,12 +38,12 @@ class TenantAccess:
 
 
 def key_file(directory: Path, tenant: str) -> Path:
-    """As `tidelog keys create --out` writes it."""
+    """The file as `tidelog keys create --out` writes it."""
     return directory / f"{tenant}.{KEY}"
 
 
 def read_key(path: Path) -> tuple[str, str, str]:
-    """Key, secret and the tenant's id. Raises OSError, and ValueError for a file that is no such one."""
+    """Key, secret and the tenant's id. Raises OSError, and ValueError for an invalid file."""
     fields = dict(line.partition("=")[::2] for line in path.read_text().splitlines())
     if not all(fields.get(name) for name in _KEY_FIELDS):
         raise ValueError(f"{path} does not hold a key")
@@ -51,7 +51,7 @@ def read_key(path: Path) -> tuple[str, str, str]:
 
 
 def write_client_files(directory: Path, access: TenantAccess) -> list[Path]:
-    """Replace them, each whole or not at all, mode 0600."""
+    """Replace the files, each atomically, mode 0600."""
     properties = directory / f"{access.tenant}.{LIBRDKAFKA}"
     kcat = shlex.join(["kcat", "-F", str(properties)])
     texts = {

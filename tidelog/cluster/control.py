@@ -1,7 +1,7 @@
-"""How commands reach the supervisor of a running cluster: one JSON line each way over `DIR/supervisor.sock`.
+"""Sends a command's request to the supervisor of a running cluster: one JSON line each way over `DIR/supervisor.sock`.
 
-The socket is addressed through a descriptor of the directory, because the path of a Unix socket may not be longer
-than 107 bytes and a data directory's may.
+The socket is addressed through a descriptor of the directory, because the path of a Unix socket is limited to 107
+bytes.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def socket_path(root: Path) -> Iterator[str]:
 
 
 def ask(root: Path, request: dict[str, Any], timeout_s: float) -> dict[str, Any]:
-    """The supervisor's answer; ClusterDown when none runs, TimeoutError when it takes too long."""
+    """The supervisor's answer. Raises ClusterDown if none runs, TimeoutError if it takes too long."""
     with socket.socket(socket.AF_UNIX) as connection:
         connection.settimeout(timeout_s)
         try:

@@ -11,7 +11,7 @@ from tidelog.cluster.local_names import advice, names_of
 
 
 def parse_names(text: str) -> list[str]:
-    """Names with commas between them. Raises SettingError."""
+    """Comma-separated names. Raises SettingError."""
     from kraft.controller.tenants import TENANT_NAME  # noqa: PLC0415  who names none need not wait for it
 
     names = list(dict.fromkeys(name for name in text.split(",") if name))
@@ -22,7 +22,7 @@ def parse_names(text: str) -> list[str]:
 
 
 def refresh_client_files(root: Path, layout: ClusterLayout) -> None:
-    """Every tenant's whose key is here, for the port and the domain of now."""
+    """Write the configurations of every tenant with a key here, for the current port and domain."""
     directory = root / TENANTS_DIRECTORY
     for path in sorted(directory.glob("*.key")) if layout.proxies else []:
         access = access_of(root, layout, path.stem)
@@ -31,7 +31,7 @@ def refresh_client_files(root: Path, layout: ClusterLayout) -> None:
 
 
 def access_of(root: Path, layout: ClusterLayout, name: str) -> TenantAccess | None:
-    """None where there is no key of the tenant's."""
+    """None if the tenant has no key here."""
     try:
         key, secret, tenant_id = read_key(key_file(root / TENANTS_DIRECTORY, name))
     except (OSError, ValueError):

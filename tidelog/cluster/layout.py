@@ -1,11 +1,11 @@
-"""Where the nodes of an embedded cluster live: ids, ports and directories, kept in `DIR/cluster.json`.
+"""The nodes of an embedded cluster: ids, ports and directories, in `DIR/cluster.json`.
 
-The file is read again by every later start, so that a cluster keeps its addresses; it changes when brokers are added
-or removed. Ports of clients are the user's (`--port P`, broker *i* at P+i). Proxies share one port, the user's too:
-P+1000, or the setting `tidelog.proxy.port`. Metrics are where somebody looks for them: broker *i*'s at P+2000+i,
-controller *i*'s at P+3000+i, proxy *i*'s at P+3100+i, unless another process has that port when the node is added. The
-nodes' other ports are drawn then, from below the range that the system hands out to outgoing connections, so that they
-are still free when the node returns.
+Every later start reads the file, so that a cluster keeps its addresses; it changes when brokers are added or removed.
+Clients' ports are the user's (`--port P`, broker *i* at P+i). Proxies share one port, also the user's: P+1000, or the
+setting `tidelog.proxy.port`. Metrics have predictable ports: broker *i*'s at P+2000+i, controller *i*'s at P+3000+i,
+proxy *i*'s at P+3100+i, unless another process has that port when the node is added. The nodes' other ports are chosen
+then, from below the range that the system uses for outgoing connections, so that they are still free when the node
+returns.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tidelog.configuration.settings_check import check_own_of_listeners
 LAYOUT_FILE = "cluster.json"
 SECRET_FILE = "cluster.secret"
 TIER_DIRECTORY = "tier"
-DEFAULT_DATA = Path("tidelog-data")  # where commands look when no --data names another
+DEFAULT_DATA = Path("tidelog-data")  # where commands look without --data
 HOST = "127.0.0.1"
 OWN_PORTS = range(10_000, 32_000)
 CONTROLLER_ID_BASE, PROXY_ID_BASE = 1_000, 2_000
@@ -44,7 +44,7 @@ CLIENT_LISTENER, INTERNAL_LISTENER, SECURE_LISTENER = "PLAINTEXT", "INTERNAL", "
 TENANT_LISTENER, PROXY_LISTENER = "TENANT", "SASL_SSL"
 TLS_DIRECTORY = "tls"
 DOMAIN = "tidelog.localhost"
-PROXY_DEFAULTS = {"tidelog.proxy.workers": "1", "tidelog.proxy.drain.ms": "2000"}  # of what runs on one machine
+PROXY_DEFAULTS = {"tidelog.proxy.workers": "1", "tidelog.proxy.drain.ms": "2000"}  # for proxies on one machine
 LOCAL_HOSTS = ("localhost", HOST)
 
 Role = Literal["broker", "controller", "proxy"]
@@ -56,9 +56,9 @@ class PortTaken(Exception):
 
 @dataclass(slots=True)
 class NodeLayout:
-    """One node. `quorum_port` is 0 for a broker, `port` (clients') 0 for a controller, `tls_port` (clients' over TLS)
-    also where the cluster has no certificates, `tenant_port` (proxies') where it has no proxies. `cell` and `rack` are
-    a broker's, empty where the cluster is not divided. A proxy has a `port`, which all proxies share, and no other."""
+    """One node. `quorum_port` is 0 for a broker, `port` (clients') 0 for a controller. `tls_port` (clients' over TLS)
+    is set even if the cluster has no certificates, `tenant_port` (proxies') even if it has no proxies. `cell` and
+    `rack` are a broker's, empty if the cluster is not divided. A proxy has only a `port`, which all proxies share."""
 
     name: str
     role: Role
@@ -88,10 +88,10 @@ class NodeLayout:
 
 @dataclass(slots=True)
 class ClusterLayout:
-    """All nodes of a cluster and the settings that they share, as text.
+    """All nodes of a cluster and their common settings, as text.
 
-    `next_broker` is the id of the next broker that is added: a removed one's id is not given again, for its directory
-    may still be there.
+    `next_broker` is the id of the next broker that is added: ids of removed brokers are not reused, because their
+    directories may still exist.
     """
 
     port: int
@@ -114,7 +114,7 @@ class ClusterLayout:
 
     @property
     def cells(self) -> list[str]:
-        """Empty where brokers are not divided into cells."""
+        """Empty if brokers are not divided into cells."""
         return sorted({node.cell for node in self.brokers if node.cell})
 
     @property
@@ -124,7 +124,7 @@ class ClusterLayout:
 
     @property
     def domain(self) -> str:
-        """Of tenants' host names."""
+        """The domain of tenants' host names."""
         return self.settings.get("tidelog.proxy.domain", DOMAIN).lower()
 
     @property
@@ -309,8 +309,8 @@ def make_secret(root: Path) -> None:
 
 
 def make_certificates(root: Path, domain: str | None = None) -> None:
-    """`ca.pem`, `node.pem` of every node of this machine, and `client.pem` for clients that show one. Where there are
-    proxies, theirs: `proxy.pem` for brokers, `tenants.pem` for every name below `domain`."""
+    """Create `ca.pem`, `node.pem` for every node of this machine, and `client.pem` for clients. With proxies also
+    `proxy.pem` for their connections to brokers, and `tenants.pem` for every name below `domain`."""
     from tidelog.cluster import certificates  # noqa: PLC0415  not for those without TLS
     from tidelog.cluster.certificates import CLIENT, NODE, PROXY, authority, certificate  # noqa: PLC0415
 
@@ -387,8 +387,8 @@ def _add_controllers(layout: ClusterLayout, count: int) -> None:
 def add_brokers(layout: ClusterLayout, count: int, cells: int | None = None) -> list[NodeLayout]:
     """Give `count` more brokers the next ids and ports, and return them. Raises SettingError.
 
-    With `cells`, the first of them are cell a, the next b, and so on; where there are cells already, each broker goes
-    to the smallest. In a cell racks take turns.
+    With `cells`, the first brokers are in cell a, the next in b, and so on; if there are cells already, each broker
+    joins the smallest. Within a cell racks take turns.
     """
     first, end = layout.next_broker, layout.next_broker + count
     if end > BROKERS_MAX or not end:
@@ -423,7 +423,7 @@ def _smallest_cell(layout: ClusterLayout) -> str:
 def grow_layout(
     layout: ClusterLayout, root: Path, count: int, port_is_free: Callable[[int], bool] = is_free
 ) -> list[NodeLayout]:
-    """Add brokers to a cluster that runs, and save it. Raises SettingError or PortTaken; nothing is changed then."""
+    """Add brokers to a running cluster, and save it. Raises SettingError or PortTaken without a change."""
     grown = replace(layout, nodes=list(layout.nodes))
     added = add_brokers(grown, count)
     for node in added:
@@ -435,7 +435,7 @@ def grow_layout(
 
 
 def forget_broker(layout: ClusterLayout, root: Path, name: str) -> None:
-    """Take a broker out of the layout for good, and save it. Its directory stays."""
+    """Remove a broker from the layout for good, and save it. Its directory stays."""
     smaller = replace(layout, nodes=[node for node in layout.nodes if node.name != name])
     smaller.save(root)
     layout.nodes = smaller.nodes
@@ -454,7 +454,7 @@ def _check_port(port: int, count: int) -> None:
 
 
 def _metrics_port(layout: ClusterLayout, role: Role, index: int) -> int:
-    """The one that people expect, or any other when that is taken."""
+    """The predictable port, or any other if that is taken."""
     expected = layout.port + METRICS_PORT_OFFSETS[role] + index
     if expected <= PORT_MAX and expected not in _taken(layout) and is_free(expected):
         return expected
@@ -472,7 +472,7 @@ def _taken(layout: ClusterLayout) -> set[int]:
 
 
 def _free_ports(layout: ClusterLayout, groups: int, per_group: int) -> list[tuple[int, ...]]:
-    """Ports that nothing listens on now and that no node of this cluster has, nor is expected to have."""
+    """Ports that are free now and that no node of this cluster has or would predictably get."""
     clients = range(layout.port, layout.port + BROKERS_MAX)
     metrics = range(layout.port + METRICS_PORTS.start, layout.port + METRICS_PORTS.stop)
     taken = _taken(layout)

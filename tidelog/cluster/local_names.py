@@ -1,7 +1,7 @@
-"""Whether tenants' host names lead to this machine, and the one line that makes them.
+"""Checks whether tenants' host names resolve to this machine, and gives the hosts line that makes them.
 
 A system whose name service knows `*.localhost` (RFC 6761; Debian's libnss-myhostname, systemd-resolved) resolves every
-name below `tidelog.localhost`. Others need a line in the hosts file, which is the user's: nothing here writes it.
+name below `tidelog.localhost`. Others need a line in the hosts file, which the user has to write.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def names_of(tenant_id: str, brokers: Iterable[int], domain: str) -> list[str]:
 
 
 def resolves(name: str) -> bool:
-    """Whether `name` leads to this machine; False also where there is no answer for WAIT_S."""
+    """Whether `name` resolves to this machine; False also without an answer for WAIT_S."""
     found: queue.SimpleQueue[bool] = queue.SimpleQueue()
     threading.Thread(target=lambda: found.put(_leads_here(name)), daemon=True).start()
     try:
@@ -38,7 +38,7 @@ def hosts_line(names: Iterable[str]) -> str:
 
 
 def advice(names: list[str]) -> str | None:
-    """One line for people, None where all names resolve."""
+    """One line for the user, None if all names resolve."""
     if all(resolves(name) for name in names[:1]) and resolves(names[-1]):
         return None
     return f"tenants' host names do not resolve here; this line in /etc/hosts makes them: {hosts_line(names)}"

@@ -1,4 +1,4 @@
-"""A node of an embedded cluster as its supervisor sees it: a process, or the wish for one."""
+"""A node of an embedded cluster in its supervisor: a process, and whether it should run."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ STEADY_S = 30.0
 STATUS_BYTES_MAX = 4_096
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGCHLD)  # what a supervisor handles
 Answer = Callable[[dict[str, Any]], None]
-Work = Callable[[int], int]  # what a node's process does with its end of the status pipe; its exit status
+Work = Callable[[int], int]  # the work of a node's process, from its end of the status pipe to its exit status
 
 
 @dataclass(slots=True)
 class Child:
-    """One node's process, or the wish for one."""
+    """One node's process, and whether it should run."""
 
     node: NodeLayout
     pid: int = 0
@@ -106,7 +106,7 @@ class Child:
 
     @property
     def why(self) -> str:
-        """Of its last end."""
+        """The reason of its last end."""
         return f"{self.last_exit}: {self.reason}" if self.reason else self.last_exit
 
 
@@ -118,7 +118,7 @@ def _become(work: Work, status_fd: int, log: Path, life_fd: int) -> NoReturn:
         signal.set_wakeup_fd(-1)
         for number in SIGNALS:
             signal.signal(number, signal.SIG_DFL)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)  # what came until now ends it here
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)  # pending signals end it here
         null = os.open(os.devnull, os.O_RDONLY)
         output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         os.dup2(null, 0)
@@ -138,7 +138,7 @@ def _become(work: Work, status_fd: int, log: Path, life_fd: int) -> NoReturn:
 
 
 def stop_timeout_s(node: NodeLayout, shared: Mapping[str, str]) -> float:
-    """How long a node may take to stop, with the settings that all share: a proxy also for as long as it drains."""
+    """How long a node may take to stop, with the common settings; a proxy also for its drain time."""
     if node.role != "proxy":
         return STOP_TIMEOUT_S
     return STOP_TIMEOUT_S + int({**PROXY_DEFAULTS, **shared}["tidelog.proxy.drain.ms"]) / 1000

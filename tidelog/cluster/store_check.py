@@ -1,4 +1,4 @@
-"""Whether an object store can be worked with, asked once and within a bounded time, before a cluster starts."""
+"""Checks an object store before a cluster starts, within a bounded time."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from object_store.limits import StoreLimits
 from object_store.probe import probe_conditions, sweep_probes
 
 CHECK_S = 15.0
-"""For all of it; one attempt has less, so that a lost packet ends nothing."""
+"""For the whole check; one attempt has less, so that a lost packet does not fail it."""
 CONNECT_S, SILENCE_S, ATTEMPT_S, ATTEMPTS = 3.0, 5.0, 6.0, 2
 _ASKED = "tidelog-up/"  # no keys begin so: the response is short
 _PROBE_PREFIX = "tidelog-up-"
-_LEFT_MS = 24 * 3_600_000  # so old, and more than clocks differ, is no trial write that is under way
+_LEFT_MS = 24 * 3_600_000  # a trial write of this age, which exceeds any difference of clocks, is no longer in progress
 
 
 def store_trouble(uri: str, opened: type[BlockingStore] = BlockingStore) -> str | None:

@@ -1,9 +1,9 @@
 """The parent of an embedded cluster's nodes: forks them, restarts those that crash, stops all in order.
 
 `python -m tidelog.cluster.supervisor DIR [TENANT,…]` imports the nodes' code once and forks, so a node costs neither a
-start of the interpreter nor its imports. It is single-threaded and has no event loop: what it waits for are its
-children, its control socket and signals, all through one selector. A node whose supervisor is gone stops by itself,
-because each holds the reading end of a pipe that the supervisor never writes to.
+start of the interpreter nor its imports. It is single-threaded without an event loop: one selector waits for its
+children, its control socket and signals. A node whose supervisor has ended stops by itself, because each holds the
+reading end of a pipe that the supervisor never writes to.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from tidelog.nodes.node_code import NodeCode
 
 LOCK_FILE = "supervisor.lock"
 ROLES = ("controller", "broker", "proxy")  # in the order of their start
-# A controller alone cannot be ready: the next `start` helps it.
+# a lone controller cannot be ready until the next `start`
 START_ANSWER_S = {"broker": 30.0, "proxy": 10.0, "controller": 5.0}
 CONTROL_CONNECTIONS_MAX = 64
 
@@ -62,7 +62,7 @@ class Supervisor:
         self._children = {node.name: Child(node) for node in layout.nodes}
         self._selector = selectors.DefaultSelector()
         self._announced = False
-        self._tenants = list(tenants)  # to be there before the cluster is ready
+        self._tenants = list(tenants)  # to be created before the cluster is ready
         self._tenants_making: subprocess.Popen[str] | None = None
         self._ending = False
         self._status = 0
@@ -147,7 +147,7 @@ class Supervisor:
             )
 
     def _tenants_made(self) -> None:
-        """The process has ended; without tenants that were asked for this run has failed."""
+        """The process has ended; if requested tenants are missing, this run has failed."""
         assert self._tenants_making is not None
         status, (_, words) = self._tenants_making.returncode, self._tenants_making.communicate()
         self._tenants_making = None
@@ -184,7 +184,7 @@ class Supervisor:
                 self._ended(child, os.waitstatus_to_exitcode(status))
 
     def _ended(self, child: Child, code: int) -> None:
-        if child.status_fd >= 0:  # its last words may have come with the news of its end
+        if child.status_fd >= 0:  # its last message may have come together with its end
             self._read_status(child)
             self._hear_no_more(child)
         pause = child.ended(code, time.monotonic(), starts_again=not self._ending)
@@ -219,8 +219,9 @@ class Supervisor:
     # stopping -------------------------------------------------------------------------------------------------
 
     def _end(self) -> None:
-        """Proxies first, for their clients have nowhere to go; then brokers, while the controllers can still move
-        their leadership; then the controllers. Asked for again, proxies no longer wait for their clients."""
+        """Stop proxies first, because their clients then lose every route; then brokers, while the controllers can
+        still move their leadership; then the controllers. When requested again, proxies no longer wait for their
+        clients."""
         if self._ending:
             self._hurry_proxies()
             return
@@ -350,7 +351,7 @@ class Supervisor:
             answer({"ok": False, "error": f"unknown request {action}"})
 
     def _add(self, answer: Answer) -> None:
-        """A broker more, with the next id and ports; answered as a start is."""
+        """Add a broker with the next id and ports; answered like a start."""
         if self._ending:
             answer({"ok": False, "error": "the cluster is stopping"})
             return
@@ -365,7 +366,7 @@ class Supervisor:
         child.answer_at = time.monotonic() + START_ANSWER_S[node.role]
 
     def _forget(self, child: Child, answer: Answer) -> None:
-        """A broker that was stopped is no longer part of the cluster."""
+        """Remove a stopped broker from the cluster."""
         if child.pid or child.wanted or child.node.role != "broker":
             answer({"ok": False, "error": f"{child.node.name} is {child.state}; only a stopped broker can be removed"})
             return
@@ -415,8 +416,8 @@ class Supervisor:
 
 
 def main(arguments: list[str]) -> int:
-    """`DIR [TENANT,… [FD]]`: run the cluster in DIR, with these tenants; the line that it is ready, or why it is not,
-    goes to FD (standard output when absent)."""
+    """`DIR [TENANT,… [FD]]`: run the cluster in DIR, with these tenants; its ready line, or the reason for a failure,
+    is written to FD (default: standard output)."""
     root = Path(arguments[0]).resolve()
     layout = load_layout(root)
     if layout is None:

@@ -12,7 +12,7 @@ LOGS = "logs"
 
 
 def ready_lines(root: Path, layout: ClusterLayout, *, detached: bool) -> list[str]:
-    """For a cluster that serves: files, metrics, a first command, and how it is stopped."""
+    """For a cluster that serves: files, metrics, a first command, and how to stop it."""
     command, where = command_name(), data_option(root)
     stop = f"{command} down{where}"
     lines = {
@@ -47,14 +47,14 @@ def command_name() -> str:
 
 
 def data_option(root: Path) -> str:
-    """` --data DIR` as commands need it from the current directory, "" where it is the directory that they look in."""
+    """` --data DIR` as commands need it from the current directory, "" if it is the default directory."""
     if root == Path.cwd().resolve() / DEFAULT_DATA:
         return ""
     return f" --data {root.relative_to(Path.cwd()) if root.is_relative_to(Path.cwd()) else root}"
 
 
 def _metrics(layout: ClusterLayout) -> str:
-    """Ports of all nodes, neighbours as a range."""
+    """The ports of all nodes, consecutive ones as a range."""
     return ", ".join(
         f"{_span([node.metrics_port for node in nodes])} ({kind})"
         for kind, nodes in (

@@ -24,7 +24,7 @@ Name = Annotated[str | None, typer.Option("--name", help="The resource's name, o
 
 @dataclass(frozen=True, slots=True)
 class AclFilter:
-    """ACLs that match all that is given."""
+    """ACLs that match all given fields."""
 
     resource: Annotated[
         str | None,
@@ -40,7 +40,7 @@ class AclFilter:
     permission: Annotated[str | None, typer.Option("--permission", help="allow or deny.")] = None
 
     def fields(self) -> dict[str, Any]:
-        """As a request has them."""
+        """The fields of a request."""
         others = {ANY_PATTERN: ANY, MATCH_PATTERN: MATCH}
         return {
             "resource_type_filter": _number(AclResource, self.resource, "--resource"),
@@ -126,7 +126,7 @@ def delete(
 
 
 def _number(kind: type[AclResource | AclPattern | AclOperation | AclPermission], text: str | None, option: str) -> int:
-    """Kafka's number for a name, written as Kafka's tools do; ANY where none is given."""
+    """Kafka's number for a name as Kafka's tools write it; ANY if none is given."""
     if text is None:
         return ANY
     names = {member.name.replace("_", "").lower(): member for member in kind}

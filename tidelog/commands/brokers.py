@@ -238,7 +238,7 @@ def _rows(client: AdminClient, moves: ReplicaMoves) -> list[dict[str, Any]]:
 
 
 def _unregister(client: AdminClient, moves: ReplicaMoves, broker: int) -> None:
-    """Once it is fenced; a broker that still lives would only register again."""
+    """Unregister the broker after it is fenced; a running broker would only register again."""
     from wire.messages import UnregisterBrokerRequest  # noqa: PLC0415
 
     deadline = time.monotonic() + FENCED_WITHIN_S

@@ -111,7 +111,7 @@ def prepare_cluster(
     proxies: int | None = None,
     cells: int | None = None,
 ) -> Path:
-    """The directory of a cluster that can be started; ends the command when it cannot."""
+    """The directory of a cluster that is ready to start; ends the command otherwise."""
     try:
         settings = NODE_SETTINGS.from_environment(os.environ) | parse_assignments(assignments)
         if tier is not None:
@@ -139,7 +139,7 @@ def _check_store(root: Path, settings: dict[str, str]) -> None:
     """Ends the command if the chosen store does not answer; then nothing of the cluster has changed."""
     uri = settings[TIER_URI] if TIER_URI in settings else chosen_store(root)
     if not uri:
-        return  # the cluster's own directory, which its nodes make
+        return  # the cluster's own directory, which its nodes create
     from tidelog.cluster.store_check import store_trouble  # noqa: PLC0415  heavy, and most clusters here need none of it
 
     if trouble := store_trouble(uri):
@@ -175,7 +175,8 @@ def supervisor_line(root: Path, tenants: Sequence[str] = ()) -> list[str]:
 
 
 def start_detached(root: Path, tenants: Sequence[str] = ()) -> str:
-    """Start the cluster so that it outlives this command; its ready line. Ends the command when it does not come up."""
+    """Start the cluster so that it outlives this command; returns its ready line. Ends the command if it does not
+    start."""
     read, write = os.pipe()
     with open(root / LOGS / "supervisor.log", "ab") as log:
         process = subprocess.Popen(
@@ -247,7 +248,7 @@ def _node_command(action: str, node: str, data: Path, as_json: bool) -> None:
 
 
 def ask_supervisor(data: Path, request: dict[str, Any], timeout_s: float) -> dict[str, Any]:
-    """The answer of the supervisor in `data`; ends the command when there is none, or it says no."""
+    """The answer of the supervisor in `data`; ends the command if there is none, or if it is an error."""
     try:
         answer = control.ask(data.resolve(), request, timeout_s)
     except (control.ClusterDown, FileNotFoundError, NotADirectoryError):

@@ -61,7 +61,7 @@ def _run(role: str, config: Path | None, assignments: list[str]) -> None:
 
 
 def _check(role: str, given: Mapping[str, str]) -> None:
-    """All that a node of this role cannot start without. Raises SettingError."""
+    """Check everything that a node of this role needs to start. Raises SettingError."""
     if role == "broker":
         from tidelog.configuration.node_config import broker_config  # noqa: PLC0415
 

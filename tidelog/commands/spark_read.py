@@ -74,7 +74,7 @@ def filtered(
     moments: tuple[int | None, int | None],
     key: bytes | None,
 ) -> DataFrame:
-    """Those with offset, timestamp (ms) and key as asked for."""
+    """The records with the requested offsets, timestamps (ms) and key."""
     from pyspark.sql import functions as f  # noqa: PLC0415
 
     since, before = moments
@@ -123,7 +123,7 @@ def _show_counts(records: DataFrame, as_json: bool) -> None:
 
 
 def _show_records(records: DataFrame, limit: int | None, as_json: bool) -> None:
-    """Spark hands the splits over one after another, and they are in order, so nothing is sorted or held."""
+    """Spark returns the splits one after another, in order, so nothing is sorted or kept."""
     for row in islice(records.toLocalIterator(), limit):
         print(json.dumps(_fields(row)) if as_json else _line(row))
     sys.stdout.flush()
@@ -160,7 +160,7 @@ def _line(row: Row) -> str:
 
 
 def _iso(moment: datetime | None) -> str | None:
-    """None for a record without a timestamp. Spark gives times of this machine's zone, without saying so."""
+    """None for a record without a timestamp. Spark returns local times without a zone."""
     if moment is None:
         return None
     known = moment.astimezone(UTC)

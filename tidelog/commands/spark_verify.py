@@ -81,7 +81,7 @@ def _ledger(path: Path | None) -> Ledger | None:
 
 
 def _known_keys(path: Path | None) -> KeyTables | None:
-    """Of an earlier run; None for the first one."""
+    """The keys of an earlier run; None for the first one."""
     if path is None or not path.exists():
         return None
     from spark_offload.verification.comparing import KeysError, read_keys  # noqa: PLC0415
@@ -93,7 +93,7 @@ def _known_keys(path: Path | None) -> KeyTables | None:
 
 
 def _check_writable(what: str, directory: Path, *, make: bool = False) -> None:
-    """Before hours of reading whose outcome could not be written down."""
+    """Checked before hours of reading whose result could not be written."""
     try:
         if make:
             directory.mkdir(parents=True, exist_ok=True)
@@ -104,7 +104,7 @@ def _check_writable(what: str, directory: Path, *, make: bool = False) -> None:
 
 
 def _write_keys(found: VerifyReport, path: Path) -> None:
-    """In one step, so that a run that dies leaves the earlier one's."""
+    """Replace the file atomically, so that an interrupted run leaves the earlier one's."""
     from spark_offload.verification.comparing import keys_file  # noqa: PLC0415
 
     try:
@@ -117,7 +117,7 @@ def _write_keys(found: VerifyReport, path: Path) -> None:
 
 @contextmanager
 def asked_brokers(bootstrap: str | None, command_config: Path | None) -> Iterator[AskBrokers | None]:
-    """What brokers say of a partition that is at odds with the bucket, where there are any to ask."""
+    """Asks brokers, if any are given, about a partition that disagrees with the bucket."""
     if bootstrap is None:
         yield None
         return

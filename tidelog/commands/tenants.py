@@ -120,7 +120,7 @@ def move(
 
 
 def parse_limits(texts: list[str] | None) -> dict[str, int]:
-    """`NAME=VALUE` by name; `default` is -1, which goes back to the default."""
+    """`NAME=VALUE` by name; `default` is -1, which restores the default."""
     limits = {}
     for text in texts or ():
         name, separator, value = text.partition("=")

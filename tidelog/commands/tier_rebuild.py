@@ -107,7 +107,7 @@ def commit_offsets(
 
 
 def commit(client: AdminClient, offsets: Iterable[dict[str, Any]]) -> list[str]:
-    """Sentences on what could not be committed, or was let be."""
+    """Commits the offsets; returns a message for each group or partition that was not committed."""
     from kafka import TopicPartition  # noqa: PLC0415
     from kafka.errors import KafkaError  # noqa: PLC0415
     from kafka.structs import OffsetAndMetadata  # noqa: PLC0415
@@ -158,7 +158,7 @@ def _write(out: Path, tier: str, cluster: str | None, places: list[NamedBroker],
 
 
 def _check_nodes(root: Path) -> None:
-    """Whether nodes of each role would start with their settings; ends the command when they would not."""
+    """Check that nodes of each role would start with their settings; ends the command otherwise."""
     from tidelog.configuration.controller_config import controller_config  # noqa: PLC0415
     from tidelog.configuration.node_config import broker_config  # noqa: PLC0415
 
@@ -192,7 +192,8 @@ def _new_directory(data: Path) -> Iterator[None]:
 
 
 def _start(root: Path, data: Path, path: Path, incarnation: int) -> str:
-    """Where clients reach the cluster. When it does not come up, it stays, for the store is its own by now."""
+    """Start the cluster; returns its bootstrap addresses. If it does not start, its files stay, because it owns the
+    store by now."""
     from tidelog.tier.rebuild import offsets_path  # noqa: PLC0415
 
     try:
@@ -211,8 +212,8 @@ def _warn(text: str) -> None:
 
 
 def _prepare(tier: str, cluster: str | None, places: list[NamedBroker], no_wait: bool) -> Prepared:
-    """See that the bucket can be read, take it over, and read it as the old cluster has left it; ends the command
-    when it cannot be done."""
+    """Check that the bucket is readable, take it over, and read it as the old cluster has left it; ends the command if
+    that fails."""
     from kraft.rebuilding.rebuild import CannotRebuild  # noqa: PLC0415
     from object_store.blocking import BlockingStore  # noqa: PLC0415
     from object_store.errors import StoreError  # noqa: PLC0415

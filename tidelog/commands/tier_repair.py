@@ -154,7 +154,7 @@ def restore(
 
 
 def _paths(client: AdminClient, answers: Answers, topic: str | None) -> list[PartitionPath]:
-    """The tiered partitions that live, and those of deleted topics whose delay lasts."""
+    """The existing tiered partitions, and those of deleted topics during their delay."""
     from tiering.bucket.keys import PartitionPath  # noqa: PLC0415
 
     found: dict[tuple[str, str, int], None] = {}
@@ -200,7 +200,7 @@ def _chosen(
 def _check_newest(
     client: AdminClient, store: BlockingStore, root: TierRoot, found: FoundTopic, name: str, *, allow_holes: bool
 ) -> list[str]:
-    """What the manifests do not show yet, in words; ends the command unless that is allowed."""
+    """What the manifests do not show yet, as messages; ends the command unless that is allowed."""
     from tidelog.tier.newest import late_partitions  # noqa: PLC0415
 
     late, silent = late_partitions(client, store, root, found)
@@ -283,7 +283,7 @@ def _restore(
 def _refusal(
     client: AdminClient, found: FoundTopic, new: NewTopic, configs: dict[str, str], replicas: int
 ) -> str | None:
-    """Why the controller would not make such a topic, before anything is copied for it."""
+    """Why the controller would reject such a topic, before anything is copied."""
     from tiering.upkeep.restoring import first_epochs  # noqa: PLC0415
     from wire.messages import CreateTopicsRequest  # noqa: PLC0415
 

@@ -117,7 +117,7 @@ def _unknown(topic: str) -> str:
 
 
 def _deleted_topic(answers: Answers, name: str, topic_id: bytes | None) -> tuple[bytes, list[int]]:
-    """Id and partitions of a deleted topic; ends the command unless there is one that fits."""
+    """Id and partitions of a deleted topic; ends the command unless exactly one matches."""
     found: dict[str, list[int]] = {}
     for broker in answers.brokers:
         for dropped in broker.dropped:

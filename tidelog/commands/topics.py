@@ -121,7 +121,7 @@ def delete(names: list[str], options: CommandOptions) -> None:
 
 
 def parse_configs(assignments: list[str]) -> dict[str, str]:
-    """NAME=VALUE pairs, checked before a broker is asked, so that a slip is explained with its range."""
+    """NAME=VALUE pairs, checked before a broker is asked, so that the message for an error has the valid range."""
     found = {}
     for text in assignments:
         name, separator, value = text.partition("=")
@@ -133,7 +133,7 @@ def parse_configs(assignments: list[str]) -> dict[str, str]:
 
 
 def _check(name: str, value: str | None = None) -> None:
-    """End the command when `name` is no setting of topics, or `value` not one of its values."""
+    """End the command if `name` is not a setting of topics, or `value` is invalid."""
     try:
         setting = TOPIC_SETTINGS[name]
         if value is not None:

@@ -1,1 +1,1 @@
-"""From settings, as an operator writes them, to the plain values that processes are built with."""
+"""Converts an operator's settings to the plain values from which processes are built."""

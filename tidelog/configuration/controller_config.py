@@ -1,6 +1,6 @@
-"""From settings, as an operator writes them, to the plain values that a controller is built with.
+"""Converts settings to the configuration of a controller.
 
-Apart from `node_config`, because a broker's process has no use for a controller's code.
+Separate from `node_config`, because a broker's process does not need a controller's code.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from tidelog.configuration.listener_config import parse_listeners
 from tidelog.configuration.node_config import VOTERS, node_values, parse_voters, read_secret, server_limits
 from wire.listeners import ListenerConfig, ListenerKind
 
-HEARTBEAT_INTERVAL_MAX_S = 0.1  # of a leader of controllers
+HEARTBEAT_INTERVAL_MAX_S = 0.1  # of a quorum leader
 
 
 def controller_config(given: Mapping[str, str]) -> ControllerConfig:
-    """SettingError names what is missing or wrong."""
+    """SettingError names missing or invalid settings."""
     values = node_values(given, "controller")
     node, settings = values.group(NodeSettings), values.group(ControllerSettings)
     internal = parse_voters(node.controller_quorum_voters, VOTERS)
@@ -72,8 +72,8 @@ def controller_config(given: Mapping[str, str]) -> ControllerConfig:
 
 
 def _rebuilt(path: str) -> MetadataImage | None:
-    """What the controllers of a rebuilt cluster begin with. A file that is missing is an error also where it would not
-    be needed: an empty controller that began without it would make another cluster."""
+    """The initial metadata of the controllers of a rebuilt cluster. A missing file is always an error: an empty
+    controller that started without it would create another cluster."""
     name = "tidelog.metadata.rebuild.file"
     if not path:
         return None

@@ -88,7 +88,8 @@ def _pem(text: str) -> str:
 
 
 def links_tls(values: SettingValues) -> TlsConfig | None:
-    """What a node without listeners of its own shows to the controllers; None where the map says plaintext."""
+    """The TLS settings that a node without listeners of its own uses for its connections to controllers; None for
+    plaintext."""
     name = values.group(NodeSettings).inter_broker_listener_name
     protocol = _protocols(values.group(TlsSettings), {name: ("", 0)})[name]
     return tls_config(values, name, "internal", ProxyForm.NONE) if protocol.uses_tls else None
@@ -108,7 +109,8 @@ def _protocols(settings: TlsSettings, bound: Mapping[str, Address]) -> dict[str,
 
 
 def _check_protocol(node: NodeSettings, name: str, kind: str, protocol: SecurityProtocol, host: str) -> None:
-    """What a listener of this kind must be; nodes' traffic leaves loopback only with TLS, or when it is allowed to."""
+    """Check the protocol for a listener of this kind; nodes' traffic leaves loopback only with TLS, or with explicit
+    permission."""
     setting = "listener.security.protocol.map"
     if kind == "tenant" and protocol is not SecurityProtocol.SASL_SSL:
         raise SettingError(f"{setting}: {name} is for tenants (tidelog.tenant.listeners), so it must be SASL_SSL")

@@ -1,5 +1,4 @@
-"""From settings, as an operator writes them, to the plain values that a broker is built with, and what nodes of both
-roles have in common."""
+"""Converts settings to the configuration of a broker, and the common part of all nodes' configurations."""
 
 from __future__ import annotations
 
@@ -34,7 +33,7 @@ SECRET_BYTES_MIN = 16
 
 
 def broker_config(given: Mapping[str, str]) -> BrokerConfig:
-    """SettingError names what is missing or wrong."""
+    """SettingError names missing or invalid settings."""
     values = node_values(given, "broker")
     node, proxy = values.group(NodeSettings), values.group(ProxySettings)
     voters = parse_voters(node.controller_quorum_voters, VOTERS)
@@ -68,7 +67,7 @@ def broker_config(given: Mapping[str, str]) -> BrokerConfig:
 
 
 def server_limits(values: SettingValues) -> ServerLimits:
-    """What a node's listeners are bounded by, a broker's and a controller's alike."""
+    """The limits of a node's listeners, for brokers and controllers."""
     return replace(values.group(ServerLimits), connection=values.group(ConnectionSettings))
 
 
@@ -92,7 +91,7 @@ def data_directory(values: SettingValues) -> Path:
 
 
 def node_values(given: Mapping[str, str], role: str) -> SettingValues:
-    """The settings of a node of this role. SettingError names what is missing or wrong."""
+    """The settings of a node of this role. SettingError names missing or invalid ones."""
     values = check_settings(given)
     node, tier = values.group(NodeSettings), values.group(TierSettings)
     if node.node_id < 0:
@@ -110,7 +109,7 @@ def node_values(given: Mapping[str, str], role: str) -> SettingValues:
 
 
 def read_secret(path: str) -> bytes:
-    """The cluster secret, which that file holds; it appears in no error."""
+    """The cluster secret in that file; it appears in no error."""
     name = "tidelog.cluster.secret.file"
     if not path:
         raise SettingError(f"{name}: it must name the file with the cluster's secret")

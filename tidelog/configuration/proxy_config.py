@@ -1,4 +1,4 @@
-"""From settings, as an operator writes them, to the plain values that a proxy is built with."""
+"""Converts settings to the configuration of a proxy."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ CONNECTIONS_MIN = 64
 
 
 def proxy_config(given: Mapping[str, str]) -> ProxyConfig:
-    """SettingError names what is missing or wrong."""
+    """SettingError names missing or invalid settings."""
     values = node_values(given, "proxy")
     node, proxy = values.group(NodeSettings), values.group(ProxySettings)
     domain = proxy.domain.lower()
@@ -71,7 +71,7 @@ def proxy_config(given: Mapping[str, str]) -> ProxyConfig:
 
 
 def within_descriptors(config: ProxyConfig, limit: int) -> ProxyConfig:
-    """`config` with as many connections as `limit` open files allow each worker. SettingError when that is too few."""
+    """`config` with as many connections as `limit` open files allow each worker. SettingError if that is too few."""
     room = (limit - OWN_FILES - config.limits.opening) // FILES_PER_CONNECTION
     if room < CONNECTIONS_MIN:
         raise SettingError(

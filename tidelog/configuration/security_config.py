@@ -1,4 +1,4 @@
-"""Authentication and authorization as an operator writes them."""
+"""Converts the settings of authentication and authorization."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from common.web_document import SCHEMES
 
 
 def security_config(values: SettingValues, listeners: Iterable[str], domain: str) -> SecurityConfig:
-    """SettingError for what contradicts itself. `domain` is that of tenants' host names."""
+    """SettingError for contradicting settings. `domain`: of tenants' host names."""
     config = values.group(SecurityConfig)
     own = {name: values.group(SecuritySettings, name) for name in listeners}
     url = config.jwks_endpoint_url

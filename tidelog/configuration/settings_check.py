@@ -17,7 +17,7 @@ from tidelog.configuration.job_schedule import ScheduleError, parse_schedule
 
 
 def check_settings(given: Mapping[str, str]) -> SettingValues:
-    """All values; SettingError when one is unknown, out of range, or two contradict each other."""
+    """All values. Raises SettingError if one is unknown or out of range, or if two contradict each other."""
     values = NODE_SETTINGS.values(given)
     _check_contradictions(values)
     tier = values.group(TierSettings)
@@ -31,7 +31,7 @@ def check_settings(given: Mapping[str, str]) -> SettingValues:
 
 
 def check_own_of_listeners(names: Iterable[str], listeners: Iterable[str]) -> None:
-    """SettingError when one of the settings `names` is a listener's own, and there is no such listener."""
+    """SettingError if one of the settings `names` belongs to a listener that does not exist."""
     there = list(listeners)
     known = {listener.lower() for listener in there}
     for name in names:
@@ -58,7 +58,7 @@ def _check_contradictions(values: SettingValues) -> None:
 
 
 def _ordered_pairs(values: SettingValues) -> Iterator[tuple[tuple[str, int], tuple[str, int]]]:
-    """Settings of which the first must not be larger than the second, each with its value."""
+    """Pairs of settings, with their values, of which the first must not be larger than the second."""
     groups, replication = values.group(GroupSettings), values.group(ReplicationSettings)
     logs, connection = values.group(BrokerLogSettings), values.group(ConnectionSettings)
     yield (
@@ -84,7 +84,7 @@ def _ordered_pairs(values: SettingValues) -> Iterator[tuple[tuple[str, int], tup
 
 
 def _check_sweep_age(tier: TierSettings, logs: BrokerLogSettings) -> None:
-    """A copy on its way is an object that nothing names: it must not be old enough to be swept."""
+    """An unfinished copy is an unreferenced object, which must not be swept."""
     limit = tier.copy_bytes_per_second
     if limit <= 0:
         return
@@ -100,7 +100,7 @@ def _check_sweep_age(tier: TierSettings, logs: BrokerLogSettings) -> None:
 
 
 def _check_local_retention(logs: BrokerLogSettings) -> None:
-    """By default the brokers must not have to keep more of a tiered topic than the whole topic has."""
+    """By default brokers must not have to keep more of a tiered topic than the whole topic has."""
     for what, local, total in (
         ("ms", logs.log_local_retention_ms, logs.log_retention_ms),
         ("bytes", logs.log_local_retention_bytes, logs.log_retention_bytes),

@@ -25,9 +25,9 @@ def raise_limit() -> int:
 
 
 def divide(config: BrokerConfig, limit: int) -> BrokerConfig:
-    """`config` with bounds that fit into `limit` open files; clients get what the logs do not ask for.
+    """`config` with bounds that fit into `limit` open files; clients get what the logs do not need.
 
-    Raises SettingError when no broker can work with so few.
+    Raises SettingError if the limit is too low for a broker.
     """
     least = OWN + LOGS_MIN + CLIENTS_MIN
     if limit < least:

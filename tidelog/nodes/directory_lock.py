@@ -1,4 +1,4 @@
-"""One process per data directory: two that write to one log destroy it."""
+"""One process per data directory, because two that write to one log destroy it."""
 
 from __future__ import annotations
 
