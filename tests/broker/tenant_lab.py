@@ -92,8 +92,10 @@ class Wire:
 class TenantLab:
     """Use as an asynchronous context."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, world: Callable[[Path], Ports] = lab_ports) -> None:
+        """`world` makes the ports of a node in one life; its directory is named after it."""
         self.directory = root
+        self._world = world
         self._held = [ReservedPort() for _ in range(7)]
         self._wires: list[Wire] = []
         self.fatal: list[str] = []
@@ -115,7 +117,7 @@ class TenantLab:
         self.controller = ControllerNode(self._ports("controller"), controller, self.fatal.append)
         await self.controller.start()
         inside = (INSIDE_HOST, 1)
-        broker = BrokerConfig(
+        self._config = BrokerConfig(
             0,
             tuple(
                 Listen(
@@ -131,7 +133,7 @@ class TenantLab:
             SECRET,
             log_dirs=INSIDE_DIRECTORY,
             topics=TopicDefaults(auto_create_topics_enable=False),
-            duties=LogDuties(free_bytes_min=0, log_cleaner_enable=False),
+            duties=LogDuties(free_bytes_min=0, log_cleaner_enable=False, recovery_chunk_logs=1),
             proxy_domain=DOMAIN,
             proxy_port=PROXY_PORT,
             security=SecurityConfig(
@@ -141,11 +143,19 @@ class TenantLab:
             audit=GIVEN.group(AuditConfig),
             node_settings=dict(GIVEN.given),
         )
-        self.broker = BrokerNode(self._ports("broker"), broker, self.fatal.append)
-        await self.broker.start()
-        await self.broker.wait_ready()
+        await self._start_broker()
         await self._make_tenants()
         return self
+
+    async def _start_broker(self) -> None:
+        self.broker = BrokerNode(self._ports("broker"), self._config, self.fatal.append)
+        await self.broker.start()
+        await self.broker.wait_ready()
+
+    async def restart(self) -> None:
+        """The broker stops, and starts again on the same disk."""
+        await self.broker.stop()
+        await self._start_broker()
 
     async def __aexit__(self, *_: object) -> None:
         for wire in self._wires:
@@ -157,7 +167,7 @@ class TenantLab:
         assert not self.fatal, self.fatal
 
     def _ports(self, node: str) -> Ports:
-        ports = lab_ports(self.directory / node)
+        ports = self._world(self.directory / node)
         clock = self.clocks[node] = SteeredClock(ports.clock)
         return replace(ports, clock=clock)
 

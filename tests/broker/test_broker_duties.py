@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Hashable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -83,15 +84,20 @@ def test_the_reviews_after_a_stall_give_its_time_back_to_followers(tmp_path: Pat
         assert 2.8 < stalls[-1] < 3.1
 
 
+class Noting(Pacer):
+    """Notes whose turns were taken."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.looks: list[Hashable] = []
+
+    async def run(self, work: Work[Any], lane: Hashable = None, *, own: bool = False) -> Any:
+        self.looks.append(lane)
+        return await super().run(work, lane, own=own)
+
+
 def test_idle_producers_are_looked_for_at_the_interval_that_is_set(tmp_path: Path) -> None:
-    looks: list[Hashable] = []
-
-    class Noting(Pacer):
-        async def run(self, work: Work[Any], lane: Hashable = None, *, own: bool = False) -> Any:
-            looks.append(lane)
-            return await super().run(work, lane, own=own)
-
-    async def rounds() -> None:
+    async def rounds() -> list[Hashable]:
         ports, pacer = machine_ports(tmp_path), Noting()
         logs = LogDirectory(ports, "", 0, NoTrail(), DirectoryConfig())
         hosted = HostedPartitions(0, logs, LogSettings(0, {}), lambda: 0.0, ReplicationSettings(), pacer)
@@ -100,9 +106,29 @@ def test_idle_producers_are_looked_for_at_the_interval_that_is_set(tmp_path: Pat
         duties.start()
         await asyncio.sleep(2.2)
         await duties.stop()
+        return pacer.looks
 
-    run(rounds())
-    assert looks.count("expire-producers") == 4
+    assert run(rounds()).count("expire-producers") == 4
+
+
+def test_the_cleaner_rests_as_long_as_was_said_last(tmp_path: Path) -> None:
+    async def rounds() -> tuple[int, int]:
+        ports, pacer = machine_ports(tmp_path), Noting()
+        logs = LogDirectory(ports, "", 0, NoTrail(), DirectoryConfig(), pacer=pacer)
+        hosted = HostedPartitions(0, logs, LogSettings(0, {}), lambda: 0.0, ReplicationSettings(), pacer)
+        config = LogDuties(log_cleaner_backoff_ms=1_000)
+        duties = Duties(hosted, logs, ports.clock, config, 60.0, 60.0, 1 << 20, 10.0, pacer)
+        duties.start()
+        await asyncio.sleep(10.5)
+        slowly = pacer.looks.count("cleaner")
+        duties.configure_cleaner(replace(config, log_cleaner_backoff_ms=100))
+        await asyncio.sleep(10.5)
+        await duties.stop()
+        return slowly, pacer.looks.count("cleaner") - slowly
+
+    slowly, quickly = run(rounds())
+    assert slowly == 10
+    assert 95 < quickly < 105
 
 
 def test_several_duties_tell_of_one_stall_once_and_it_is_forgotten() -> None:

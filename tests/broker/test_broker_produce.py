@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -221,15 +222,14 @@ async def test_a_bomb_is_refused_where_it_is_looked_into_and_kept_elsewhere(tmp_
         assert lab[0].partition.log.log_end_offset == 0
 
 
-async def test_a_surprise_in_one_batch_holds_up_none_behind_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def surprised(data: bytes, *_: object) -> bytearray:
-        return bytearray(data) if len(data) < 200 else bytearray(-1)
-
-    monkeypatch.setattr("broker.handlers.record_inspection.inspect", surprised)
+async def test_a_surprise_in_one_batch_holds_up_none_behind_it(tmp_path: Path) -> None:
     async with Lab(tmp_path, count=1) as lab:
-        lab.controller.create_topic((0,), compression_type="lz4")
+        lab.controller.create_topic((0,), compression_type="gzip")
+        partition = lab[0].partition
+        partition.configure(replace(partition.log.config, compression_gzip_level=77))  # no setting allows it
         client = await lab[0].connect()
-        rows = await asyncio.gather(produce(client, batch(b"x" * 200)), produce(client, batch(b"y")))
+        surprising, plain = batch(b"x"), batch(b"y", compression=Compression.GZIP)
+        rows = await asyncio.gather(produce(client, surprising), produce(client, plain))
         assert [row.error_code for row in rows] == [ErrorCode.UNKNOWN_SERVER_ERROR, ErrorCode.NONE]
 
 

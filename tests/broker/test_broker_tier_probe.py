@@ -14,6 +14,8 @@ from object_store.errors import ObjectMissing, StoreDenied, StoreError, StoreUna
 from object_store.store import ObjectInfo
 from tests.object_store.memory_store import MemoryStore
 from tiering.bucket.keys import TierRoot
+from tiering.shard.description import StoreStatus, decode_broker
+from wire.messages import DescribeTierRequest, schema_uuid
 
 BEGAN_MS, ENDED_MS = 1_000, 90_000
 
@@ -43,8 +45,8 @@ class RefusingStore(MemoryStore):
         raise self.error
 
 
-def described(error: StoreError) -> Any:
-    """The status, of a cluster that has no file in the store yet."""
+def described(error: StoreError) -> StoreStatus:
+    """What a broker without tiered partitions answers, of a cluster that has no file in the store yet."""
     clock: Any = Clock()
 
     async def open_store(_: str) -> RefusingStore:
@@ -55,13 +57,19 @@ def described(error: StoreError) -> Any:
         root=TierRoot("cluster"),
         store=LateStore("s3://bucket", "s3://bucket", open_store, clock),
         guard=SimpleNamespace(missing=None, stale=None),
-        service=SimpleNamespace(copier=SimpleNamespace(counts=SimpleNamespace(refused_since_ms=0))),
+        service=SimpleNamespace(led=[], copier=SimpleNamespace(counts=SimpleNamespace(refused_since_ms=0))),
+        last_sweep=None,
         export_trouble=SimpleNamespace(since_ms=0, reason=""),
     )
     nothing: Any = None
-    handler = TierDescriptions(0, lambda: plane, nothing, nothing, nothing, clock, lambda: None)
-    image: Any = SimpleNamespace(incarnation=1)
-    return asyncio.run(handler._store(plane, image))
+    coordinator: Any = SimpleNamespace(hosted=list)
+    forwarder: Any = SimpleNamespace(image=SimpleNamespace(incarnation=1, cluster_id="cluster"))
+    handler = TierDescriptions(0, lambda: plane, nothing, coordinator, forwarder, clock)
+    request = DescribeTierRequest(topic_id=schema_uuid(bytes(16)), partition_index=-1, after_base_offset=-1)
+    answer = asyncio.run(handler.describe_tier(nothing, request))
+    told = decode_broker(answer.description).store
+    assert told is not None
+    return told
 
 
 @pytest.mark.parametrize("kind", [StoreDenied, StoreUnavailable])
