@@ -24,7 +24,8 @@ from kraft.image.delta import MetadataDelta
 from kraft.image.metadata import EMPTY_IMAGE
 from kraft.records import ConfigRecord, ResourceType
 from storage.cleaning.cleaner import CleanerConfig
-from tests.broker.replication_lab import LOCALHOST, SECRET, eventually
+from tests.broker.replication_lab import SECRET, eventually
+from tests.broker.reserved_port import LOCALHOST
 from tests.broker.tenant_lab import OPERATOR, TenantLab, Wire
 from tests.virtual_time import lab_ports
 from wire.messages import (
