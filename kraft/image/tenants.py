@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, ValuesView
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from operator import attrgetter
 
 from kraft.image.sharded_map import ShardedMap
 from kraft.records import KeysPhase, TenantRecord, TenantState
@@ -74,40 +75,14 @@ class TenantImage:
 
     @classmethod
     def of(cls, record: TenantRecord) -> TenantImage:
-        return cls(
-            record.id,
-            record.name,
-            record.cell,
-            record.created_ms,
-            record.limits,
-            record.allow_networks,
-            record.deny_networks,
-            record.epoch,
-            record.state,
-            record.target_cell,
-            record.keys_cell,
-            record.keys_target,
-            record.keys_phase,
-            record.keys_epoch,
-        )
+        return cls(*_values(record))
 
     def record(self) -> TenantRecord:
-        return TenantRecord(
-            self.id,
-            self.name,
-            self.cell,
-            self.created_ms,
-            dict(self.limits),
-            self.allow_networks,
-            self.deny_networks,
-            self.epoch,
-            self.state,
-            self.target_cell,
-            keys_cell=self.keys_cell,
-            keys_target=self.keys_target,
-            keys_phase=self.keys_phase,
-            keys_epoch=self.keys_epoch,
-        )
+        return TenantRecord(**dict(zip(_NAMES, _values(self), strict=True)))
+
+
+_NAMES = tuple(one.name for one in fields(TenantImage))
+_values = attrgetter(*_NAMES)
 
 
 class TenantsImage(Mapping[str, TenantImage]):
