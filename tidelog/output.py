@@ -1,4 +1,4 @@
-"""How commands speak: a table for people or JSON for programs, and one line for an error."""
+"""The output of commands: a table for users or JSON for programs, and one line for an error."""
 
 from __future__ import annotations
 

@@ -11,8 +11,9 @@ FOLDER = Path(__file__).resolve().parent
 
 
 def main() -> None:
-    sys.path[:] = [entry for entry in sys.path if Path(entry or ".").resolve() != FOLDER]  # a package, not a place
-    from tidelog.commands.spark import app  # noqa: PLC0415  only now it is found where it should be
+    # a package, not a search path
+    sys.path[:] = [entry for entry in sys.path if Path(entry or ".").resolve() != FOLDER]
+    from tidelog.commands.spark import app  # noqa: PLC0415  now it is found in the right place
 
     app(prog_name="tidelog spark")
 

@@ -141,7 +141,7 @@ def test_a_wrong_login_is_told_in_its_own_words(secure: EmbeddedCluster, cluster
     ports = {row["listeners"]["SSL"] for row in secure.nodes() if row["role"] == "broker"}
     (tls,) = ports
     for config, bootstrap, reason in (
-        (properties(secure, CHIEF, ssl__truststore__location=""), None, "certificate is not believed"),
+        (properties(secure, CHIEF, ssl__truststore__location=""), None, "certificate is not trusted"),
         (properties(secure, CHIEF), f"127.0.0.2:{tls.rpartition(':')[2]}", "no broker answers"),
         (properties(secure, CHIEF), f"localhost:{port}", "without TLS"),
         (properties(secure, CHIEF, security__protocol="SASL_PLAINTEXT"), tls, "ended the login"),

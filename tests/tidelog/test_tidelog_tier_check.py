@@ -150,7 +150,7 @@ def test_who_waits_for_what_the_store_holds_of_a_partition_is_told() -> None:
     client: Any = TierClient(State(False, 0, 0, 0, 27, []))
     bucket: Any = (StoreHere(MemoryStore(), before=lambda: asked.wait(30)), ROOT)
     assert check_partition(client, bucket, PATH, Patience(), say=say) == []
-    assert said == [f"waiting for the object store s3://bucket to tell of {PATH.topic}-{PATH.partition}"]
+    assert said == [f"waiting for the object store s3://bucket to list {PATH.topic}-{PATH.partition}"]
 
 
 def test_it_is_said_again_and_no_more_after_the_end() -> None:

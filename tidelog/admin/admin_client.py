@@ -26,11 +26,11 @@ REQUEST_TIMEOUT_MS, BOOTSTRAP_TIMEOUT_MS = 30_000, 5_000
 _NUMBERED = re.compile(r"\[Error (-?\d+)\] \w+(?:: (.*))?", re.DOTALL)
 
 Bootstrap = Annotated[
-    str | None, typer.Option("--bootstrap", help="Where the cluster is.", metavar="HOST:PORT,…", show_default=False)
+    str | None, typer.Option("--bootstrap", help="Addresses of brokers.", metavar="HOST:PORT,…", show_default=False)
 ]
 CommandConfig = Annotated[
     Path | None,
-    typer.Option("--command-config", help="Properties of TLS and SASL, as Kafka's tools have them.", metavar="FILE"),
+    typer.Option("--command-config", help="TLS and SASL properties, as for Kafka's tools.", metavar="FILE"),
 ]
 Data = Annotated[Path, typer.Option("--data", help="Or the directory of an embedded cluster.", metavar="DIR")]
 

@@ -92,7 +92,7 @@ def _secured(plain: socket.socket, host: str, where: str, context: ssl.SSLContex
         return context.wrap_socket(plain, server_hostname=host)
     except ssl.SSLCertVerificationError as error:
         raise Refusal(
-            f"{where}: its certificate is not believed, {error.verify_message.rstrip('.')} (ssl.truststore.location)"
+            f"{where}: its certificate is not trusted, {error.verify_message.rstrip('.')} (ssl.truststore.location)"
         ) from None
     except TimeoutError:
         raise Refusal(f"{where} does not answer a TLS handshake; security.protocol may not be its own") from None

@@ -65,7 +65,7 @@ def create(
     *,
     options: CommandOptions,
 ) -> None:
-    """Make one ACL; one that exists already is left as it is."""
+    """Create one ACL; an existing one is left unchanged."""
     from wire.messages import CreateAclsRequest  # noqa: PLC0415
 
     kind = _number(AclResource, resource, "--resource")
@@ -90,7 +90,7 @@ def create(
 
 @app.command("list")
 def list_acls(wanted: AclFilter, options: CommandOptions) -> None:
-    """ACLs that match all that is given; --pattern match finds whatever speaks of the named resource."""
+    """ACLs that match all options; --pattern match finds every ACL that applies to the named resource."""
     from wire.messages import DescribeAclsRequest  # noqa: PLC0415
 
     request = DescribeAclsRequest(**wanted.fields())
@@ -112,7 +112,7 @@ def delete(
     *,
     options: CommandOptions,
 ) -> None:
-    """Delete the ACLs that match all that is given, and show them."""
+    """Delete the ACLs that match all options, and show them."""
     from wire.messages import DeleteAclsRequest  # noqa: PLC0415
 
     if everything == (wanted != AclFilter()):

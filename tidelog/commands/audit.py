@@ -49,7 +49,7 @@ def audit(
     """List events of the audit in order of time, with --json one JSON object a line; docs/audit.md says what they mean.
 
     They come from the cluster's object store; without one, or with --live, from __audit. Exit code 1 when a part of
-    the audit cannot be read, all others are listed; or when it tells nothing of the topic, which does not exist either.
+    the audit cannot be read, all others are listed; or when it has no event of the topic, and the topic does not exist.
     """
     from tidelog.admin.audit_listing import Listing  # noqa: PLC0415
 
@@ -66,7 +66,7 @@ def audit(
         _ask(listing, reach(asked), live=live)
     if not listing.wanted.is_known:
         since_then = " since then" if since else ""
-        listing.problems.append(f"the audit tells nothing of a topic {topic}{since_then}")
+        listing.problems.append(f"the audit has no event of a topic {topic}{since_then}")
     _show(listing, as_json)
     for problem in listing.problems:
         print(f"tidelog: {problem}", file=sys.stderr)

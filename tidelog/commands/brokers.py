@@ -70,7 +70,7 @@ def drain(
     broker: Id,
     throttle: Throttle = DRAIN_BYTES_PER_SECOND,
     at_once: Annotated[int, typer.Option(min=1, help="Partitions that move at the same time.")] = MOVES_AT_ONCE,
-    cancel: Annotated[bool, typer.Option("--cancel", help="Undo the moves that run, and let replicas in.")] = False,
+    cancel: Annotated[bool, typer.Option("--cancel", help="Undo running moves, and accept replicas again.")] = False,
     *,
     options: CommandOptions,
 ) -> None:

@@ -30,7 +30,7 @@ def make(
     ] = None,
     role: Annotated[str, typer.Option("--role", help="node, proxy, server or client.")] = "node",
 ) -> None:
-    """Make what is not there, does not fit its names, or ends within a month; the rest stays as it is.
+    """Create certificates that are missing, have other names, or expire within a month; keep the others.
 
     A NAME.pem holds key and chain and is what ssl.keystore.location names; ca.pem is for ssl.truststore.location.
     """

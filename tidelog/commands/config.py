@@ -13,7 +13,7 @@ from tidelog.output import EXIT_USAGE, Json, fail, show, show_one
 
 
 def config(
-    describe: Annotated[str | None, typer.Option(help="Tell all about one setting.", metavar="NAME")] = None,
+    describe: Annotated[str | None, typer.Option(help="Show everything about one setting.", metavar="NAME")] = None,
     topics: Annotated[bool, typer.Option("--topics", help="Settings of topics instead of nodes.")] = False,
     as_json: Json = False,
 ) -> None:

@@ -37,7 +37,7 @@ def create(
     *,
     options: CommandOptions,
 ) -> None:  # fmt: skip
-    """Make a key; without --role it may do everything that its tenant may."""
+    """Create a key; without --role it may do everything that its tenant may."""
     _check_out(out)
     _check_roles(role or [])
     with tenant_admin(options) as admin:
@@ -65,7 +65,7 @@ def list_keys(
 
 @app.command()
 def renew(key: Key, out: Out = None, *, options: CommandOptions) -> None:
-    """Give a key a new secret, in the place of the old one; roles and ACLs stay."""
+    """Give a key a new secret, which replaces the old one; roles and ACLs stay."""
     _check_out(out)
     with tenant_admin(options) as admin:
         (row,) = admin.keys(None, [key])
@@ -82,7 +82,7 @@ def renew(key: Key, out: Out = None, *, options: CommandOptions) -> None:
 def revoke(
     keys: Annotated[list[str], typer.Argument(help="Ids of keys.", metavar="KEY…")], options: CommandOptions
 ) -> None:
-    """End keys, with the ACLs that speak of them."""
+    """Delete keys, with their ACLs."""
     with tenant_admin(options) as admin:
         for key in keys:
             admin.delete_key(key)

@@ -37,7 +37,7 @@ def reassign(
     if to is not None and cancel:
         fail("--to or --cancel, not both", EXIT_USAGE)
     if throttle and not wait:
-        fail("--throttle needs --wait: who set it takes it away again", EXIT_USAGE)
+        fail("--throttle needs --wait, because the command removes the throttle at its end", EXIT_USAGE)
     brokers = _ids(to) if to is not None else ()
     with admin_client(options) as client:
         moves = ReplicaMoves(client)

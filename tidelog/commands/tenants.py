@@ -19,7 +19,7 @@ LOOK_S = 0.5
 Name = Annotated[str, typer.Argument(help="The tenant's name or id.", metavar="TENANT")]
 LimitOptions = Annotated[
     list[str] | None,
-    typer.Option("--limit", help="A limit of its own, like partitions.max=500; default takes it away.",
+    typer.Option("--limit", help="A limit of its own, like partitions.max=500; default removes it.",
                  metavar="NAME=VALUE"),
 ]  # fmt: skip
 Allow = Annotated[
@@ -39,7 +39,7 @@ def create(
     *,
     options: CommandOptions,
 ) -> None:
-    """Make a tenant. It has no keys yet."""
+    """Create a tenant. It has no keys yet."""
     with tenant_admin(options) as admin:
         made = admin.create_tenant(name, cell, parse_limits(limit), allow or (), deny or ())
     show_one({"tenant": name, "id": made.id, "cell": made.cell}, as_json=options.as_json)
@@ -72,7 +72,7 @@ def alter(
     limit: LimitOptions = None,
     allow: Allow = None,
     deny: Deny = None,
-    any_network: Annotated[bool, typer.Option("--any-network", help="Take all networks' rules away.")] = False,
+    any_network: Annotated[bool, typer.Option("--any-network", help="Remove all network rules.")] = False,
     *,
     options: CommandOptions,
 ) -> None:

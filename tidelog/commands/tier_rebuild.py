@@ -85,7 +85,7 @@ def commit_offsets(
     file: Annotated[Path, typer.Argument(help="What `rebuild --out FILE` wrote as FILE.offsets.")],
     options: CommandOptions,
 ) -> None:
-    """Give the groups of a rebuilt cluster the offsets that they had committed. What has committed since is let be."""
+    """Restore the committed offsets of a rebuilt cluster's groups. Groups that have committed since keep theirs."""
     from records.events import DamagedEvents  # noqa: PLC0415
     from tidelog.tier.rebuild import read_offsets  # noqa: PLC0415
 

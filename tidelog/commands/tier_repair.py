@@ -104,7 +104,7 @@ def restore(
 ) -> None:
     """Bring a deleted topic back under a new name, at its old offsets, while tidelog.tier.delete.delay.ms lasts.
 
-    What was on the brokers alone when it was deleted is gone. The new topic is kept without bounds unless --config
+    Records that were only on brokers when it was deleted are lost. The new topic is kept without bounds unless --config
     says otherwise; its other settings are defaults.
     """
     from kraft.topic_names import check_topic_name  # noqa: PLC0415

@@ -43,7 +43,7 @@ def set_password(
     *,
     options: CommandOptions,
 ) -> None:
-    """Make a user, or give it another password."""
+    """Create a user, or change its password."""
     if out is not None and (password_file is not None or out.exists() or not out.parent.is_dir()):
         fail(f"--out {out}: it must be a new file in a directory that exists, for a password made here", EXIT_USAGE)
     numbers = _numbers(mechanism)
@@ -73,7 +73,7 @@ def list_users(options: CommandOptions) -> None:
 
 @app.command()
 def delete(user: User, mechanism: Mechanism = None, *, options: CommandOptions) -> None:
-    """End a user, or one way of its to log in."""
+    """Delete a user, or one of its mechanisms."""
     with admin_client(options) as client:
         known: dict[str, int] = next((row["mechanisms"] for row in _described(client) if row["user"] == user), {})
         numbers = _numbers(mechanism) if mechanism else [MECHANISM_NAMES[name] for name in known]

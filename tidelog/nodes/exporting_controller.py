@@ -1,5 +1,5 @@
-"""A controller whose cluster has a tier: while it is the active one it exports the metadata to the object store, as it
-stands and as it changed, and starts the Spark jobs that are scheduled."""
+"""A controller of a cluster with a tier. While active, it exports the metadata and its audit to the object store, and
+starts scheduled Spark jobs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ INCARNATIONS_KEPT = 2
 
 
 class ExportingController:
-    """A `ControllerNode` with its exports; runs as one node. The store is opened when there is something to write."""
+    """A `ControllerNode` with its exports; runs as one node. The store is opened for the first write."""
 
     def __init__(
         self,
@@ -35,8 +35,8 @@ class ExportingController:
         schedule: str = "",
         audit_keep_ms: int = FOR_EVER,
     ) -> None:
-        """`schedule` as `tidelog.configuration.job_schedule` reads it; `audit_keep_ms` is how long exported events
-        stay."""
+        """`schedule`: parsed by `tidelog.configuration.job_schedule`; `audit_keep_ms`: how long exported events are
+        kept."""
         self.node = node
         self.metrics: Metrics = node.metrics
         self._ports = ports
@@ -104,7 +104,8 @@ class ExportingController:
         return self._writer
 
     def _has_no_tier(self) -> bool:
-        """Where topics are tiered, brokers begin in an empty store: they know whether it is the one there was."""
+        """Whether no topic is tiered. If some are, only brokers create `cluster.json` in an empty store, because they
+        know whether it is the earlier one."""
         image = self.node.image
         tiered = (image.configs.topic(name).get(REMOTE_STORAGE, "") for name in image.topics.by_name)
         return all(text.strip().lower() != "true" for text in tiered)

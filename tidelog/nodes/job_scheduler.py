@@ -1,7 +1,7 @@
 """Runs scheduled Spark jobs as child processes of the active controller: one at a time, and none without leadership.
 
-The controller's loop only starts, awaits and ends a process, so a job costs it nothing. A job does not outlive it
-either: a child whose standard input ends, kills itself and all that it started (`tidelog.owned_job`).
+The controller's loop only starts, awaits and ends a process, so a job does not load it. A job does not outlive the
+controller: a child whose standard input ends kills itself and its process group (`tidelog.owned_job`).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ COMMAND = (sys.executable, "-m", "tidelog.owned_job", "spark")
 
 
 class JobScheduler:
-    """`start` and `stop` once. `options` are added to each job, like the place of the tier."""
+    """`start` and `stop` once. `options` are added to each job, such as the tier's address."""
 
     def __init__(
         self,
@@ -40,7 +40,7 @@ class JobScheduler:
         command: Sequence[str] = COMMAND,
         look_s: float = LOOK_S,
     ) -> None:
-        """`options` may answer None: not yet."""
+        """`options` returns None while they are unknown."""
         self._entries = entries
         self._options = options
         self._is_active = is_active
@@ -79,7 +79,7 @@ class JobScheduler:
                 logger.exception("a scheduled job was lost", extra={"job": entry.text})
 
     def _next_due(self) -> Entry | None:
-        """The one that has waited for the longest time. Each is due once, however often its moment passed meanwhile."""
+        """The entry that has been due longest. An entry is due once, however often its time has passed meanwhile."""
         now_s = self._clock.wall_ms() // 1_000
         for entry in self._entries:
             if entry not in self._due:
@@ -120,7 +120,7 @@ class JobScheduler:
         self.failed += code != 0
         fields = {"job": entry.text, "exit": code, "seconds": round(self._clock.monotonic() - began, 1)}
         if lost:
-            logger.warning("a scheduled job was ended, for another controller is the active one", extra=fields)
+            logger.warning("a scheduled job was ended, because another controller is active", extra=fields)
         elif code:
             logger.error("a scheduled job failed", extra={**fields, "said": "\n".join(tail)})
         else:

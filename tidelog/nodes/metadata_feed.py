@@ -62,7 +62,7 @@ class MetadataFeed:
         return AuditPiece(position, audit.next_offset, events)
 
     async def _image_at(self, position: int) -> MetadataImage | None:
-        """From the newest that was noted before, where the log has all that is between them."""
+        """Replayed from the newest earlier image, if the log still has everything after it."""
         log = self._machine.log
         known = [image for image in self._images if image.next_offset <= position]
         image = known[-1] if known else None
@@ -73,7 +73,7 @@ class MetadataFeed:
 
 
 def _events(audit: MetadataAudit, frames: bytes) -> list[AuditEvent]:
-    """In a thread."""
+    """Runs in a thread."""
     found: list[AuditEvent] = []
     for framed in unframe_batches(memoryview(frames)):
         found += audit.events(framed.batch)

@@ -9,11 +9,11 @@ from tidelog.nodes.node_imports import import_node
 
 class NodeCode:
     def load(self, role: str, settings: Iterable[str]) -> None:
-        """Before a fork, so that no node imports again. See `import_node`."""
+        """Import the code before a fork, so that no node has to. See `import_node`."""
         import_node(role, settings)
 
     def run(self, role: str, settings: Mapping[str, str], status_fd: int, life_fd: int) -> int:
-        """Be the node; its exit status. See `run_node` for the two descriptors."""
+        """Run the node; returns its exit status. See `run_node` for the two descriptors."""
         if role == "proxy":
             from tidelog.nodes.proxy_process import run_proxy  # noqa: PLC0415  loaded already
 

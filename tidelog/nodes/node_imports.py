@@ -24,7 +24,7 @@ CERTIFICATE_MODULES = ("cryptography.x509",)  # megabytes, so only nodes with ce
 
 
 def import_node(role: str, settings: Iterable[str] = ()) -> None:
-    """Import all that a node of this role and with these settings needs, and no more; a second time costs nothing."""
+    """Import exactly what a node of this role with these settings needs; a second call costs nothing."""
     for package in ENTERED_BARE:
         bare_packages.enter(package)
     if role == "controller":
@@ -37,7 +37,8 @@ def import_node(role: str, settings: Iterable[str] = ()) -> None:
 
 
 def import_certificates(settings: Iterable[str]) -> None:
-    """Import what reads certificates when one of these settings names them: later it would hold the event loop."""
+    """Import the code that reads certificates if one of these settings names them; a later import would hold the event
+    loop."""
     if any(name.endswith(CERTIFICATE_SETTINGS) for name in settings):
         for module in CERTIFICATE_MODULES:
             importlib.import_module(module)

@@ -44,13 +44,14 @@ from tidelog.nodes.stack_sampling import StackSampling, log_held
 logger = logging.getLogger(__name__)
 EXIT_FATAL = 70  # EX_SOFTWARE: the node must not continue
 REASON_CHARACTERS_MAX = 500
-# The collector's thresholds. A round of the young looks at 5,000 containers, one of the middle-aged at 55,000: some
-# 5 ms on the event loop. Little here is in cycles: a round over everything comes after 50 million more at the earliest.
+# The collector's thresholds. A collection of the youngest generation visits 5,000 containers, one of the middle
+# generation 55,000: some 5 ms on the event loop. Few objects are in cycles: a full collection comes after 50 million
+# more at the earliest.
 GARBAGE_ROUNDS = (5_000, 10, 1_000)
 
 
 class Node(Protocol):
-    """What a broker and a controller have in common, seen from their process."""
+    """The common interface of a broker and a controller for their process."""
 
     metrics: Metrics
 
@@ -177,7 +178,7 @@ async def _start(node: Node, status_fd: int, fail: Callable[[str], None]) -> Non
         fail(str(error) or type(error).__name__)
         return
     gc.collect()
-    gc.freeze()  # modules, schemas and the first state never die: no collection looks at them again
+    gc.freeze()  # modules, schemas and the first state live until the end: exclude them from collections
     logger.info("node serves")
     _report(status_fd, "ready")
 
@@ -186,5 +187,5 @@ def _parent_gone(loop: asyncio.AbstractEventLoop, life_fd: int, ended: Callable[
     with contextlib.suppress(BlockingIOError):
         if not os.read(life_fd, 1):
             loop.remove_reader(life_fd)
-            logger.warning("the supervisor is gone, so this node stops")
+            logger.warning("the supervisor has ended, so this node stops")
             ended()

@@ -1,8 +1,8 @@
 """A proxy as processes: a parent that owns the port, a steward that follows the metadata, and a worker for each core.
 
-The parent opens one socket per worker on the same port and never accepts. A worker may die, drain or be replaced, and
-who waits in its socket's backlog is served by the next one. SIGTERM drains and ends, a second one ends at once. SIGHUP
-has certificates read again; SIGUSR1 replaces the workers one after the other with ones that have new settings.
+The parent opens one socket per worker on the same port and never accepts. When a worker dies, drains or is replaced,
+the next one serves the connections in its socket's backlog. SIGTERM drains and ends; a second one ends at once. SIGHUP
+reloads certificates; SIGUSR1 replaces the workers one after the other with ones that have new settings.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def run_proxy(
 
 
 class ProxyParent:
-    """Does nothing but start, watch and end processes; it has no event loop, so that forking is safe."""
+    """Only starts, watches and ends processes; it has no event loop, so that forking is safe."""
 
     def __init__(
         self, settings: Mapping[str, str], config: ProxyConfig, reread: Reread, status_fd: int, life_fd: int
@@ -162,7 +162,7 @@ class ProxyParent:
                 while os.read(self._wake_fds[0], 512):
                     pass
         if self._life_fd in ready and not os.read(self._life_fd, 1):
-            logger.warning("the supervisor is gone, so this proxy stops")
+            logger.warning("the supervisor has ended, so this proxy stops")
             self._life_fd, self._stopping = -1, True
         for child in list(self._children.values()):
             if child.ready_fd in ready:
@@ -218,7 +218,7 @@ class ProxyParent:
             return
         logger.error("a process of the proxy died", extra={"part": _name(child.index), "status": status})
         if any(other.index == child.index and not other.is_stopping for other in self._children.values()):
-            self._turns = []  # it was to replace one that still serves
+            self._turns = []  # it was to replace one that still serves, which stays
             return
         now = time.monotonic()
         deaths = 1 if now - child.born > STEADY_S else self._deaths.get(child.index, 0) + 1
@@ -287,7 +287,7 @@ class ProxyParent:
         logger.info("workers are replaced")
 
     def _replace_next(self) -> None:
-        """The next one when the last one's successor serves, and when its predecessor has left a slot."""
+        """Replace the next worker when the last one's successor serves, and its predecessor has freed a slot."""
         if any(child.ready_fd >= 0 for child in self._children.values()) or self._due:
             return
         if all(slot.in_use for slot in self._shared.slots):

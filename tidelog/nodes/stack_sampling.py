@@ -95,7 +95,7 @@ def callback_frames(frame: FrameType | None, loop_modules: tuple[str, ...]) -> l
 
 
 def log_held(watch: LoopWatch) -> Callable[[Held], None]:
-    """Log a callback that held the loop, with its stack, at each place ever more seldom."""
+    """Log a callback that held the loop, with its stack, less and less often for each place."""
 
     def noticed(held: Held) -> None:
         if watch.take_log(held):

@@ -1,1 +1,1 @@
-"""Spark jobs as commands run them."""
+"""Runs Spark jobs for commands."""

@@ -1,4 +1,4 @@
-"""All of Tidelog's Python code as one zip file: what `--py-files` takes where nothing can be installed."""
+"""All of Tidelog's Python code as one zip file for `--py-files`, for clusters where nothing can be installed."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ EPOCH = (1980, 1, 1, 0, 0, 0)  # the same bytes for the same code
 
 
 def write_archive(target: Path) -> int:
-    """The number of files. Raises OSError."""
+    """Returns the number of files. Raises OSError."""
     root = Path(__file__).resolve().parents[2]
     folders = [root / name for name in PACKAGES]
     files = [file for folder in folders for file in sorted(folder.rglob("*")) if file.suffix in SUFFIXES]

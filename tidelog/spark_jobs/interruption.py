@@ -1,9 +1,9 @@
-"""Ctrl-C in a command that works in Java for long: it ends within seconds, whatever the main thread waits for.
+"""Ctrl-C in a command that runs long in Java: it ends within seconds, whatever the main thread waits for.
 
-Python tells only the main thread of a signal, between two of its own instructions. A wait in a system call goes on when
-the signal came just before it or to another thread, an exception raised in a finalizer goes nowhere, and Java may not
-answer. Here a thread of its own hears of it from the signal's C handler, wakes the main thread until that knows, and
-ends the process when what is left to do in order takes longer than `LIMIT_S`. Java ends when its standard input does.
+Python delivers a signal only to the main thread, between two of its instructions. A wait in a system call continues if
+the signal came just before it or to another thread, an exception raised in a finalizer is lost, and Java may not
+respond. Here another thread gets the signal from the C handler, wakes the main thread until it has reacted, and ends
+the process if the orderly end takes longer than `LIMIT_S`. Java ends when its standard input does.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Interruption:
 
     def __init__(self) -> None:
         self.heard = False
-        self._within = False  # only the block is broken off, and only once
+        self._within = False  # only the block is interrupted, and only once
         self._raised = False
         self._said = False
         self._done = threading.Event()
@@ -85,9 +85,9 @@ class Interruption:
 
     @contextmanager
     def lent(self) -> Iterator[None]:
-        """A part of the block in which others may take the signal, as PySpark does when it makes a session.
+        """A part of the block in which others may handle the signal, as PySpark does when it creates a session.
 
-        PySpark's handler calls Java in the midst of the call that it breaks off.
+        PySpark's handler calls Java during the call that it interrupts.
         """
         try:
             yield
@@ -99,7 +99,7 @@ class Interruption:
                 self._listen()
 
     def say(self) -> None:
-        """The one line, once."""
+        """Print the one line, once."""
         if not self._said:
             self._said = True
             print(SAID, file=sys.stderr, flush=True)
@@ -114,7 +114,8 @@ class Interruption:
             raise KeyboardInterrupt
 
     def _hear(self) -> None:
-        """Py4J and PySpark make other errors of the interruption, with tracebacks and warnings."""
+        """Suppress logs and warnings, because Py4J and PySpark turn the interruption into other errors with
+        tracebacks."""
         self.heard = True
         logging.disable()
         warnings.simplefilter("ignore")
@@ -132,7 +133,7 @@ class Interruption:
         self._end_now()
 
     def _end_now(self) -> NoReturn:
-        """Past everything that the main thread may hold, such as the lock of the terminal's bars."""
+        """End at once, whatever locks the main thread holds, such as that of the terminal's bars."""
         text = "" if self._said else SAID + "\n"
         if os.isatty(2):
             text = _SHOW_CURSOR + text
@@ -144,7 +145,8 @@ class Interruption:
 
 
 def _flush_output() -> None:
-    """Within the time that is left; Ctrl-C ends who reads it too, and Python would tell of that when it ends."""
+    """Flush within the remaining time. Ctrl-C also ends the reader of the output, which Python would report at its
+    end."""
     try:
         sys.stdout.flush()
     except OSError:

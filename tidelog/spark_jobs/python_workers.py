@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-LIMIT_S = 2.0  # of all daemons together; they have nothing to do but to pass the signal on
+LIMIT_S = 2.0  # of all daemons together; they only have to pass the signal on
 _DAEMON = "pyspark.daemon"
 
 
@@ -43,6 +43,6 @@ def _is_daemon(process: Any) -> bool:
 
 
 def _wait(java: Any, end: Any, limit_s: float) -> None:
-    """For a process's end, or `limit_s`."""
+    """Wait for a process's end, for at most `limit_s`."""
     unit = java.java.util.concurrent.TimeUnit.MILLISECONDS
     end.completeOnTimeout(None, round(limit_s * 1000), unit).get()

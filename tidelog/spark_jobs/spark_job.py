@@ -53,8 +53,8 @@ NEEDED = ("pyspark", "pyarrow", "numpy")
 
 @dataclass(frozen=True, slots=True)
 class SparkOptions:
-    """What every job may be given. Without `master` all cores of this machine are used, or what spark-submit says; its
-    log settings then count in place of `verbose`."""
+    """The options of every job. Without `master` all cores of this machine are used, or spark-submit's choice, whose
+    log settings then replace `verbose`."""
 
     cluster_id: ClusterId = ""
     tenant: Tenant = ""
@@ -77,7 +77,7 @@ class SparkOptions:
 
 
 def pairs(option: str, texts: Sequence[str] | None) -> tuple[tuple[str, str], ...]:
-    """Name and value of each NAME=VALUE that `option` was given. Ends the command when one is no such text."""
+    """Name and value of each NAME=VALUE given for `option`. Ends the command for any other text."""
     found = []
     for text in texts or ():
         name, equals, value = text.partition("=")
@@ -173,7 +173,7 @@ def spark_job(
 
 
 def _explain(error: BaseException) -> None:
-    """Ends the command in words, unless it is a fault of the program."""
+    """Ends the command with a message, unless the error is a bug."""
     from spark_offload.options import OptionError  # noqa: PLC0415  only where Spark is
 
     if isinstance(error, (OptionError, InvalidStoreUri)):
@@ -187,7 +187,7 @@ def _explain(error: BaseException) -> None:
 
 
 def open_session(name: str, master: str | None, settings: dict[str, str], *, verbose: bool = False) -> SparkSession:
-    """A session on `master`. Ends the command when this machine has no Java."""
+    """A session on `master`. Ends the command if this machine has no Java."""
     from pyspark.sql import SparkSession  # noqa: PLC0415
 
     from spark_offload.running.session import (  # noqa: PLC0415
@@ -203,7 +203,7 @@ def open_session(name: str, master: str | None, settings: dict[str, str], *, ver
     submitted = SUBMITTED in os.environ
     builder: Any = SparkSession.builder.appName(name)
     if not submitted:
-        try:  # what ends a job is messages in one line, so Java says nothing unless it was asked for
+        try:  # a job ends with a message in one line, so Java prints nothing unless requested
             log_settings = quiet_java(java_directory(), "error" if verbose else "off")
         except NoJava as error:
             fail(str(error))
@@ -232,9 +232,10 @@ def open_session(name: str, master: str | None, settings: dict[str, str], *, ver
 
 @contextmanager
 def _java_ends_with_its_start() -> Iterator[None]:
-    """PySpark forgets a Java whose start is interrupted, and takes away the folder where it would tell its port.
+    """End a Java process whose start was interrupted: PySpark forgets it, and removes the folder where it would write
+    its port.
 
-    Such a Java stays for ever, also when its standard input has ended.
+    Such a process would run for ever, even after its standard input has ended.
     """
     from pyspark import java_gateway  # noqa: PLC0415
 
@@ -246,7 +247,7 @@ def _java_ends_with_its_start() -> Iterator[None]:
         return started[-1]
 
     try:
-        with ThreadPoolExecutor(1) as whole:  # no interruption between a start and its remembrance
+        with ThreadPoolExecutor(1) as whole:  # no interruption between a start and its recording
             gateway.Popen = lambda *words, **options: whole.submit(remember, *words, **options).result()
             yield
     except KeyboardInterrupt:
@@ -257,7 +258,7 @@ def _java_ends_with_its_start() -> Iterator[None]:
         gateway.Popen = start
 
 
-# Faster, but with them Python's workers may leave a traceback when they end, see `tidelog.spark_jobs.python_workers`.
+# Faster, but with them Python's workers may print a traceback when they end, see `tidelog.spark_jobs.python_workers`.
 _UNIX_SOCKETS = {"spark.python.unix.domain.socket.enabled": "true"}
 _FOR_ALL = {
     "spark.ui.showConsoleProgress": "false",  # the bars are ours
@@ -283,7 +284,7 @@ def look(
 
 
 def _in_words_of_commands(text: str) -> str:
-    """Options have other names on a command line than in Spark."""
+    """Replace options' names for Spark by those of the command line."""
     for name, flag in _FLAGS.items():
         text = re.sub(rf"\b{name}\b", flag, text)
     return text

@@ -1,1 +1,1 @@
-"""What commands ask of the tier: of brokers, and of the object store itself."""
+"""Requests of commands about the tier, to brokers and to the object store."""

@@ -1,4 +1,4 @@
-"""What the commands of the tier ask: brokers, over their clients' listeners, and the object store itself."""
+"""Requests of the tier's commands: to brokers, over their clients' listeners, and to the object store."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Answers:
 
 
 def ask_brokers(client: AdminClient) -> Answers:
-    """Every broker that lives. Ends the command when none answers."""
+    """Every live broker's answer. Ends the command if there is none."""
     from kafka.errors import KafkaError  # noqa: PLC0415
 
     found, silent, reason = list[BrokerTier](), list[int](), ""
@@ -68,12 +68,12 @@ def ask_brokers(client: AdminClient) -> Answers:
             silent.append(broker)
             reason = str(error)
     if not found:
-        fail(f"no broker tells of its tier: {reason or 'all are fenced'}")
+        fail(f"no broker reports its tier: {reason or 'all are fenced'}")
     return Answers(found, silent)
 
 
 def read_state(client: AdminClient, topic_id: bytes, partition: int) -> State | str:
-    """A partition's state in `__tier_state`, or why it is not known."""
+    """A partition's state in `__tier_state`, or the reason why it is unknown."""
     from kafka.errors import KafkaError  # noqa: PLC0415
 
     segments: list[TieredSegment] = []
@@ -110,7 +110,7 @@ def live_topics(client: AdminClient) -> dict[str, LiveTopic]:
 
 
 def split_name(text: str) -> tuple[str, bytes | None]:
-    """TOPIC or TOPIC@ID, the id as 32 hex digits or as Kafka writes it."""
+    """TOPIC or TOPIC@ID, the id as 32 hex digits or in Kafka's form."""
     name, _, id_text = text.partition("@")
     if not id_text:
         return name, None
@@ -135,8 +135,8 @@ def opened_store(answers: Answers, uri: str | None) -> Iterator[tuple[BlockingSt
 
 
 def store_trouble(answers: Answers, uri: str | None, say: Callable[[str], None]) -> str:
-    """Why the store does not answer now; "" when it does. As `opened_store` otherwise. A store that hangs is given up
-    after more than a minute; `say` reports the wait."""
+    """Why the store does not answer now, "" if it does. Otherwise as `opened_store`. Gives up on a hanging store after
+    more than a minute; `say` reports the wait."""
     limits = StoreLimits()
     try:
         place = parse_uri(_place(answers, uri))

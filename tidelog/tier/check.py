@@ -76,7 +76,7 @@ def _is_behind(found: list[Disagreement]) -> bool:
 def _compare(
     store: BlockingStore, root: TierRoot, path: PartitionPath, state: State, say: Callable[[str], None]
 ) -> list[Disagreement]:
-    with reported_wait(say, f"the object store {store.name} to tell of {path.topic}-{path.partition}"):
+    with reported_wait(say, f"the object store {store.name} to list {path.topic}-{path.partition}"):
         return _compare_read(store, root, path, state)
 
 

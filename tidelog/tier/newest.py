@@ -1,4 +1,4 @@
-"""Whether the manifests of a deleted topic are its newest: by the word of `__tier_state`, as long as that knows it."""
+"""Checks whether the manifests of a deleted topic are its newest, against `__tier_state` while that has the topic."""
 
 from __future__ import annotations
 

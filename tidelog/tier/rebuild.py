@@ -24,14 +24,14 @@ from tiering.exports.exports import GROUPS, METADATA, POSITIONS, newest_exports
 from tiering.upkeep.inventory import FoundTopic, find_clusters, find_topics
 
 OLD_CLUSTER_WAIT_S = CHECK_INTERVAL_S + 5.0
-"""How long after the take-over an old cluster that still lives may not know of it."""
+"""How long after the take-over a running old cluster may be unaware of it."""
 OFFSETS_SUFFIX = ".offsets"
 NAMED_MAX = 1_000
 
 
 @dataclass(slots=True)
 class Prepared:
-    """All that a rebuilt cluster begins with. `offsets` are events of the kind "groups", clamped to the tier's end."""
+    """The initial state of a rebuilt cluster. `offsets` are events of the kind "groups", clamped to the tier's end."""
 
     cluster_id: str
     incarnation: int
@@ -41,7 +41,7 @@ class Prepared:
 
 
 async def choose_cluster(store: ObjectStore, wanted: str | None) -> str:
-    """The id of the cluster whose bucket this is. Raises CannotRebuild, StoreError."""
+    """The id of the cluster that owns the bucket. Raises CannotRebuild, StoreError."""
     found = await find_clusters(store)
     if wanted is not None and wanted not in found:
         raise CannotRebuild(f"{store.name} holds nothing of cluster {wanted}, but of: {', '.join(found) or 'none'}")
@@ -70,8 +70,8 @@ async def look(
 async def take_over(
     store: ObjectStore, seen: tuple[ClusterFile, str], wait_s: float, now_ms: int, taken: Callable[[int], None]
 ) -> int:
-    """The new incarnation, once an old cluster can no longer write; `taken` is called with it as soon as the bucket
-    shows it. The old cluster loses the bucket by this, so all checks come before. Raises CannotRebuild, StoreError."""
+    """Returns the new incarnation when an old cluster can no longer write; `taken` is called with it as soon as the
+    bucket shows it. The old cluster loses the bucket, so all checks come before. Raises CannotRebuild, StoreError."""
     try:
         file = await begin_incarnation(store, TierRoot(seen[0].cluster_id), now_ms, seen)
     except (VersionConflict, ValueError) as error:
@@ -84,8 +84,8 @@ async def take_over(
 async def prepare(
     store: ObjectStore, cluster_id: str, incarnation: int, brokers: Sequence[NamedBroker], rng: random.Random
 ) -> Prepared:
-    """Read the bucket. Without `brokers` the old cluster's are taken; one without a cell has that of the old broker of
-    this id. Raises CannotRebuild, StoreError."""
+    """Read the bucket. Without `brokers` the old cluster's are used; one without a cell gets the old cell of the broker
+    with its id. Raises CannotRebuild, StoreError."""
     root = TierRoot(cluster_id)
     metadata, groups, positions = [
         await newest_exports(store, root, kind, before=incarnation) for kind in (METADATA, GROUPS, POSITIONS)
@@ -145,7 +145,7 @@ def offsets_path(path: Path) -> Path:
 
 
 def read_offsets(path: Path) -> list[Event]:
-    """Of `write_files`. Raises OSError, DamagedEvents."""
+    """Read the file of `write_files`. Raises OSError, DamagedEvents."""
     return decode_events(path.read_bytes(), str(path)).events
 
 
@@ -158,5 +158,5 @@ def _tiered(topic: FoundTopic) -> TieredTopic:
 
 
 def _when(exports: Sequence[Events]) -> str | None:
-    """The oldest of them: what came later may be missing."""
+    """The time of the oldest export; later changes may be missing."""
     return utc(min(export.header.created_ms for export in exports)) if exports else None

@@ -28,8 +28,8 @@ async def count_objects(store: ObjectStore, root: TierRoot, found: Sequence[Foun
 
 
 class Position(NamedTuple):
-    """Where a partition began and ended, as the leader of that epoch exported it at `seen_ms`; the tier's end is -1
-    where it was not tiered, or the leader did not know."""
+    """A partition's begin and end, as exported at `seen_ms` by the leader of that epoch. The tier's end is -1 if it was
+    not tiered, or unknown to the leader."""
 
     leader_epoch: int
     seen_ms: int
@@ -92,7 +92,7 @@ class RebuildReport:
         return {"partition": index, "log_start_offset": start, "end_offset": end, "missing": missing}
 
     def sentences(self, has_groups: bool) -> list[str]:
-        """In the order of the topics."""
+        """Messages in the order of the topics."""
         sentences: list[str] = []
         for topic in self._rebuild.topics:
             if topic.has_left_tier and topic.partitions:
@@ -104,17 +104,17 @@ class RebuildReport:
         if not has_groups:
             sentences.append("no committed offsets were there")
         if self.moved:
-            sentences.append(f"{len(self.moved)} committed offsets lay above what is there, and were moved to its end")
+            sentences.append(f"{len(self.moved)} committed offsets were above the tier's end, and were moved to it")
         if self._dropped:
             sentences.append(f"{self._dropped} committed offsets are left out: their partitions begin again")
         return sentences
 
     def _lacks(self, topic: RebuiltTopic, index: int) -> list[str]:
-        """Sentences about one partition."""
+        """Messages about one partition."""
         found = self._found.get(topic.topic_id)
         partition = None if found is None else found.partitions.get(index)
         if partition is not None and partition.trouble:
-            return [f"it stays without a leader until this is mended: {partition.trouble}"]
+            return [f"it stays without a leader until this is repaired: {partition.trouble}"]
         sentences: list[str] = []
         has_manifest = partition is not None and partition.manifest is not None
         seen_at = self._seen.get((topic.topic_id, index))
