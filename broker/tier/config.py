@@ -9,6 +9,7 @@ from common.backoff import UPPER_HALF, Backoff
 from common.node_settings.tier import TierSettings
 from common.node_settings.topics import BrokerLogSettings
 from common.settings import same
+from tiering.manifests.manifest import PAGING, Paging
 
 
 class WorkKind(Enum):
@@ -30,6 +31,7 @@ class TierConfig(TierSettings):
     starts_max: int = 4  # followers that start from the tier at a time
     backoff_min_ms: int = 200
     backoff_max_ms: int = 30_000
+    paging: Paging = PAGING  # of manifests
 
     @property
     def backoff(self) -> Backoff:

@@ -76,6 +76,7 @@ class TierPlane:
             random=ports.random,
             pacer=pacer,
             sight_s=config.sweep_age_ms / 2_000,
+            paging=config.paging,
         )
         self.publisher = ManifestPublisher(self.manifest_services, PublisherLimits())
         services = TierServices(

@@ -25,7 +25,7 @@ from kraft.quorum.node import RaftNode
 from kraft.records import NO_LEADER, Cause
 from storage.audit.audit_journal import AuditJournal
 from storage.recovery import recovery
-from tests.sim.tier_bugs import TIER_BUGS
+from tests.sim.tier_bugs import PAGE_BUGS, TIER_BUGS
 
 Replace = Callable[[Any, str, object], None]
 
@@ -247,7 +247,7 @@ def planted(name: str) -> Iterator[None]:
 
     try:
         if name:
-            (BUGS | QUORUM_BUGS | FLEET_BUGS)[name](replace)
+            (BUGS | QUORUM_BUGS | FLEET_BUGS | PAGE_BUGS)[name](replace)
         yield
     finally:
         for owner, attribute, value in reversed(undo):

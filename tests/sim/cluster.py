@@ -17,7 +17,7 @@ from broker.config import BrokerConfig
 from broker.node import BrokerNode
 from common.errors import ErrorCode, ProtocolError, StorageFailure
 from common.ports import Address, Ports
-from kraft.controller.node import ControllerNode
+from kraft.controller.node import ControllerConfig, ControllerNode
 from kraft.topic_names import AUDIT_TOPIC
 from object_store.store import ObjectStore
 from tests.sim import nemesis, tenants
@@ -84,10 +84,18 @@ class Report:
 
 
 class Cluster:
-    """All nodes and clients of one run."""
+    """All nodes and clients of one run. `controller_change` and `broker_change` make other settings of theirs."""
 
-    def __init__(self, plan: Plan, *, keep_trace: bool = False) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        *,
+        keep_trace: bool = False,
+        controller_change: Callable[[ControllerConfig], ControllerConfig] = lambda config: config,
+        broker_change: Callable[[BrokerConfig], BrokerConfig] = lambda config: config,
+    ) -> None:
         self.plan, self.history = plan, History()
+        self._controller_change = controller_change
         self.world = World(plan.seed, keep_trace=keep_trace)
         self.world.tolerates = self._tolerates
         self.brokers = {name: number for number, name in enumerate(plan.broker_names)}
@@ -106,6 +114,7 @@ class Cluster:
         )
         self.work = WorkCount([*self.brokers, *self.controllers])
         self._add_nodes()
+        self.change_brokers(broker_change)
         self.world.watch(self.watch.ran)
         self.world.on_death = self._died
 
@@ -114,15 +123,10 @@ class Cluster:
         for number, name in enumerate(self.controllers):
             controller = controller_settings(number, snapshots=plan.snapshots, piece=plan.piece)
             controller = tenants.with_the_tenant(controller) if plan.tenant else controller
+            controller = self._controller_change(controller)
             self.world.add_node(name, self._main(lambda ports, fail, c=controller: ControllerNode(ports, c, fail)))
-        for name, broker in self.brokers.items():
-            rack = f"rack-{broker % 2}" if plan.racks else ""
-            chunk_bytes = plan.tier.chunk_bytes if plan.tier is not None else 0
-            config = broker_settings(
-                broker, rack, plan.segment_bytes, flushes_each=plan.flushes_each, chunk_bytes=chunk_bytes
-            )
-            config = tenants.in_its_cell(config) if plan.tenant else config
-            self.world.add_node(name, self._main(lambda ports, fail, c=config: self._broker(ports, c, fail)))
+        for name in self.brokers:
+            self.world.add_node(name, self._idle)
         self.world.add_node("producer", self._producer)
         self.world.add_node("consumer", self._consumer)
         self.world.add_node("members", self._members)
@@ -137,6 +141,22 @@ class Cluster:
                 self.world.add_node("rewriter", self._rewriter)
         if plan.loses_data:
             self.world.add_node("stubborn", self._stubborn)
+
+    async def _idle(self, ports: Ports) -> None:
+        """A broker before it has its settings."""
+
+    def change_brokers(self, change: Callable[[BrokerConfig], BrokerConfig]) -> None:
+        """Brokers have these settings from their next life on."""
+        plan = self.plan
+        for name, broker in self.brokers.items():
+            rack = f"rack-{broker % 2}" if plan.racks else ""
+            chunk_bytes = plan.tier.chunk_bytes if plan.tier is not None else 0
+            config = broker_settings(
+                broker, rack, plan.segment_bytes, flushes_each=plan.flushes_each, chunk_bytes=chunk_bytes
+            )
+            config = change(tenants.in_its_cell(config) if plan.tenant else config)
+            main = self._main(lambda ports, fail, c=config: self._broker(ports, c, fail))
+            self.world.nodes[name].main = main
 
     def _broker(self, ports: Ports, config: BrokerConfig, fail: Callable[[str], None]) -> BrokerNode:
         node = self.world.node_of(asyncio.get_running_loop())
@@ -407,11 +427,17 @@ class Cluster:
         return ""
 
 
-def run_plan(plan: Plan, *, keep_trace: bool = False, counts_work: bool | None = None) -> Report:
+def run_plan(
+    plan: Plan,
+    *,
+    keep_trace: bool = False,
+    counts_work: bool | None = None,
+    make: Callable[..., Cluster] = Cluster,
+) -> Report:
     """One run from a plan; what goes wrong is in the report. Work is counted as the seed says, or as told."""
     report, begin = Report(plan), time.perf_counter()
     with no_collection():
-        cluster = Cluster(plan, keep_trace=keep_trace)
+        cluster = make(plan, keep_trace=keep_trace)
         world = cluster.world
         if plan.seed % COUNTED_EVERY == 0 if counts_work is None else counts_work:
             cluster.count_work()

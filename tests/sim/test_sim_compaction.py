@@ -10,7 +10,6 @@ import pytest
 from broker.config import BrokerConfig
 from kraft.topic_names import GROUP_TOPIC, TIER_TOPIC
 from tests.sim.cluster import COMES_UP_S, TIER_SETTLES_S, Cluster
-from tests.sim.cluster_settings import broker_settings
 from tests.sim.plan import Plan, draw_plan
 from tests.sim.world import collect_dead, no_collection
 
@@ -28,8 +27,7 @@ def plans() -> list[Plan]:
     return [replace(plan, segment_bytes=STATE_SEGMENT_BYTES) for plan in tiered[:SEEDS]]
 
 
-def cleaning(broker: int, rack: str, segment_bytes: int, *, flushes_each: bool, chunk_bytes: int = 0) -> BrokerConfig:
-    config = broker_settings(broker, rack, segment_bytes, flushes_each=flushes_each, chunk_bytes=chunk_bytes)
+def cleaning(config: BrokerConfig) -> BrokerConfig:
     duties = replace(config.duties, log_cleaner_enable=True, log_cleaner_backoff_ms=200)
     settings = config.node_settings | {"log.cleaner.min.cleanable.ratio": 0.01}
     return replace(config, duties=duties, node_settings=settings)
@@ -43,16 +41,6 @@ def restart(cluster: Cluster, *, clean: bool) -> None:
     assert world.run_until(lambda: all(world.nodes[name].loop is None for name in cluster.brokers), STOPS_S)
     for name in cluster.brokers:
         world.start(name)
-
-
-def with_cleaner(cluster: Cluster) -> None:
-    """Brokers compact from their next life on."""
-    plan = cluster.plan
-    assert plan.tier is not None
-    for name, broker in cluster.brokers.items():
-        rack = f"rack-{broker % 2}" if plan.racks else ""
-        config = cleaning(broker, rack, plan.segment_bytes, flushes_each=False, chunk_bytes=plan.tier.chunk_bytes)
-        cluster.world.nodes[name].main = cluster._main(lambda ports, fail, c=config: cluster._broker(ports, c, fail))
 
 
 def state_bytes(cluster: Cluster) -> list[int]:
@@ -93,7 +81,7 @@ def scene(cluster: Cluster) -> None:
     for name in ("members", "archivist"):
         cluster.world.kill(name)
     cluster.watch._lossy = [GROUP_TOPIC, TIER_TOPIC]  # what compaction takes out is not lost
-    with_cleaner(cluster)
+    cluster.change_brokers(cleaning)
     restart(cluster, clean=True)
     compacted(cluster, before)
     restart(cluster, clean=False)

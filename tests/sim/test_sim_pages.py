@@ -14,21 +14,22 @@ from typing import ClassVar
 import msgspec
 import pytest
 
-from tests.sim import cluster as module
+from broker.config import BrokerConfig
 from tests.sim.bucket import _at_once as finish
+from tests.sim.bugs import planted
 from tests.sim.cluster import TIER_SETTLES_S, Cluster, run_plan
 from tests.sim.invariants import InvariantBroken
 from tests.sim.loop import NS
 from tests.sim.plan import Plan, draw_plan
+from tests.sim.tier_bugs import PAGE_BUGS
 from tests.sim.tier_watch import TierWatch, path_of
 from tiering.bucket.keys import ManifestKey, PageKey, PartitionPath, TierRoot
 from tiering.bucket.segment import SegmentId
-from tiering.manifests import manifest
-from tiering.manifests.manifest import ManifestHead, decode_head, decode_page
+from tiering.manifests.manifest import ManifestHead, Paging, decode_head, decode_page
 
 pytestmark = pytest.mark.simulation
 
-HEAD_SEGMENTS_MAX, PAGE_SEGMENTS = 3, 2
+PAGING = Paging(head_segments_max=3, page_segments=2)
 SEEDS, TRIED = 6, 60
 LEFT_BEHIND_NS = 4 * NS
 
@@ -46,7 +47,7 @@ class PagedWatch(TierWatch):
         if there is not None and there != data:
             raise InvariantBroken(self._name, f"{node} overwrites {key}")
         head = decode_head(data, key)
-        if len(head.segments) > HEAD_SEGMENTS_MAX:
+        if len(head.segments) > PAGING.head_segments_max:
             raise InvariantBroken(self._name, f"{node} publishes {len(head.segments)} segments in a head")
         self._coverage.add("pages named", len(head.pages))
         if self._published(node, parsed, self._whole(parsed.path, head), sent_ns):
@@ -71,8 +72,15 @@ class PagedWatch(TierWatch):
         super().deleting(node, keys, claims)  # type: ignore[arg-type]
 
 
+def with_small_pages(config: BrokerConfig) -> BrokerConfig:
+    return replace(config, tier=replace(config.tier, paging=PAGING))
+
+
 class PagedCluster(Cluster):
     left_behind: ClassVar[list[str]] = []
+
+    def __init__(self, plan: Plan, *, keep_trace: bool) -> None:
+        super().__init__(plan, keep_trace=keep_trace, broker_change=with_small_pages)
 
     def _tier_watch(self) -> TierWatch:
         watch = super()._tier_watch()
@@ -114,15 +122,12 @@ def long_plans() -> list[Plan]:
     return found[:SEEDS]
 
 
-def test_pages_hold_under_faults_and_what_nobody_names_goes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(manifest, "HEAD_SEGMENTS_MAX", HEAD_SEGMENTS_MAX)
-    monkeypatch.setattr(manifest, "PAGE_SEGMENTS", PAGE_SEGMENTS)
-    monkeypatch.setattr(module, "Cluster", PagedCluster)
+def test_pages_hold_under_faults_and_what_nobody_names_goes() -> None:
     reached: Counter[str] = Counter()
     PagedCluster.left_behind.clear()
     for plan in long_plans():
         seen = len(PagedCluster.left_behind)
-        report = run_plan(plan)
+        report = run_plan(plan, make=PagedCluster)
         assert len(PagedCluster.left_behind) > seen
         assert not report.failure, f"seed {plan.seed}: {report.failure}"
         reached += report.coverage
@@ -131,10 +136,7 @@ def test_pages_hold_under_faults_and_what_nobody_names_goes(monkeypatch: pytest.
     assert {what: reached[what] for what, count in least.items() if reached[what] < count} == {}
 
 
-def test_a_page_that_goes_too_early_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(manifest, "HEAD_SEGMENTS_MAX", HEAD_SEGMENTS_MAX)
-    monkeypatch.setattr(manifest, "PAGE_SEGMENTS", PAGE_SEGMENTS)
-    monkeypatch.setattr(module, "Cluster", PagedCluster)
-    encode = manifest.encode_page
-    monkeypatch.setattr(manifest, "encode_page", lambda segments: encode(segments[:-1]))  # a page that lacks one
-    assert any(run_plan(plan).failure for plan in long_plans()[:2])
+@pytest.mark.parametrize("bug", PAGE_BUGS)
+def test_a_planted_mistake_of_pages_is_found(bug: str) -> None:
+    with planted(bug):
+        assert any(run_plan(plan, make=PagedCluster).failure for plan in long_plans()[:2])

@@ -18,7 +18,6 @@ from kraft.rebuilding.rebuild import Rebuilder
 from kraft.topic_names import INTERNAL_TOPICS
 from tests.sim.client_links import ClusterLinks
 from tests.sim.cluster import COMES_UP_S, TIER_SETTLES_S, Cluster
-from tests.sim.cluster_settings import controller_settings
 from tests.sim.plan import TOPIC
 from tests.sim.rereading import Rereader
 from tests.sim.test_sim_restore import SEEDS, plans
@@ -49,7 +48,11 @@ def rebuilt_from(cluster: Cluster) -> tuple[MetadataImage, FoundTopic]:
 
 def begin_anew(old: Cluster, image: MetadataImage, found: FoundTopic, dies_after_s: float) -> None:
     """Other nodes under the old names, with nothing but the bucket."""
-    cluster = Cluster(replace(old.plan, faults=()))
+
+    def rebuilt(config: ControllerConfig) -> ControllerConfig:
+        return replace(config, driver=structs.replace(config.driver, rebuilt=image))
+
+    cluster = Cluster(replace(old.plan, faults=()), controller_change=rebuilt)
     world, watch = cluster.world, cluster.watch
     try:
         with world.heard_logs():
@@ -79,19 +82,13 @@ def begin_anew(old: Cluster, image: MetadataImage, found: FoundTopic, dies_after
 
 
 @pytest.mark.parametrize("number", range(SEEDS))
-def test_a_rebuilt_cluster_serves_what_the_tier_held(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rebuilt_cluster_serves_what_the_tier_held(number: int) -> None:
     with no_collection():
         cluster = Cluster(plans()[number])
         try:
             with cluster.world.heard_logs():
                 cluster.run()
             image, found = rebuilt_from(cluster)
-
-            def settings(number: int, *, snapshots: bool, piece: int) -> ControllerConfig:
-                config = controller_settings(number, snapshots=snapshots, piece=piece)
-                return replace(config, driver=structs.replace(config.driver, rebuilt=image))
-
-            monkeypatch.setattr("tests.sim.cluster.controller_settings", settings)
             begin_anew(cluster, image, found, DIES_AFTER_S[number])
         finally:
             cluster.world.close()

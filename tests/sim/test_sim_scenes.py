@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -12,7 +13,7 @@ from kraft.controller.leader_return import LeaderReturnConfig
 from kraft.controller.node import ControllerConfig
 from records.batch import HEADER_BYTES
 from tests.sim.cluster import COMES_UP_S, Cluster
-from tests.sim.cluster_settings import broker_name, controller_settings
+from tests.sim.cluster_settings import broker_name
 from tests.sim.disk import FileNode
 from tests.sim.nemesis import Fault
 from tests.sim.plan import TOPIC, draw_plan
@@ -22,10 +23,10 @@ pytestmark = pytest.mark.simulation
 
 
 @contextmanager
-def scene(seed: int, *faults: Fault) -> Iterator[Cluster]:
+def scene(seed: int, *faults: Fault, **changes: Any) -> Iterator[Cluster]:
     """A cluster that meets these faults alone."""
     with no_collection():
-        cluster = Cluster(replace(draw_plan(seed), faults=faults), keep_trace=True)
+        cluster = Cluster(replace(draw_plan(seed), faults=faults), keep_trace=True, **changes)
         cluster.count_work()
         try:
             with cluster.world.heard_logs():
@@ -57,16 +58,11 @@ def test_a_broker_whose_disk_failed_leads_nothing_when_it_ends(seed: int) -> Non
 
 @pytest.mark.parametrize("seed", [1, 2, 3, 4])
 @pytest.mark.parametrize("end", ["stop", "kill"])
-def test_after_a_restart_of_all_the_preferred_replicas_lead(
-    seed: int, end: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def seldom(number: int, *, snapshots: bool, piece: int) -> ControllerConfig:
-        return replace(
-            controller_settings(number, snapshots=snapshots, piece=piece), leader_return=LeaderReturnConfig()
-        )
+def test_after_a_restart_of_all_the_preferred_replicas_lead(seed: int, end: str) -> None:
+    def seldom(config: ControllerConfig) -> ControllerConfig:
+        return replace(config, leader_return=LeaderReturnConfig())
 
-    monkeypatch.setattr("tests.sim.cluster.controller_settings", seldom)
-    with scene(seed) as cluster:
+    with scene(seed, controller_change=seldom) as cluster:
         world, watch = cluster.world, cluster.watch
         for name in world.nodes:
             world.start(name)

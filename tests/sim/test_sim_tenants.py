@@ -9,6 +9,8 @@ from dataclasses import replace
 
 import pytest
 
+from broker.coordination.groups.group_shard import GroupShard
+from broker.coordination.shard import CoordinatorRecord, Now
 from kraft.image.metadata import MetadataImage
 from kraft.topic_names import GROUP_TOPIC
 from tests.sim import nemesis
@@ -62,13 +64,15 @@ def left_of_it(cluster: Cluster) -> str:
 def groups(cluster: Cluster) -> list[str]:
     """Those that the live coordinators know."""
     found: list[str] = []
+
+    def look(shard: GroupShard, _now: Now) -> list[CoordinatorRecord]:
+        found.extend([*shard.offsets.groups(), *shard.committed, *shard.groups])
+        return []
+
     for name in cluster.brokers:
         program = cluster.world.nodes[name].program
-        slots = program.coordinators.runtime._slots if program is not None else {}
-        for (topic, _), slot in slots.items():
-            if topic == GROUP_TOPIC and slot.hosted is not None:
-                shard = slot.hosted.shard
-                found += [*shard.offsets.groups(), *shard.committed, *shard.groups]
+        if program is not None:
+            program.coordinators.runtime.notify(GROUP_TOPIC, look)
     return found
 
 

@@ -23,7 +23,7 @@ from tests.object_store.memory_store import MemoryStore
 from tests.sim.bucket import BucketClient
 from tiering.bucket.keys import MANIFEST
 from tiering.bucket.segment import TieredSegment
-from tiering.manifests import manifest_writer
+from tiering.manifests import manifest, manifest_writer
 from tiering.shard import lineage, swap_decision, tier_shard
 from tiering.shard.partition_tier import PartitionTier
 from tiering.shard.shard_protocol import Claim, FinishCopy, Refused, StartCopy, Swap
@@ -181,3 +181,13 @@ TIER_BUGS: dict[str, Callable[[Replace], None]] = {
         keep_the_old_tier_end,
     )
 }
+
+
+def leave_a_segment_out_of_each_page(replace: Replace) -> None:
+    """The newest one of a page is in no manifest then."""
+    encode = manifest.encode_page
+    replace(manifest, "encode_page", lambda segments: encode(segments[:-1]))
+
+
+PAGE_BUGS: dict[str, Callable[[Replace], None]] = {bug.__name__: bug for bug in (leave_a_segment_out_of_each_page,)}
+"""Only runs with pages can find these."""

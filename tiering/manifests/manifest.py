@@ -28,6 +28,16 @@ SEGMENT_COST = 11  # of decoding and encoding one
 READS_MAX = 5
 
 
+class Paging(NamedTuple):
+    """A head of more than `head_segments_max` moves its oldest ones into pages of `page_segments`."""
+
+    head_segments_max: int
+    page_segments: int
+
+
+PAGING = Paging(HEAD_SEGMENTS_MAX, PAGE_SEGMENTS)
+
+
 class PageRef(msgspec.Struct, frozen=True, kw_only=True):
     """A page of `count` consecutive segments that cover [base_offset, end_offset); `size` and `crc32c` of its bytes."""
 
@@ -185,6 +195,7 @@ def build(
     version: int,
     published_ms: int,
     new_uuid: Callable[[], str],
+    paging: Paging,
     empty: bool = False,
 ) -> Work[Built]:
     """The manifest of `tier` at this moment. `pages`: the previous version's pages that are still valid, see `holds`.
@@ -213,19 +224,19 @@ def build(
         generation=record.generation,
         pages=kept,
     )
-    return _paged(head, None if empty else tier.held(paged_end), new_uuid)
+    return _paged(head, None if empty else tier.held(paged_end), new_uuid, paging)
 
 
-def _paged(head: ManifestHead, held: HeldSegments | None, new_uuid: Callable[[], str]) -> Work[Built]:
+def _paged(head: ManifestHead, held: HeldSegments | None, new_uuid: Callable[[], str], paging: Paging) -> Work[Built]:
     """`head` with what is held, the oldest of it in new pages."""
     if held is None:
         return Built(head, [])
     new_pages: list[NewPage] = []
     at = 0
-    while len(held) - at > HEAD_SEGMENTS_MAX:
-        new_pages.append(page_of(held.some(at, at + PAGE_SEGMENTS), new_uuid()))
-        at += PAGE_SEGMENTS
-        yield PAGE_SEGMENTS * SEGMENT_COST
+    while len(held) - at > paging.head_segments_max:
+        new_pages.append(page_of(held.some(at, at + paging.page_segments), new_uuid()))
+        at += paging.page_segments
+        yield paging.page_segments * SEGMENT_COST
     pages = [*head.pages, *(page.ref for page in new_pages)]
     return Built(replace(head, pages=pages, segments=held.some(at, len(held))), new_pages)
 

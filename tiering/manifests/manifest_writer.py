@@ -21,9 +21,11 @@ from object_store.store import ObjectStore
 from tiering.bucket.cluster_file import ClusterGuard
 from tiering.bucket.keys import TierRoot
 from tiering.manifests.manifest import (
+    PAGING,
     DamagedManifest,
     ManifestHead,
     PageRef,
+    Paging,
     build,
     encode_head,
     holds,
@@ -61,6 +63,7 @@ class ManifestServices:
     random: random.Random
     pacer: Pacer | None = None
     sight_s: float = 12 * 3_600.0
+    paging: Paging = PAGING
 
 
 class ManifestWriter:
@@ -98,6 +101,7 @@ class ManifestWriter:
                 version=self._version + 1,
                 published_ms=services.clock.wall_ms(),
                 new_uuid=lambda: random_uuid(services.random).hex(),
+                paging=services.paging,
                 empty=empty,
             )
             pacer = services.pacer
