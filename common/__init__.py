@@ -1,1 +1,1 @@
-"""What at least two packages need, and nothing else."""
+"""Code that at least two packages need, and nothing else."""

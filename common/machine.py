@@ -203,7 +203,8 @@ class MachineSecureSocket(_Descriptor):
         return count
 
     def _is_worth_a_try(self) -> bool:
-        """Whether to try for a record behind a short one: always while that succeeded lately, else ever less often."""
+        """Whether to try for another record after a short one: always while that succeeded lately, otherwise less and
+        less often."""
         if self._tries_left:
             return True
         self._short_ends += 1

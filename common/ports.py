@@ -30,7 +30,7 @@ class Socket(Protocol):
     def recv_into(self, view: memoryview) -> int:
         """Bytes received into `view`; 0 at the end of the stream.
 
-        Raises BlockingIOError when nothing is there, OSError when the connection is broken.
+        Raises BlockingIOError when nothing has arrived, OSError when the connection is broken.
         """
         ...
 
@@ -152,7 +152,7 @@ class File(Protocol):
 
     def in_memory(self, size: int, position: int) -> int:
         """How many of `size` bytes from `position` on can be read without waiting for the device, by samples; all where
-        the system does not report it. Bytes behind the end count as present."""
+        the system does not report it. Bytes beyond the end count as present."""
         ...
 
     def pwrite(self, data: Buffer, position: int) -> int:

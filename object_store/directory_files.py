@@ -445,7 +445,7 @@ class DirectoryFiles:
     # -- errors
 
     def _still_there(self, operation: str, key: str) -> None:
-        """Raises StoreUnavailable when the root itself is gone: an unmounted volume is not an empty one."""
+        """Raises StoreUnavailable if the root itself is missing, because an unmounted volume is not an empty one."""
         if not os.path.isdir(self._unfinished if self._marked else self.root):
             raise StoreUnavailable(self.name, operation, key, "the directory of the store is gone")
 

@@ -52,11 +52,11 @@ class ObjectTruncated(StoreError):
 
 
 class ObjectAltered(StoreError):
-    """Every read returned bytes that do not fit the store's checksum."""
+    """Every read returned bytes that do not match the store's checksum."""
 
 
 class InvalidKey(StoreError):
-    """The key can name no object here: see `object_store.store.check_key`."""
+    """The key is invalid for an object: see `object_store.store.check_key`."""
 
 
 class StoreUnfit(StoreError):

@@ -1,4 +1,4 @@
-"""The StoreErrors of S3's answers and failures. Of the store's own text only the error code is kept."""
+"""The StoreErrors for S3's responses and failures. Only the error code of the store's own text is kept."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ NO_CREDENTIALS = (
     aws.ConfigParseError,
 )
 NO_CONNECTION = (
-    aws.ConnectionError,  # refused, timed out, a certificate that does not fit
+    aws.ConnectionError,  # refused, timed out, an invalid certificate
     aws.HTTPClientError,
     aws.IncompleteReadError,
     aws.ResponseStreamingError,
@@ -81,7 +81,7 @@ class BodyCut(Exception):
 
 
 class BodyAltered(Exception):
-    """A body does not fit its checksum."""
+    """A body does not match its checksum."""
 
 
 class Fault(NamedTuple):

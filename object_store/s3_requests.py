@@ -56,7 +56,7 @@ class S3Requests:
         return f"{self._place.prefix}/{key}" if self._place.prefix else key
 
     def own_key(self, full_key: str) -> str:
-        """Without the URI's prefix."""
+        """The key without the URI's prefix."""
         return full_key[len(self._place.prefix) + 1 :] if self._place.prefix else full_key
 
     def new_token(self) -> str:
@@ -92,7 +92,7 @@ class S3Requests:
             await asyncio.sleep(self._backoff.jittered_s(attempt, self._chance))
 
     async def read(self, operation: str, key: str, start: int, length: int | None) -> tuple[bytes, str]:
-        """(exactly the bytes asked for, version). Raises ObjectMissing, ObjectTruncated, ObjectAltered."""
+        """(exactly the requested bytes, version). Raises ObjectMissing, ObjectTruncated, ObjectAltered."""
         whole = start == 0 and length is None
 
         async def request(client: S3Client) -> tuple[bytes, str]:
@@ -167,7 +167,7 @@ def checksum(data: bytes) -> str:
 
 
 def answered_ms(answer: Any) -> int:
-    """The store's time when it answered: milliseconds, exact to the second, 0 if unknown."""
+    """The store's time of the response: milliseconds, exact to the second, 0 if unknown."""
     date = answer["ResponseMetadata"]["HTTPHeaders"].get("date", "")
     try:
         return int(parsedate_to_datetime(date).timestamp() * 1000)

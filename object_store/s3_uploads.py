@@ -33,7 +33,7 @@ log = logging.getLogger("tidelog.object_store")
 
 
 class Span(NamedTuple):
-    """A part of an upload: its number from 1, and where in the body it lies."""
+    """A part of an upload: its number from 1, and its position in the body."""
 
     number: int
     start: int

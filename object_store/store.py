@@ -60,7 +60,7 @@ class ObjectStore(Protocol):
         ...
 
     async def replace(self, key: str, body: bytes, expected_version: str | None) -> ObjectInfo:
-        """Compare and set; None expects that there is no object. Raises VersionConflict."""
+        """Compare and set; None expects that the object is missing. Raises VersionConflict."""
         ...
 
     async def get(self, key: str, start: int = 0, length: int | None = None) -> bytes:

@@ -21,7 +21,7 @@ S3_OPTIONS = ("endpoint", "region", "addressing")
 
 
 class InvalidStoreUri(ValueError):
-    """The text says what is wrong and never repeats a part that may be secret."""
+    """The text says what is wrong, without parts that may be secret."""
 
 
 class StoreUri(Struct, frozen=True):

@@ -1,4 +1,5 @@
-"""The proxy's certificates: contexts made of files, reloaded when these change, and warnings before they expire."""
+"""The proxy's certificates: contexts created from files, reloaded when these change, and warnings before they
+expire."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ DAY_S = 86_400.0
 
 
 class CertificateProblem(Exception):
-    """No TLS context can be made of these files; the text names the file."""
+    """No TLS context can be created from these files; the text names the file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +81,7 @@ Context = TypeVar("Context")
 class ReloadedContext(Generic[Context]):
     """A context that is reloaded when its files change.
 
-    The old context stays in force, with a line in the log, when the new files do not fit or are expired already.
+    The old context stays in force, with a line in the log, when the new files are invalid or expired.
     """
 
     def __init__(

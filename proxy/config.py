@@ -1,4 +1,4 @@
-"""The configuration of a proxy: plain values that `tidelog.configuration.proxy_config` makes of settings."""
+"""The configuration of a proxy: plain values that `tidelog.configuration.proxy_config` builds from settings."""
 
 from __future__ import annotations
 

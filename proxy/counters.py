@@ -1,4 +1,4 @@
-"""The counters that every worker publishes, in their order in shared memory, and the metrics made of them."""
+"""The counters that every worker publishes, in their order in shared memory, and their metrics."""
 
 from __future__ import annotations
 

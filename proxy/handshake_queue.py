@@ -1,6 +1,6 @@
 """One handshake per turn of the event loop, so that the traffic of open connections runs between two of them.
 
-A handshake takes a hundred times as long as passing a request on, so many new connections would stall the open ones.
+A handshake takes a hundred times as long as relaying a request, so many new connections would stall the open ones.
 """
 
 from __future__ import annotations

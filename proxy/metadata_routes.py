@@ -1,8 +1,4 @@
-"""The routing table as derived from the committed metadata.
-
-Most changes concern few tenants. One of a cell's brokers, or a large jump of the metadata, may concern 100,000, so they
-are looked at in slices of the event loop.
-"""
+"""Derives the routing table from the committed metadata."""
 
 from __future__ import annotations
 

@@ -360,7 +360,7 @@ class Opening:
         return ("", 0) if self._route is None else self._route.addresses[self._attempt]
 
     def abandon_attempt(self, reason: str) -> None:
-        """Try the next broker, because this one does not take the connection."""
+        """Try the next broker, because this one does not accept the connection."""
         self._reception.avoided[self._target()] = self._reception.now() + AVOID_S
         self._trouble = f"{self._name} at {':'.join(map(str, self._target()))}: {reason}"
         self._drop_broker()

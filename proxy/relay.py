@@ -175,14 +175,14 @@ class Flow:
             self.pump()
 
     def _end(self) -> None:
-        """Pass the source's end on to the sink; the other direction may still finish."""
+        """Forward the source's end to the sink; the other direction may still finish."""
         self.ended = True
         self.relay.ready.remove_reader(self.source.fileno())
         if self.relay.other(self).ended or not say_end(self.sink):
             self.relay.close()
 
     def leave(self) -> None:
-        """Stop watching and let go of the sockets. The flow is not used again."""
+        """Stop watching and drop the sockets. The flow is not used again."""
         ready = self.relay.ready
         if not self.ended and not self.parked and self.rest is None:
             ready.remove_reader(self.source.fileno())
@@ -217,7 +217,7 @@ class Relay:
         self.up, self.down = Flow(self, client, broker, room), Flow(self, broker, client, room)
 
     def start(self) -> None:
-        """Begin to pass bytes on, as the reader of both sockets."""
+        """Begin to relay bytes, as the reader of both sockets."""
         self.ready.add_reader(self.client.fileno(), self.up.pump)
         self.ready.add_reader(self.broker.fileno(), self.down.pump)
 
@@ -240,7 +240,7 @@ class Relay:
         for sock, ragged in ((self.client, up.ragged), (self.broker, down.ragged)):
             if not held and sock.tls is not None and not ragged:
                 say_end(sock)  # in the clear the close itself is the end
-            with contextlib.suppress(OSError):  # the descriptor is gone all the same
+            with contextlib.suppress(OSError):  # the descriptor is closed even so
                 sock.close()
         if self.on_close is not None:
             self.on_close(self)

@@ -38,9 +38,9 @@ IDENTITY_BYTES = 8
 PART_TENANTS = 100
 PART_BYTES_MAX = 16 << 20
 APPENDED_BYTES_MIN = 64 << 10  # of changes, before they make the steward write a new file
-TENANT_COST = 5  # of a tenant that is written or read, units of `common.pacing`
+TENANT_COST = 5  # to write or read a tenant, in units of `common.pacing`
 LANE = "route-file"
-_FRAME = Struct(">II")  # length and CRC-32C of the MessagePack behind them
+_FRAME = Struct(">II")  # length and CRC-32C of the MessagePack that follows
 
 
 class _Tenant(msgspec.Struct, array_like=True, gc=False):
@@ -167,7 +167,7 @@ class _Frame(NamedTuple):
 
 
 class RouteReader:
-    """Reads the file, and later what was appended to it. `table` is the newest that came whole."""
+    """Reads the file, and later appended changes. `table` is the newest complete one."""
 
     def __init__(self, disk: Disk) -> None:
         self.table = RoutingTable()
@@ -228,11 +228,11 @@ class RouteReader:
 
 
 class DamagedRoutes(ValueError):
-    """The file of routes is not whole."""
+    """The file of routes is damaged."""
 
 
 def _frame_at(file: File, position: int, size: int) -> _Frame | None:
-    """None where there is none, or one that is not written to its end yet. Raises DamagedRoutes."""
+    """None if it is missing or not completely written yet. Raises DamagedRoutes."""
     begin = position + _FRAME.size
     if begin > size:
         return None
@@ -253,7 +253,7 @@ def _route(one: _Tenant) -> TenantRoute:
 
 
 def _missing(before: ShardedMap[str, TenantRoute], now: ShardedMap[str, TenantRoute]) -> Work[dict[str, None]]:
-    """Ids that `now` has not."""
+    """Ids that are missing in `now`."""
     found: dict[str, None] = {}
     for some in _some_at_a_time(before):
         found.update((one, None) for one in some if one not in now)
@@ -281,7 +281,7 @@ class FileRoutes:
         self._callbacks.append(callback)
 
     async def start(self) -> None:
-        """Read the file, if there is one, and from now on each change of it."""
+        """Read the file, if it exists, and from now on its changes."""
         await self._look()
         self._task = asyncio.get_running_loop().create_task(self._follow(), name=duty("routes"))
 

@@ -60,7 +60,7 @@ class RoutingTable:
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """`addresses` are tried in turn until one takes the connection."""
+    """`addresses` are tried in turn until one accepts the connection."""
 
     tenant: TenantRoute
     addresses: tuple[Address, ...]
@@ -69,7 +69,7 @@ class Route:
 def find_route(
     table: RoutingTable, domain: str, name: str, rotation: int, avoided: Mapping[Address, float]
 ) -> Route | Cause:
-    """The route of a server name, or why there is none.
+    """The route of a server name, or the reason why it has none.
 
     A bootstrap name leads to a few brokers of the tenant's cell, beginning at `rotation`; `avoided` ones come last. A
     broker's name leads to that broker. One in another cell is unknown unless the tenant's partitions or groups are

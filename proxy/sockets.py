@@ -40,16 +40,16 @@ class Connection(socket.socket):
         self.setblocking(False)
 
     def accept_tls(self, context: ServerContext, places: Places) -> None:
-        """As the server. Raises OSError, ValueError."""
+        """Begin TLS as the server. Raises OSError, ValueError."""
         self.tls = context.accept(self, places)
 
     def begin_tls(self, context: ssl.SSLContext, server_name: str) -> None:
-        """As the client of `server_name`. Raises OSError, ValueError."""
+        """Begin TLS as the client of `server_name`. Raises OSError, ValueError."""
         name = server_name.encode("idna").decode("ascii")
         self.tls = context._wrap_socket(self, False, name)  # type: ignore[attr-defined]
 
     def close(self) -> None:
-        """Another connection may get the descriptor at once, so TLS must not use it any longer."""
+        """Ends TLS too, because another connection may get the descriptor at once."""
         self.tls = None
         super().close()
 

@@ -101,7 +101,7 @@ class Steward:
         self._writer.close()
 
     async def _load(self) -> None:
-        """Read what an earlier steward wrote."""
+        """Read an earlier steward's table."""
         reader = RouteReader(self._ports.disk)
         none = reader.table
         try:

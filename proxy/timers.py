@@ -1,4 +1,4 @@
-"""What is done again and again on an event loop."""
+"""Periodic actions on an event loop."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Timers:
         self._timers: list[asyncio.TimerHandle] = []
 
     def every(self, seconds: float, action: Callable[[], None]) -> None:
-        """Act now, and every so many seconds until `cancel`."""
+        """Act now, and at each interval until `cancel`."""
         number = len(self._timers)
         self._timers.append(self._loop.call_later(seconds, lambda: None))
 

@@ -29,7 +29,7 @@ COMPRESSION_MASK = 0x07
 TIMESTAMP_TYPE = 0x08  # set: log append time
 TRANSACTIONAL = 0x10
 CONTROL = 0x20
-DELETE_HORIZON = 0x40  # set: the base timestamp is the time after which tombstones may go
+DELETE_HORIZON = 0x40  # set: the base timestamp is the time after which tombstones may be removed
 
 NO_TIMESTAMP = -1
 NO_PRODUCER_ID = -1
@@ -64,7 +64,7 @@ class BatchHeader(msgspec.Struct, frozen=True, gc=False):
     count: int
 
     def stamped(self, base_offset: int, leader_epoch: int) -> "BatchHeader":
-        """What it is once `stamp` has written these."""
+        """The header after `stamp` has written these."""
         return BatchHeader(
             base_offset,
             self.batch_length,
@@ -113,7 +113,7 @@ class BatchHeader(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def delete_horizon_ms(self) -> int | None:
-        """When tombstones and markers of this batch may go; None while no cleaning has set it."""
+        """When tombstones and markers of this batch may be removed; None until a cleaning has set it."""
         return self.base_timestamp if self.attributes & DELETE_HORIZON else None
 
     @property
@@ -194,7 +194,7 @@ def check_produced(view: memoryview, at: int, end: int, limits: ProduceLimits, n
 
 
 def _misshapen(view: memoryview, at: int, room: int) -> ProtocolError:
-    """Why `room` bytes are no batch of format 2, with Apache Kafka's codes: CORRUPT_MESSAGE for a whole but damaged
+    """Why `room` bytes are not a batch of format 2, with Apache Kafka's codes: CORRUPT_MESSAGE for a whole but damaged
     batch, INVALID_RECORD for a truncated one or an old format."""
     if room <= MAGIC_AT:
         return ProtocolError(ErrorCode.INVALID_RECORD, "no record batch")

@@ -84,7 +84,7 @@ def build_batch(
 
 
 def empty_batch(header: BatchHeader) -> bytearray:
-    """What compaction leaves of a batch without remaining records: a header that keeps its offsets and sequences."""
+    """The result of compaction for a batch without remaining records: a header that keeps its offsets and sequences."""
     kept = header.attributes & (TIMESTAMP_TYPE | TRANSACTIONAL | CONTROL)
     return assemble(replace(header, attributes=kept, base_timestamp=NO_TIMESTAMP, count=0), b"")
 

@@ -26,7 +26,7 @@ Event = dict[str, Any]
 
 
 class DamagedEvents(ValueError):
-    """The bytes are no export, not a whole one, or of an unknown format."""
+    """The bytes are not an export, incomplete, or of an unknown format."""
 
 
 class EventsHeader(msgspec.Struct, frozen=True, kw_only=True):

@@ -58,7 +58,7 @@ def _check_all(data: Data, at: int, end: int, count: int, budget: int) -> None:
 
 
 def _walk(data: Data, at: int, count: int) -> int:
-    """Step over `count` records; returns the position behind them, which may lie beyond the data.
+    """Step over `count` records; returns the position after them, which may be beyond the data.
 
     Nearly all lengths have one or two bytes and are read without a call, because this loop is the cost of the check.
     """
@@ -79,7 +79,7 @@ def _walk(data: Data, at: int, count: int) -> int:
 
 
 def _after_first(data: Data, at: int) -> int:
-    """The position behind the first record of a batch, at `at`, after a check of the fields before its key."""
+    """The position after the first record of a batch, at `at`, after a check of the fields before its key."""
     length, at = read_varint(data, at)
     stop = at + length
     if data[at + 1] | data[at + 2]:

@@ -15,7 +15,7 @@ _SHIFT_MAX = 28
 
 
 def read_pairs(data: bytes, at: int, end: int, count: int, pairs: list[Pair]) -> int:
-    """Append key and value of `count` records, which begin at `data[at]`, to `pairs`; the position behind them.
+    """Append key and value of `count` records, which begin at `data[at]`, to `pairs`; returns the position after them.
 
     Skips records without a key. Raises ProtocolError(CORRUPT_MESSAGE) when a length disagrees with another or leads
     beyond `end`; pairs appended before are sound.
@@ -68,7 +68,7 @@ def read_pairs(data: bytes, at: int, end: int, count: int, pairs: list[Pair]) ->
 
 
 def _long(data: bytes, at: int) -> tuple[int, int]:
-    """An unsigned varint and the position behind it."""
+    """An unsigned varint and the position after it."""
     value = shift = 0
     while True:
         byte = data[at]
