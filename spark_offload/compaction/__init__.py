@@ -1,1 +1,1 @@
-"""Compaction of tiered partitions: the newest value of each key stays, as Apache Kafka's log cleaner would have it."""
+"""Compaction of tiered partitions: keeps the newest value of each key, as Apache Kafka's log cleaner does."""

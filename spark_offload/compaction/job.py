@@ -89,7 +89,7 @@ def run(
 
 
 class Plan(NamedTuple):
-    """`problems` are partitions whose manifests cannot be read."""
+    """`problems`: partitions whose manifests cannot be read."""
 
     tasks: list[PartitionTask]
     problems: list[Problem]
@@ -149,7 +149,7 @@ def _task(contents: PartitionContents, policy: TopicPolicy, options: CompactionO
 
 
 class Proposing:
-    """From what the tasks wrote to what the leaders say."""
+    """Proposes the tasks' segments to the leaders and collects their verdicts."""
 
     def __init__(self, store: ObjectStore, options: CompactionOptions, stage: Stage) -> None:
         self._store = store
@@ -178,7 +178,7 @@ class Proposing:
         return row_of(outcome, {NO_VERDICT: UNDECIDED, STORE: FAILED}.get(state, state)), problems
 
     async def _propose(self, outcome: PartitionOutcome, rewrite: Rewrite) -> Problem | None:
-        """None when the leader accepts."""
+        """Returns None if the leader accepts."""
         path, options = outcome.path, self._options
         root = TierRoot(outcome.cluster_id)
         proposal = Proposal(

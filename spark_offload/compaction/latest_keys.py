@@ -19,7 +19,7 @@ from spark_offload.segments.varints import Integers
 KEY_MEMORY_BYTES = 256 << 20
 BYTES_PER_KEY = 48  # beside the key itself: its place, its entry in Arrow's table while keys are brought together
 FOLD_KEYS_MIN = 1 << 19
-BITS_MAX = 16  # keys that this many bits of a hash do not separate have equal hashes
+BITS_MAX = 16  # keys that agree in this many bits have equal hashes
 _MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
 _MIX = np.uint64(0xD6E8FEB86659FD93)
 
@@ -59,12 +59,12 @@ class LatestKeys:
             self._fold()
 
     def places(self) -> Integers:
-        """Of the last record of each key of the bucket, ascending."""
+        """The places of the last record of each key of the bucket, ascending."""
         self._fold()
         return np.sort(self._places)
 
     def __len__(self) -> int:
-        """How many keys there are, as of the last `places`."""
+        """The number of keys at the last call of `places`."""
         return len(self._keys)
 
     def _fold(self) -> None:
@@ -100,7 +100,7 @@ def _joined(arrays: list[pa.Array]) -> pa.Array:
 
 
 def _last_of_each(keys: pa.Array, places: Integers) -> tuple[pa.Array, Integers]:
-    """Each key once, with the last of its places."""
+    """Each key once, with its last place."""
     encoded = keys.dictionary_encode()
     last = np.empty(len(encoded.dictionary), np.int64)
     last[encoded.indices.to_numpy()] = places  # of several values for one index, numpy keeps the last

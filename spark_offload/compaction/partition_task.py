@@ -51,7 +51,7 @@ class PartitionTask:
 
 @dataclass(slots=True)
 class Rewrite:
-    """One run's segments, and those that are to take their place."""
+    """One run's segments, and their replacements."""
 
     inputs: list[TieredSegment]
     outputs: list[TieredSegment]
@@ -100,7 +100,7 @@ def compact_partition(task: PartitionTask) -> PartitionOutcome:
         outcome.problem = _problem(task, DAMAGED, error.reason, error.key, error.position)
     except StoreError as error:
         outcome.problem = _problem(task, STORE, str(error), error.key)
-    except ValueError as error:  # a manifest that cannot be read, a segment that outgrows its indexes
+    except ValueError as error:  # an unreadable manifest, or a segment too large for its indexes
         outcome.problem = _problem(task, TOO_LARGE if outcome.counts.readings else DAMAGED, str(error))
     except OSError as error:
         outcome.problem = _problem(task, NO_ROOM, f"the executor cannot keep what it writes: {error}")

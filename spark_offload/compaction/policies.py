@@ -1,4 +1,4 @@
-"""How topics are to be compacted, as the cluster's newest export of its metadata tells: no broker is asked."""
+"""The compaction settings of topics, from the cluster's newest metadata export; no broker is asked."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class TopicPolicy:
 
 
 class Policies:
-    """Of one cluster, as exported."""
+    """The exported settings of one cluster."""
 
     def __init__(self, events: list[Event]) -> None:
         self._topics: dict[str, str] = {}  # id to name
@@ -54,7 +54,7 @@ class Policies:
         return self._policy(topic) if self._topics.get(topic_id.hex()) == topic else None
 
     def default(self) -> TopicPolicy:
-        """Of a topic without settings of its own."""
+        """The policy of a topic without settings of its own."""
         return self._policy("")
 
     def _policy(self, topic: str) -> TopicPolicy:

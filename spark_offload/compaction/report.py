@@ -1,4 +1,4 @@
-"""What a compaction run tells in the end."""
+"""The report of a compaction run."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class CompactionReport(Report):
 
 
 def bars(rows: Sequence[PartitionRow]) -> list[str]:
-    """Two bars for each partition, the largest ones first: what its segments took, and what they take."""
+    """Two bars for each partition, the largest first: the size of its segments before and after."""
     shown = sorted(rows, key=lambda row: -row.bytes_before)[:BARS_MAX]
     largest = max((max(row.bytes_before, row.bytes_after) for row in shown), default=1)
     width = max((len(f"{row.topic}-{row.partition}") for row in shown), default=0)

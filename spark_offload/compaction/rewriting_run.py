@@ -1,4 +1,4 @@
-"""The second pass over a run of segments: new ones without what the first pass found to be superseded."""
+"""The second pass over a run of segments: writes new ones without the records that the first pass found superseded."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ PutSegment = Callable[[NewSegment, list[bytes]], TieredSegment]
 
 
 class RunSettings(NamedTuple):
-    """`horizon_ms`: what tombstones and markers get that are seen for the first time."""
+    """`horizon_ms`: the delete horizon for tombstones and markers without one."""
 
     segment_bytes: int
     index_interval_bytes: int
@@ -105,7 +105,7 @@ class RunRewriter:
 
 
 class _SegmentChoice:
-    """The first pass's flags of one segment, handed out in order."""
+    """The first pass's flags of one segment, returned in order."""
 
     def __init__(self, notes: SegmentNotes, *, deletes_go: bool) -> None:
         self._keep = notes.kept(deletes_go=deletes_go)

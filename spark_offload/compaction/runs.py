@@ -1,4 +1,4 @@
-"""Which segments are rewritten, and which of them together: values only.
+"""Chooses the segments to rewrite, and groups them. Pure.
 
 A *run* is a stretch of consecutive segments that one proposal replaces. What would not change is left out of runs, so
 a partition may have several. A segment changes when records, tombstones or markers of it go or get a delete horizon,
@@ -20,7 +20,7 @@ from tiering.jobs.segment_writer import LOG_BYTES_MAX, OFFSETS_MAX
 THIN_SHARE = 0.5
 """Of segment.bytes: a segment that is larger is not merged for its own sake, which bounds how often bytes move."""
 GROWTH = 1.1
-"""Compressed bytes may grow a little when less of them is packed together."""
+"""Compressed bytes may grow a little when fewer records are compressed together."""
 
 
 @dataclass(frozen=True, slots=True)

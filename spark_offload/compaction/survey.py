@@ -53,7 +53,7 @@ class SegmentNotes:
     markers: MarkerNotes = field(default_factory=MarkerNotes)
 
     def kept(self, *, deletes_go: bool) -> Flags:
-        """Which of the records that count stay."""
+        """Which of the counted records stay."""
         keep = unpacked(self.latest, self.records)
         if deletes_go and self.expired is not None:
             keep &= ~unpacked(self.expired, self.records)

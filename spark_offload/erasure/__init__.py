@@ -1,1 +1,1 @@
-"""`tidelog spark erase`: records with given keys leave the tier, and a proof says so."""
+"""`tidelog spark erase`: removes records with given keys from the tier, and proves it."""

@@ -83,7 +83,7 @@ async def _all_partitions(store: ObjectStore, root: TierRoot, options: ErasureOp
 
 @contextmanager
 def _unreadable_manifest_of(work: PartitionWork) -> Iterator[None]:
-    """It is the partition's problem; the others go on."""
+    """Record a problem of one partition; the others continue."""
     try:
         yield
     except DamagedManifest as error:
@@ -121,7 +121,7 @@ class Erasure:
     # the beginning -------------------------------------------------------------------------------------------
 
     def _begin(self, works: list[PartitionWork]) -> None:
-        """Everything that the partitions hold now is in the tier, and its end is known."""
+        """Wait until all current records are in the tier, and note its end."""
         if self._options.prove_only:
             for work in works:
                 with _unreadable_manifest_of(work):
@@ -187,7 +187,7 @@ class Erasure:
         return [SegmentPiece(self._options.tier, cluster_id, work.path, one) for one in work.segments]
 
     def _change(self, works: list[PartitionWork], digests: Broadcast[bytes]) -> None:
-        """Rewrite, propose, and take note of what the leaders said."""
+        """Rewrite, propose, and record the leaders' verdicts."""
         cluster_id = self._leaders.root.cluster_id
         chosen = [(work, one) for work in works for one in work.to_rewrite()]
         pieces = [SegmentPiece(self._options.tier, cluster_id, work.path, one.segment) for work, one in chosen]

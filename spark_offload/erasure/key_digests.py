@@ -85,7 +85,7 @@ class ErasureKeys:
         return f"<{len(self)} keys>"
 
     def line_of(self, digest: bytes) -> int:
-        """The line of the key file, from 1."""
+        """The line in the key file, from 1."""
         (place,) = self.digests.places(digest).tolist()
         return int(self._lines[place])
 
@@ -114,6 +114,6 @@ class KeyMatcher:
 
 
 def _words(packed: bytes) -> tuple[Words, Words]:
-    """Both halves in native order, for they are searched often."""
+    """Both halves in native order, because they are searched often."""
     table = np.frombuffer(packed, _DIGEST)
     return table["high"].astype(np.uint64), table["low"].astype(np.uint64)

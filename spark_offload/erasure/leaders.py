@@ -1,4 +1,4 @@
-"""The part of an erasure that is talk with the partitions' leaders, by objects in the store alone."""
+"""An erasure's communication with the partitions' leaders, by objects in the store alone."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ JOB = "tidelog spark erase"
 
 
 class Replacement(NamedTuple):
-    """`output` is to take the place of `input`: the same offsets."""
+    """`output` replaces `input`: the same offsets."""
 
     input: TieredSegment
     output: TieredSegment
@@ -53,7 +53,7 @@ class Waits:
 
 @dataclass(slots=True)
 class Leaders:
-    """`seed` is random, of this run: uuids are made of it."""
+    """`seed` is random, of this run: uuids are derived from it."""
 
     store: BlockingStore
     root: TierRoot
@@ -69,7 +69,7 @@ class Leaders:
     # asking --------------------------------------------------------------------------------------------------
 
     def request(self, paths: Sequence[PartitionPath]) -> EraseRequest:
-        """Have the leaders tier all that they hold now. Raises StoreError."""
+        """Make the leaders tier all their current records. Raises StoreError."""
         first = paths[0]
         request = EraseRequest(
             uuid=self.new_uuid(),
@@ -87,7 +87,7 @@ class Leaders:
         return self._clock.monotonic() + within_s
 
     def ready_end(self, request: EraseRequest, partition: int, deadline: float) -> int | None:
-        """The end of the tier that one leader answers with; None when it does not answer in time."""
+        """The end of the tier in one leader's answer; None without an answer in time."""
         alone = msgspec.structs.replace(request, partitions=[partition])
         left = max(deadline - self._clock.monotonic(), ASKED_AGAIN_S)
         try:
@@ -124,7 +124,7 @@ class Leaders:
         return made
 
     def verdict(self, uuid: str, deadline: float) -> Verdict | None:
-        """None when no leader decides in time."""
+        """Returns None if no leader decides in time."""
         left = max(deadline - self._clock.monotonic(), ASKED_AGAIN_S)
         try:
             return self.store.wait(lambda: wait_for_verdict(self.store.store, self.root, uuid, left, POLL_S))
@@ -153,7 +153,7 @@ class Leaders:
             self.store.wait(_moment)
 
     def wait_gone(self, keys: Sequence[str], deadline: float) -> list[str]:
-        """Those that are still there in the end."""
+        """Returns the objects that still exist at the end."""
         left = list(keys)
         while left:
             left = [key for key in left if self._is_there(key)]

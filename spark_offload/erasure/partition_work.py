@@ -1,4 +1,4 @@
-"""What an erasure knows of one partition between its looks, and when it may call it proven. No store and no Spark."""
+"""An erasure's state of one partition, and its decision when the erasure is proven. No store and no Spark."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ALTERED, CHANGED_MEANWHILE, VANISHED = "altered", "changed-meanwhile", "vanished
 
 
 class Seen(NamedTuple):
-    """A segment and what a look at it found."""
+    """A segment and the result of its last search."""
 
     segment: TieredSegment
     scan: Scanned
@@ -130,12 +130,12 @@ class PartitionWork:
         self.replacements.append(Replacement(seen.segment, thinned.output))
 
     def local_end(self) -> int:
-        """Below it replicas may drop what they hold: the tier has it, and could be read."""
+        """Below this offset replicas may drop local records, because the tier has them in readable form."""
         unread = [one.segment.base_offset for one in self._seen if one.scan.problem is not None]
         return min([self.row.end_offset, *unread])
 
     def accepted(self, run: Sequence[Replacement]) -> dict[bytes, int]:
-        """How many records of which key are gone by it."""
+        """The number of records removed, by key."""
         counts = Counter[bytes]()
         for one in run:
             self.replaced.append(one.input.uuid)
@@ -159,7 +159,7 @@ class PartitionWork:
     # the end -------------------------------------------------------------------------------------------------
 
     def end_if_done(self) -> bool:
-        """Nothing is found any more, or what is found cannot be read or proven."""
+        """Whether nothing is found any more, or what is found cannot be read or proven."""
         if any(one.scan.found for one in self._seen) or (not self.problems and self._must_tell_replicas()):
             return False
         self.end()

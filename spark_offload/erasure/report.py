@@ -45,7 +45,7 @@ class PartitionErasure:
 
 @dataclass(slots=True)
 class HeldObject:
-    """An object that is still there and may hold records with the keys, although no reader of the topic sees it."""
+    """An object that still exists and may have records with the keys, although no reader of the topic sees it."""
 
     key: str
     bytes: int

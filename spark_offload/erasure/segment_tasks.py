@@ -1,4 +1,4 @@
-"""What executors do in an erasure, one segment a task: search it, or rewrite it without the keys' records."""
+"""The tasks of an erasure, one segment each: search it, or rewrite it without the keys' records."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ class ThinSegment:
             return Thinned(piece.segment.uuid, self._write(store_at(piece.uri), piece, matcher, new))
         except (DamagedObject, StoreError) as error:
             return Thinned(piece.segment.uuid, problem=problem_of(piece, error))
-        except (ValueError, OSError) as error:  # too large for its indexes, or no room for the spool
+        except (ValueError, OSError) as error:  # too large for its indexes, or no space for the spool
             path, offset = piece.path, piece.segment.base_offset
             problem = Problem(UNWRITABLE, str(error), path.topic, path.partition, offset, piece.key)
             return Thinned(piece.segment.uuid, problem=problem)
@@ -114,7 +114,7 @@ class ThinSegment:
 
 
 def attempt_uuid(seed: bytes, segment: str) -> str:
-    """Another one for each attempt: Spark may run a task twice, and both write."""
+    """A new one for each attempt, because Spark may run a task twice, and both write."""
     return hashlib.blake2b(f"{attempt_id()} {segment}".encode(), digest_size=UUID_BYTES, key=seed).hexdigest()
 
 

@@ -34,7 +34,7 @@ def erased_records(matcher: KeyMatcher, payload: Payload, table: RecordTable) ->
 
 @dataclass(slots=True)
 class SurvivorDigest:
-    """Fed payload by payload, in order."""
+    """Takes the payloads in order."""
 
     records: int = 0
     _parts: list[Any] = field(default_factory=lambda: [hashlib.sha256() for _ in range(_THINGS)])
@@ -74,7 +74,7 @@ class SegmentScan:
     found: Counter[bytes] = field(default_factory=Counter)
 
     def feed(self, view: memoryview, batches: BatchTable) -> None:
-        """The next batches of the segment, scanned in `view`. DamagedRecords when they cannot be read."""
+        """Add the next batches of the segment, scanned in `view`. Raises DamagedRecords if they cannot be read."""
         for payload in payloads(view, batches, inflated_bytes_max=self.inflated_bytes_max):
             table = locate_records(payload)
             erased, found = erased_records(self.matcher, payload, table)

@@ -17,7 +17,7 @@ from spark_offload.segments.record_table import RecordTable
 
 @dataclass(slots=True)
 class ErasedKeys:
-    """Chooses the records that stay."""
+    """Chooses the remaining records."""
 
     matcher: KeyMatcher
 

@@ -18,7 +18,7 @@ _WIDER = {
 
 
 def check_resolution(writer: AvroNode, reader: AvroNode, path: str = "") -> None:
-    """Raises OptionError when values of `writer` have no place in the columns of `reader`."""
+    """Raises OptionError if values of `writer` cannot be stored in the columns of `reader`."""
     writer, reader = _inner(writer), _inner(reader)
     if reader.kind == writer.kind == "record":
         for field in reader.fields:
@@ -39,7 +39,7 @@ def check_resolution(writer: AvroNode, reader: AvroNode, path: str = "") -> None
 
 
 def resolved(column: pa.Array, writer: AvroNode, reader: AvroNode) -> pa.Array:
-    """What was decoded with `writer` as a column of `reader`; the pair has passed `check_resolution`."""
+    """Converts a column decoded with `writer` to a column of `reader`; the pair has passed `check_resolution`."""
     if column.type == reader.arrow:
         return column
     writer, reader = _inner(writer), _inner(reader)
@@ -65,7 +65,7 @@ def resolved(column: pa.Array, writer: AvroNode, reader: AvroNode) -> pa.Array:
 
 
 def _inner(node: AvroNode) -> AvroNode:
-    """Columns have nulls anyway."""
+    """Ignores nullability, because columns allow nulls anyway."""
     while node.kind in ("optional", "union") and node.items is not None:
         node = node.items
     return node

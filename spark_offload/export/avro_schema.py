@@ -88,7 +88,7 @@ def parse_avro(text: str) -> AvroNode:
 
 @dataclass(slots=True)
 class _Reader:
-    """Knows the types that were named so far; None for one that is being read."""
+    """The types named so far; None for one that is being read."""
 
     named: dict[str, AvroNode | None] = field(default_factory=dict)
 
@@ -181,7 +181,7 @@ class _Reader:
         return node
 
     def _begin(self, schema: dict[str, Any], namespace: str) -> tuple[str, str]:
-        """(full name, namespace of what is inside)."""
+        """(full name, namespace of nested names)."""
         name = schema.get("name")
         if not isinstance(name, str) or not name:
             raise OptionError(f"an Avro {schema.get('type')} without a name")
@@ -216,7 +216,7 @@ def _column(node: AvroNode, name: str) -> AvroNode:
 
 
 def _with_logical(node: AvroNode, schema: dict[str, Any]) -> AvroNode:
-    """Avro says that a logical type that is unknown or does not fit is passed over."""
+    """Avro requires that unknown or invalid logical types are ignored."""
     logical = schema.get("logicalType")
     if (node.kind, logical) in _LOGICAL:
         return AvroNode(node.kind, _LOGICAL[node.kind, str(logical)], logical=str(logical), size=node.size)

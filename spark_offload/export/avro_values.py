@@ -84,7 +84,7 @@ class _Decoder:
         return self._bytes(node, first, length, first + length, limit, row)
 
     def _drop(self, bad: Flags, at: Integers, limit: Integers, row: Rows) -> Integers:
-        """Positions after which the rows of `bad` are out."""
+        """Mark the rows of `bad` as undecodable from these positions on."""
         if not bad.any():
             return at
         self.fine[row[bad]] = False
@@ -180,7 +180,7 @@ class _Decoder:
         return column, self._drop(bad, at, limit, row)
 
     def _items(self, node: AvroNode, at: Integers, limit: Integers, row: Rows) -> tuple[pa.Array, Integers]:
-        """The next item of all lists that have one, until none has."""
+        """Read the next item of all lists that have one, until none has."""
         assert node.items is not None
         at = at.copy()
         left = np.zeros(len(at), np.int64)

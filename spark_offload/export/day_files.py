@@ -15,7 +15,7 @@ from spark_offload.export.table_columns import DAY, UNDECODED
 from spark_offload.segments.column_names import HEADERS, OFFSET, TIMESTAMP, VALUE
 
 DAY_US = 86_400_000_000
-ROW_GROUP_BYTES = 32 << 20  # of Arrow columns: what is encoded at once
+ROW_GROUP_BYTES = 32 << 20  # of Arrow columns, encoded at once
 HELD_BYTES_MAX = 256 << 20
 OPEN_DAYS_MAX = 64
 COMPRESSION, COMPRESSION_LEVEL = "zstd", 1
@@ -25,10 +25,10 @@ _NO_DICTIONARY = (VALUE, UNDECODED, OFFSET, TIMESTAMP)
 
 
 class FileTarget(Protocol):
-    """Where files go; a value that executors get."""
+    """The destination of files, a value that is sent to executors."""
 
     def put(self, name: str, data: pa.Buffer) -> str:
-        """Write a new file; gives the path that a commit names. Raises StoreError, OSError."""
+        """Write a new file; returns its path for a commit. Raises StoreError, OSError."""
         ...
 
 
@@ -119,7 +119,7 @@ class DayFiles:
         return sum(one.held_bytes for one in self._open.values())
 
     def _encode(self, one: _OpenDay) -> None:
-        """What is pending becomes a row group."""
+        """Write pending rows as a row group."""
         if one.writer is None:
             one.sink = pa.BufferOutputStream()
             one.writer = pq.ParquetWriter(

@@ -36,7 +36,7 @@ KNOWN = (*_PLAIN, "decimal(p,s)", "array<…>", "struct<name:…>")
 
 
 def parse_ddl(text: str) -> pa.Schema:
-    """The columns. Raises OptionError, saying where it is wrong."""
+    """The columns. Raises OptionError with the position of the error."""
     return _Parser(text).columns()
 
 

@@ -43,7 +43,7 @@ CATALOG_NAME = "tidelog"
 CATALOG_FILE = "catalog.sqlite"
 RETRIES = "commit.retry.num-retries"
 FILE_IOS_MAX = 4
-OWN_FOLDER = "tidelog"  # below the table's data: what is not in here was written by others and is never swept
+OWN_FOLDER = "tidelog"  # below the table's data; files elsewhere are never swept, because others wrote them
 
 _OF_FILE_SYSTEMS = ("s3.", "gcs.", "adls.", "hdfs.", "hf.", "client.", PY_IO_IMPL)
 _OF_SIGNERS = ("uri", "token")
@@ -71,7 +71,7 @@ def _file_io(folder: str, properties: tuple[tuple[str, str], ...]) -> FileIO:
 
 
 class IcebergTable:
-    """The table `name` of a catalog, which it closes in the end."""
+    """The table `name` of a catalog, which is closed with it."""
 
     def __init__(self, name: str, catalog: Catalog) -> None:
         self.name = name
@@ -192,7 +192,7 @@ def file_system_properties(properties: Mapping[str, object]) -> tuple[tuple[str,
 
 
 def file_io_properties(place: StoreUri) -> dict[str, str]:
-    """pyiceberg's words for where a store is. Credentials come by the usual chain of AWS, as for the tier."""
+    """A store's address as properties of pyiceberg. Credentials come from the usual chain of AWS, as for the tier."""
     if place.kind == "file":
         return {}
     found = {"s3.force-virtual-addressing": str(place.addressing == "virtual").lower()}
@@ -210,7 +210,7 @@ def _version(table: Table) -> str:
 
 
 def _ancestors(table: Table) -> Iterator[Snapshot]:
-    """From the current snapshot back, as far as they have not expired."""
+    """Snapshots from the current one back that have not expired."""
     snapshot = table.metadata.current_snapshot()
     while snapshot is not None:
         yield snapshot
@@ -240,7 +240,7 @@ def _files_before(table: Table, before_ms: int) -> Iterator[str]:
 
 
 def _plain(kind: pa.DataType) -> pa.DataType:
-    """Arrow has two types for many things, and Iceberg tells the larger ones."""
+    """Compares types, because Arrow has two for many things, and Iceberg reports the larger ones."""
     if pa.types.is_large_string(kind):
         return pa.string()
     if pa.types.is_large_binary(kind):

@@ -1,4 +1,4 @@
-"""`tidelog spark export`: what is new in topics becomes one commit of a table, exactly once.
+"""`tidelog spark export`: new records of topics become one commit of a table, exactly once.
 
 The table itself remembers which offsets it holds. A run exports what is readable and not among them, and its commit is
 made only on top of a state that does not have these offsets. So a run that is killed at any point, or beaten by another
@@ -172,7 +172,7 @@ class Export:
         )
 
     def _commit(self, state: TableState, addition: Addition) -> None:
-        """All of it, or nothing and a problem."""
+        """The complete partition, or nothing and a problem."""
         took_ms = self._clock.wall_ms() - self._began_ms
         if self._options.orphan_hours and took_ms >= self._options.orphan_hours * HOUR_MS:
             self._lost("late", "the run took so long that another one may have removed its files")

@@ -1,4 +1,4 @@
-"""Which offsets a table holds: the arithmetic that makes an export exact.
+"""The offsets in a table, as arithmetic of spans that makes an export exact.
 
 A span is the offsets [first, end) of one partition. `Spans` are sorted, do not touch each other, and none is empty. A
 table's newest commit holds the spans of everything that was ever exported to it, and each run exports what is readable
@@ -43,7 +43,7 @@ def merged(spans: Iterable[Span]) -> Spans:
 
 
 def without(spans: Spans, taken: Spans) -> Spans:
-    """What of `spans` is not in `taken`."""
+    """The part of `spans` that is not in `taken`."""
     found: list[Span] = []
     for first, end in spans:
         for taken_first, taken_end in taken:

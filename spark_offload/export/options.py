@@ -19,7 +19,7 @@ _TABLE_NAME = re.compile(r"[\w-]+(\.[\w-]+)+")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExportOptions(JobOptions):
-    """Where the choice of a `JobOptions` goes to.
+    """The destination and format of an export.
 
     `output` is the URI of a directory or bucket: where Parquet files go, or the warehouse of a catalog of one's own in
     SQLite, whose file is `catalog_file` ("" for one in a warehouse that is a directory). With `catalog`, a name that

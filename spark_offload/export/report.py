@@ -1,4 +1,4 @@
-"""What an export tells in the end."""
+"""The report of an export."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ class PartDone:
 
 @dataclass(frozen=True, slots=True)
 class StreamTask:
-    """Called in executors with the rows of a task, whose columns are those of the data source."""
+    """Called in executors with a task's rows, whose columns are those of the data source."""
 
     values: ValueFormat
     include_headers: bool
@@ -88,7 +88,7 @@ class StreamTask:
 
 
 class StreamExport:
-    """What `foreachBatch` takes; one query at a time."""
+    """A function for `foreachBatch`; one query at a time."""
 
     def __init__(self, options: ExportOptions, clock: Clock | None = None) -> None:
         """Raises OptionError."""

@@ -1,4 +1,4 @@
-"""What an export needs of a table, whichever kind it is: its state, one commit on top of that state, and sweeping."""
+"""The interface of a table for exports: its state, one commit on top of that state, and sweeping."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Beaten(Exception):
 
 
 class TableMismatch(OptionError):
-    """The table that is there is not what this export would write."""
+    """The existing table does not match this export."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class ExportTable(Protocol):
         ...
 
     def prepare(self, schema: pa.Schema) -> None:
-        """Make the table, or check that rows of `schema` fit the one that is there. Raises TableMismatch."""
+        """Create the table, or check that rows of `schema` fit the existing one. Raises TableMismatch."""
         ...
 
     def state(self) -> TableState: ...
@@ -100,11 +100,11 @@ def commit_addition(table: ExportTable, state: TableState, addition: Addition) -
         except CommitConflict as conflict:
             reason = str(conflict)
         state = table.state()
-        if addition.run in state.runs:  # the answer was lost, not the commit
+        if addition.run in state.runs:  # the response was lost, not the commit
             return state.version
         if collide(state.exported, addition.spans):
             reason = "another run exported the same offsets meanwhile"
             break
-    with suppress(StoreError, OSError):  # what stays is swept when it is old
+    with suppress(StoreError, OSError):  # remaining files are swept by age
         table.delete([file.path for file in addition.files])
     raise Beaten(reason)

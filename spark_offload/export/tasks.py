@@ -1,4 +1,4 @@
-"""What one Spark task of an export does: some splits of one partition to data files."""
+"""A Spark task of an export: writes some splits of one partition to data files."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class ExportTask:
     file_bytes: int
 
     def __call__(self, splits: Sequence[Split]) -> TaskDone:
-        """Raises only when files cannot be written; an object that cannot be read is a split's problem."""
+        """Raises only if files cannot be written; an unreadable object is a split's problem."""
         columns = TableColumns(self.values, include_headers=self.include_headers)
         first = splits[0]
         suffix = f"{self.run}-{attempt_id()}"

@@ -13,7 +13,7 @@ from spark_offload.reading.task import read_input, spared_collector, store_at
 
 
 class TierReader(DataSourceReader):
-    """Reads what its options choose. What only the driver needs is imported there."""
+    """Reads the selection of its options. Modules that only the driver needs are imported there."""
 
     def __init__(self, schema: StructType, options: ReadOptions) -> None:
         self.schema = schema

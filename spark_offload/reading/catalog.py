@@ -1,4 +1,4 @@
-"""What the bucket says of itself: clusters, topics, and what each partition holds. Needs no broker."""
+"""The content of a bucket: clusters, topics, and each partition's offsets. Needs no broker."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ COLUMNS: dict[str, DataType] = {
 
 
 def whole_schema(*, include_headers: bool) -> StructType:
-    """All columns, headers only when they are asked for: they cost more than the others."""
+    """All columns; headers only on request, because they cost more than the others."""
     return StructType([StructField(name, kind) for name, kind in COLUMNS.items() if include_headers or name != HEADERS])
 
 

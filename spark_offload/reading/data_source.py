@@ -1,4 +1,4 @@
-"""`spark.read.format("tidelog")` and `spark.readStream.format("tidelog")`: what Spark looks up by that name."""
+"""`spark.read.format("tidelog")` and `spark.readStream.format("tidelog")`: the class that Spark finds by that name."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ async def check_named(
 
 
 def _beyond(named: Sequence[range], count: int) -> list[range]:
-    """What is named of the numbers from `count` on."""
+    """The named numbers that are not below `count`."""
     return [range(max(span.start, count), span.stop) for span in named if span.stop > count]
 
 

@@ -12,7 +12,7 @@ from spark_offload.reading.timestamps import offset_of_timestamp
 
 
 class DataLoss(Exception):
-    """Offsets that were asked for are no longer, or not, in the tier."""
+    """Requested offsets are no longer, or not yet, in the tier."""
 
 
 async def readable_ends(store: ObjectStore, options: ReadOptions, partitions: Sequence[PartitionContents]) -> list[int]:
@@ -32,7 +32,7 @@ async def starting_offsets(
 async def offset_ranges(
     store: ObjectStore, options: ReadOptions, partitions: Sequence[PartitionContents]
 ) -> list[OffsetRange]:
-    """What a batch query reads: partitions with nothing to read are left out."""
+    """The ranges of a batch query, without partitions that have nothing to read."""
     ends = await readable_ends(store, options, partitions)
     starts = await _chosen(store, options, options.starting, partitions, ends)
     stops = await _chosen(store, options, options.ending, partitions, ends)

@@ -35,7 +35,7 @@ async def plan_batch(store: ObjectStore, options: ReadOptions, bounds: PushedBou
 async def plan_tasks(
     store: ObjectStore, options: ReadOptions, ranges: Sequence[OffsetRange]
 ) -> list[tuple[Split, ...]]:
-    """What each task reads: large segments in pieces, small ones together. Raises StoreError, DamagedRecords."""
+    """The splits of each task: large segments in pieces, small ones together. Raises StoreError, DamagedRecords."""
     task_bytes = options.split_bytes
     if task_bytes is None:
         task_bytes = bytes_per_task(sum(segment.log_bytes for one in ranges for segment in one.segments()))
@@ -44,7 +44,7 @@ async def plan_tasks(
 
 
 class Planner:
-    """Makes splits of ranges."""
+    """Divides ranges into splits."""
 
     def __init__(
         self,

@@ -35,7 +35,7 @@ class PushedBounds:
     timestamp_from: int | None = None
 
     def with_filter(self, one: Filter) -> PushedBounds:
-        """Both; a filter that says nothing of the columns above changes nothing."""
+        """The conjunction of both; a filter on other columns changes nothing."""
         if not isinstance(one, Comparison):
             return self
         if one.attribute == (TOPIC,) and isinstance(one, EqualTo | In):

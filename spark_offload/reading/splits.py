@@ -1,4 +1,4 @@
-"""What one Spark task reads."""
+"""The input of one Spark task."""
 
 from __future__ import annotations
 

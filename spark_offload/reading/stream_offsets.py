@@ -33,7 +33,7 @@ def place_of(path: PartitionPath) -> Place:
 
 
 def decode_offset(offset: Mapping[str, Mapping[str, int]]) -> Places:
-    """What a checkpoint holds. ValueError when it was not written by `encode_offset`."""
+    """Decodes a checkpoint. Raises ValueError if it was not written by `encode_offset`."""
     places = {}
     for directory, partitions in offset.items():
         if parse_topic_directory(directory) is None:

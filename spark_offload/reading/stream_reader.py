@@ -50,7 +50,7 @@ class TierStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # Spark's interface -------------------------------------------------------------------------------------
 
     def initialOffset(self) -> StreamOffset:  # noqa: N802  Spark's name, as all below
-        """Where the options say that a new query begins."""
+        """The starting offsets of a new query, from the options."""
         self._look()
         contents = list(self._contents.values())
         store = store_at(self.options.tier)

@@ -1,4 +1,4 @@
-"""What runs inside a Spark task. It imports no planning, for every new worker pays for what it imports."""
+"""Code inside a Spark task. It imports no planning, because every new worker pays for its imports."""
 
 from __future__ import annotations
 
@@ -63,13 +63,13 @@ def _spare_the_collector() -> None:
 
 
 def _is_sparks_own() -> bool:
-    """Whether this process was begun by Spark's daemon for Python, be it for tasks or for planning."""
+    """Whether Spark's Python daemon has started this process, for tasks or for planning."""
     spec = getattr(sys.modules["__main__"], "__spec__", None)
     return spec is not None and spec.name == "pyspark.daemon"
 
 
 def attempt_id() -> int:
-    """Of the Spark task that this runs in; 0 outside of one."""
+    """The id of the current Spark task; 0 outside of one."""
     from pyspark import TaskContext  # noqa: PLC0415  the driver's planning needs none of it
 
     context = TaskContext.get()

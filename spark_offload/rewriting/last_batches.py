@@ -14,7 +14,7 @@ from storage.producers.producer_snapshot import NO_OFFSET, decode_snapshot
 
 
 class LastBatches:
-    """Of a partition's producers as they stood at some offset."""
+    """The last batches of a partition's producers at some offset."""
 
     def __init__(self, snapshot: bytes = b"") -> None:
         """`snapshot`: a producer snapshot section, b"" where there is none. ValueError when it is damaged."""
@@ -24,7 +24,7 @@ class LastBatches:
         self._last: Integers = np.array([row[1] for row in rows], np.int64)
 
     def among(self, batches: BatchTable) -> Flags:
-        """Which of them must not vanish altogether."""
+        """Which of these batches must not be removed completely."""
         flags = np.zeros(len(batches), np.bool_)
         rows = np.flatnonzero(batches.producer_id >= 0)
         if not len(self._producer) or not len(rows):

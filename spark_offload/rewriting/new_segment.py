@@ -44,7 +44,7 @@ class NewSegment:
         return self._writer.records
 
     def begin(self, segment: TieredSegment) -> None:
-        """What is appended from now on was in `segment`."""
+        """Note that batches appended from now on come from `segment`."""
         self.inputs.append(segment)
 
     def append(self, rewritten: Rewritten) -> None:

@@ -25,7 +25,7 @@ class Spool:
         self._in_file = 0
 
     def append(self, parts: Iterable[bytes | bytearray | memoryview]) -> None:
-        """Copies them. Raises OSError when the file cannot be written."""
+        """Append a copy. Raises OSError if the file cannot be written."""
         data = b"".join(parts)
         self._parts.append(data)
         self.size += len(data)
@@ -47,7 +47,7 @@ class Spool:
         self._in_memory = 0
 
     def body(self, tail: Iterable[bytes]) -> list[bytes | FileRange]:
-        """All bytes, then `tail`. It is to be used before `close`."""
+        """All bytes, then `tail`. Use it before `close`."""
         head = [FileRange(self._file, 0, self._in_file)] if self._file is not None else []
         return [*head, *self._parts, *tail]
 

@@ -1,1 +1,1 @@
-"""What all jobs run in: a Spark session, tasks with results in order."""
+"""The environment of all jobs: a Spark session, tasks with results in order."""

@@ -69,7 +69,7 @@ class Problem:
 
 @dataclass(slots=True, kw_only=True)
 class Report:
-    """What every report has. Jobs add fields of plain values, dataclasses, lists and dicts with texts as keys."""
+    """The common part of reports. Jobs add fields of plain values, dataclasses, lists and dicts with texts as keys."""
 
     problems: list[Problem] = field(default_factory=list)
 
@@ -103,14 +103,14 @@ class Stage(Protocol):
 
 
 class Progress(Protocol):
-    """Where a job tells how far it is; called by the driver's main thread and by one that follows tasks."""
+    """Receives a job's progress; called by the driver's main thread and by one that follows tasks."""
 
     def stage(self, title: str, total: int, unit: str = "partitions") -> Stage:
-        """The next part begins; the one before it has ended. `unit` names what is counted, or is `bytes`."""
+        """Begin the next part, which ends the previous one. `unit` names what is counted, or is `bytes`."""
         ...
 
     def note(self, text: str) -> None:
-        """A line for people, beside the bars."""
+        """Show a line for the user, beside the bars."""
         ...
 
 

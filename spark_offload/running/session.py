@@ -48,7 +48,7 @@ appender.console.layout.pattern = %d{{yy/MM/dd HH:mm:ss}} %p %c{{1}}: %m%n
 
 
 class NoJava(RuntimeError):
-    """There is no Java that Spark runs on."""
+    """No Java that Spark supports was found."""
 
 
 def spark_session(name: str = "tidelog", settings: Mapping[str, str] | None = None) -> SparkSession:

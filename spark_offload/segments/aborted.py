@@ -59,7 +59,7 @@ def _inside(offset: Integers, first: Integers, last: Integers) -> Flags:
 
 
 def aborted_in_index(data: bytes) -> list[AbortedTransaction]:
-    """The entries of a transaction index section; ValueError when it is none."""
+    """The entries of a transaction index section. Raises ValueError for an invalid one."""
     return [AbortedTransaction(one.producer_id, one.first_offset, one.last_offset) for one in decode(data)]
 
 

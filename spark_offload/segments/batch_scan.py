@@ -1,4 +1,4 @@
-"""The batches of a piece of a segment, as columns of their headers."""
+"""The batches in a part of a segment, as columns of their headers."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class BatchTable:
 
     @property
     def is_dense(self) -> Flags:
-        """Batches that still hold a record for each of their offsets."""
+        """Batches that still have a record for each of their offsets."""
         dense: Flags = self.count == self.last_offset_delta + 1
         return dense
 
