@@ -1,8 +1,7 @@
-"""The first pass over a partition: which records are the newest of their key, and what else a second one must know.
+"""The first pass over a partition: finds the newest record of each key, and what else the second pass needs.
 
-Per segment a few bits for each of its records are kept, so a partition of a billion records takes some hundred
-megabytes at most. Records that count are those of clients in transactions that were not aborted; the n-th of them in
-one pass is the n-th in each other one.
+It keeps a few bits per record, so a partition of a billion records takes some hundred megabytes at most. Counted
+records are those of clients in transactions that were not aborted; every pass counts them in the same order.
 """
 
 from __future__ import annotations
@@ -37,10 +36,10 @@ class ReadLog(Protocol):
 
 @dataclass(slots=True)
 class SegmentNotes:
-    """What the first pass found in a segment; bits are packed, one for each record that counts.
+    """The result of the first pass for a segment; bits are packed, one for each counted record.
 
     `latest`: no later record has its key. `expired`: a tombstone whose delete horizon has passed. `fresh`: a tombstone
-    in a batch that has no horizon yet. None stands for no such record.
+    in a batch without a horizon. None: no such record.
     """
 
     segment: TieredSegment
@@ -60,7 +59,7 @@ class SegmentNotes:
         return keep
 
     def marked(self, keep: Flags) -> Flags:
-        """Of those that stay, the tombstones that are to get a delete horizon."""
+        """Of those that stay, the tombstones that have to get a delete horizon."""
         if self.fresh is None:
             return np.zeros(self.records, np.bool_)
         return keep & unpacked(self.fresh, self.records)
@@ -81,7 +80,7 @@ class Survey:
 
 
 def counted(batches: BatchTable, transactions: Transactions) -> tuple[Flags, Flags]:
-    """(batches whose records count, batches of aborted transactions)."""
+    """(batches with counted records, batches of aborted transactions)."""
     data = ~batches.is_control & (batches.count > 0)
     aborted = transactions.covers(batches)
     return data & ~aborted, aborted & data
@@ -94,7 +93,7 @@ def survey(
     now_ms: int,
     key_memory_bytes: int,
 ) -> Survey:
-    """Read all of `segments`, which begin at the log start, as often as the budget for keys asks for.
+    """Read all `segments`, which begin at the log start, as often as the memory for keys requires.
 
     Raises DamagedObject, StoreError.
     """
@@ -127,7 +126,7 @@ def _first_reading(
     first: int,
     now_ms: int,
 ) -> None:
-    """`first`: how many records of the segments before count."""
+    """`first`: the number of counted records in earlier segments."""
     expired: list[Flags] = []
     fresh: list[Flags] = []
     for piece in pieces:
@@ -162,7 +161,7 @@ def _located(piece: Piece, look: Flags) -> Iterator[tuple[Payload, RecordTable]]
 
 
 def _add_keys(latest: LatestKeys, payload: Payload, records: RecordTable, first: int) -> int:
-    """How many of the records have no key: nothing replaces them, and they do not stay."""
+    """The number of records without a key: they are removed, although nothing replaces them."""
     places = np.arange(first, first + len(records), dtype=np.int64)
     keys: pa.Array = binary_column(payload.view, records.key_at, records.key_length)
     without = int(keys.null_count)
@@ -192,7 +191,7 @@ def _packed(flags: list[Flags]) -> Bits | None:
 
 
 def unpacked(bits: Bits | None, count: int) -> Flags:
-    """The flags that were packed; all false for None."""
+    """The unpacked flags; all false for None."""
     if bits is None:
         return np.zeros(count, np.bool_)
     return np.unpackbits(bits, count=count).view(np.bool_)

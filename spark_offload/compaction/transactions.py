@@ -1,8 +1,8 @@
-"""Which records were aborted, and which markers are not needed any more, batch by batch in order of offsets.
+"""Determines aborted records and superfluous markers, batch by batch in order of offsets.
 
-A marker matters while a batch of its transaction is left below it. Once none is, it is given a delete horizon like a
-tombstone, and goes after that. The entry of an aborted transaction in the transaction index stays as long as there
-are batches that it explains. Source: KIP-98, KIP-534 and the behaviour of Apache Kafka 4.1's Cleaner.
+A marker is needed while a batch of its transaction remains below it. After that it gets a delete horizon like a
+tombstone, and is removed when that has passed. The entry of an aborted transaction in the transaction index stays as
+long as it applies to remaining batches. Source: KIP-98, KIP-534 and the behaviour of Apache Kafka 4.1's Cleaner.
 """
 
 from __future__ import annotations
@@ -32,14 +32,15 @@ class MarkerFate(Enum):
 
 @dataclass(slots=True)
 class MarkerNotes:
-    """Of one segment: control batches with a fate, by base offset, and the entries of its new transaction index."""
+    """Notes of one segment: control batches to mark or drop, by base offset, and the entries of its new transaction
+    index."""
 
     fates: dict[int, MarkerFate] = field(default_factory=dict)
     transactions: list[AbortedTransaction] = field(default_factory=list)
 
 
 class Transactions:
-    """Feed it all batches from the log start on, once. `covers` may be asked at any time."""
+    """Pass it all batches from the log start on, once. `covers` may be called at any time."""
 
     def __init__(self, aborted: Iterable[AbortedTransaction]) -> None:
         known = list(aborted)
@@ -48,13 +49,13 @@ class Transactions:
         self._seen: set[int] = set()  # producers with batches since their last marker
 
     def covers(self, batches: BatchTable) -> Flags:
-        """Data batches whose records never happened."""
+        """Data batches of aborted transactions."""
         if not self._ranges:
             return np.zeros(len(batches), np.bool_)
         return self._ranges.covers(batches) & ~batches.is_control
 
     def note(self, view: memoryview, batches: BatchTable, notes: MarkerNotes, now_ms: int) -> None:
-        """Raises DamagedRecords for a control batch that is none."""
+        """Raises DamagedRecords for an invalid control batch."""
         control = batches.is_control
         transactional = batches.is_transactional & ~control
         for row in np.flatnonzero(control | transactional).tolist():

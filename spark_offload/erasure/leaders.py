@@ -153,7 +153,7 @@ class Leaders:
             self.store.wait(_moment)
 
     def wait_gone(self, keys: Sequence[str], deadline: float) -> list[str]:
-        """Returns the objects that still exist at the end."""
+        """Wait until none of the objects exists; returns those that still do at the deadline."""
         left = list(keys)
         while left:
             left = [key for key in left if self._is_there(key)]

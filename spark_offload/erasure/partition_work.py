@@ -26,10 +26,11 @@ class Seen(NamedTuple):
 
 
 class PartitionWork:
-    """One partition: `look_at` a manifest, tell it what was `seen`, then either it ends or `to_rewrite` says what next.
+    """One partition: `look_at` a manifest, report what was `seen`; then it has either ended, or `to_rewrite` has the
+    next step.
 
-    `_expected` has the digest of the records that must be in each segment of the next look, by uuid, "" for one that
-    could not be read; it is None before the first one.
+    `_expected` has the digest of the records that each segment must have at the next search, by uuid, "" for one that
+    could not be read; it is None before the first search.
     """
 
     def __init__(self, path: PartitionPath) -> None:
@@ -54,7 +55,7 @@ class PartitionWork:
     # what is there -------------------------------------------------------------------------------------------
 
     def look_at(self, manifest: Manifest | None, end_offset: int | None = None) -> None:
-        """The segments of `manifest` below `end_offset`, or all. Without a manifest nothing is there to look at."""
+        """The segments of `manifest` below `end_offset`, or all. Without a manifest there are none."""
         if manifest is None:
             self.row.proven = True
             self.is_open = False
@@ -80,7 +81,8 @@ class PartitionWork:
                 self._note(one.scan.problem)
 
     def _compare(self, expected: dict[str, str]) -> None:
-        """Everything is what it should be; what somebody else put there is a problem, for nothing is known of it."""
+        """Check the segments against `_expected`. A segment from another job is a problem, because its content was not
+        checked."""
         for segment, scan in self._seen:
             digest = expected.get(segment.uuid)
             if digest is None:
@@ -99,7 +101,7 @@ class PartitionWork:
             self._note(self._problem(VANISHED, f"offsets from {covered} on are in no segment any more", covered))
 
     def found(self) -> dict[bytes, int]:
-        """Records with the keys in the last look, by the digest of the key."""
+        """The number of records with the keys in the last search, by the key's digest."""
         counts = Counter[bytes]()
         for one in self._seen:
             counts.update(one.scan.found)
@@ -147,7 +149,7 @@ class PartitionWork:
         return counts
 
     def refused(self, reason: str) -> None:
-        """Another change came first. As long as nothing of this run has changed the partition, it starts over."""
+        """Note that another change came first. As long as this run has not changed the partition, it starts over."""
         self._refusal = reason
         if not self.replaced:
             self._expected = None
@@ -159,7 +161,7 @@ class PartitionWork:
     # the end -------------------------------------------------------------------------------------------------
 
     def end_if_done(self) -> bool:
-        """Whether nothing is found any more, or what is found cannot be read or proven."""
+        """End the work if no key is found any more, and no replica needs notice or there is a problem."""
         if any(one.scan.found for one in self._seen) or (not self.problems and self._must_tell_replicas()):
             return False
         self.end()

@@ -84,7 +84,7 @@ class _Decoder:
         return self._bytes(node, first, length, first + length, limit, row)
 
     def _drop(self, bad: Flags, at: Integers, limit: Integers, row: Rows) -> Integers:
-        """Mark the rows of `bad` as undecodable from these positions on."""
+        """Mark the rows of `bad` as undecodable; returns `at`, moved to their limits for these."""
         if not bad.any():
             return at
         self.fine[row[bad]] = False

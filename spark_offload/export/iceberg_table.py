@@ -240,7 +240,8 @@ def _files_before(table: Table, before_ms: int) -> Iterator[str]:
 
 
 def _plain(kind: pa.DataType) -> pa.DataType:
-    """Compares types, because Arrow has two for many things, and Iceberg reports the larger ones."""
+    """The type with small offsets, for comparisons: Arrow has two types for many things, and Iceberg reports the larger
+    ones."""
     if pa.types.is_large_string(kind):
         return pa.string()
     if pa.types.is_large_binary(kind):

@@ -1,8 +1,8 @@
-"""The parts of a damaged partition that can be exported: up to the damage, and behind it.
+"""The parts of a damaged partition that can be exported: before the damage, and after it.
 
-Transaction indexes and the producer snapshot of the newest segment show which records are committed. Where one of them
-cannot be read, only the offsets whose transactions it covers are held back: those of its own segment, and those before
-it from the first transaction on that was open when the segment began.
+Transaction indexes and the producer snapshot of the newest segment show which records are committed. If one of them
+cannot be read, only the offsets that it covers are held back: those of its own segment, and those before it from the
+first transaction on that was open when the segment began.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ class Readable(NamedTuple):
 
 
 async def everything(store: ObjectStore, contents: PartitionContents) -> Readable:
-    """Of a partition that is not damaged. Raises StoreError, ValueError when it is."""
+    """For an undamaged partition. Raises StoreError, and ValueError if it is damaged."""
     return Readable(contents, await stable_end(store, contents))
 
 
 async def around_damage(store: ObjectStore, contents: PartitionContents) -> Readable:
-    """Looks into every section that planning may need. Raises StoreError while the store does not answer."""
+    """Reads every section that planning may need. Raises StoreError while the store does not answer."""
     return await _Search(store, contents).search()
 
 
@@ -96,7 +96,7 @@ class _Search:
         return True
 
     async def _decided_before(self, segments: Sequence[TieredSegment], at: int) -> int:
-        """Below it every transaction had ended when segment `at` began."""
+        """The offset below which every transaction had ended when segment `at` began."""
         for segment in reversed(segments[:at]):
             known = await self._decided_until(segment)
             if known is not None:
@@ -104,7 +104,7 @@ class _Search:
         return self._contents.log_start
 
     async def _decided_until(self, segment: TieredSegment) -> int | None:
-        """Below it every transaction had ended when `segment` did; None when its snapshot is damaged."""
+        """The offset below which every transaction had ended when `segment` did; None if its snapshot is damaged."""
         alone = replace(self._contents, end=segment.end_offset, segments=(segment,))
         try:
             return await stable_end(self._store, alone)

@@ -43,7 +43,7 @@ def _beyond(named: Sequence[range], count: int) -> list[range]:
 
 
 async def _exported_count(store: ObjectStore, root: TierRoot, topic_id: bytes) -> int:
-    """How many partitions the topic has; 0 when no export knows it."""
+    """The topic's number of partitions; 0 if no export has the topic."""
     numbers = [
         event["partition"]
         for export in await newest_exports(store, root, METADATA)

@@ -16,7 +16,7 @@ class DataLoss(Exception):
 
 
 async def readable_ends(store: ObjectStore, options: ReadOptions, partitions: Sequence[PartitionContents]) -> list[int]:
-    """Where each partition ends for these options' isolation."""
+    """The end of each partition for these options' isolation."""
     if not options.read_committed:
         return [contents.end for contents in partitions]
     return list(await asyncio.gather(*(stable_end(store, contents) for contents in partitions)))

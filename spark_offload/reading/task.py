@@ -77,7 +77,7 @@ def attempt_id() -> int:
 
 
 def read_input(options: ReadOptions, schema: StructType, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-    """The rows of one task's splits. Spark stands for no tasks at all with one whose value is None."""
+    """The rows of one task's splits. If there are no tasks, Spark passes one whose value is None."""
     with spared_collector():
         fields = to_arrow_schema(schema, timezone="UTC")
         for split in partition.value or ():

@@ -1,8 +1,8 @@
-"""Takes records out of batches: what stays is copied as it lies, bytes of records and fields of batches.
+"""Removes records from batches; the bytes of remaining records, and the fields of batches, are copied unchanged.
 
-A batch keeps its base and last offset, its producer fields, its epoch and its codec, so offsets and sequence numbers
-stay what they were. Batches that lose nothing are not even copied: their place in the given bytes is handed on.
-Nothing of a record is encoded again, except for the timestamps of batches that get a delete horizon.
+A batch keeps its base and last offset, its producer fields, its epoch and its codec, so offsets and sequence numbers do
+not change. Unchanged batches are not even copied, but passed on by position. No record is encoded again, except for the
+timestamps of batches that get a delete horizon.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ Buffer = bytes | bytearray | memoryview
 
 
 class Choice(NamedTuple):
-    """What becomes of the records of one payload.
+    """The decision on the records of one payload.
 
-    `keep` has a flag per record. `horizon_ms`, if given, has a number per batch: the delete horizon that a batch
-    gets if a record of it stays, `NO_HORIZON` to leave the batch as it is.
+    `keep` has a flag per record. `horizon_ms`, if given, has a number per batch: the delete horizon that a batch gets
+    if any of its records stays, `NO_HORIZON` for no change.
     """
 
     keep: Flags
@@ -50,10 +50,10 @@ class Chooser(Protocol):
 
 @dataclass(slots=True)
 class BatchPlan:
-    """What becomes of each batch, by its row; a row that nothing names is handed on as it is.
+    """The plan for each batch, by its row; rows that are not mentioned are passed on unchanged.
 
-    `look`: the chooser decides, record by record. `gone`: all records go. `stay`: a batch whose records are all gone
-    is left as an empty one. `replaced`: these bytes instead.
+    `look`: the chooser decides, record by record. `gone`: all records are removed. `stay`: a batch without remaining
+    records is kept as an empty one. `replaced`: these bytes instead.
     """
 
     look: Flags
@@ -63,7 +63,7 @@ class BatchPlan:
 
     @classmethod
     def of_data(cls, batches: BatchTable, stay: Flags) -> BatchPlan:
-        """Look into every batch that holds records of clients; control batches and empty ones are handed on."""
+        """A plan that examines every batch with records of clients; control batches and empty ones are passed on."""
         none = np.zeros(len(batches), np.bool_)
         return cls(~batches.is_control & (batches.count > 0), none, stay)
 
@@ -93,9 +93,9 @@ def rewrite(
     *,
     inflated_bytes_max: int = INFLATED_BYTES_MAX,
 ) -> Rewritten:
-    """What `plan` and `choose` leave of `batches`, which `scan_batches` found in `view`.
+    """The rest of `batches`, which `scan_batches` found in `view`, after `plan` and `choose`.
 
-    Raises DamagedRecords for a batch that is to be looked into and cannot be read.
+    Raises DamagedRecords for a batch that has to be examined and cannot be read.
     """
     left: dict[int, Buffer | None] = dict(plan.replaced)  # by row, only of what changes; None: dropped
     result = Rewritten()
@@ -162,7 +162,7 @@ def _look(
 
 
 def _record_starts(payload: Payload, records: RecordTable, first: Integers) -> Integers:
-    """Where each record begins, its own length included: behind the one before it in its batch."""
+    """The start of each record, including its length: after the previous one in its batch."""
     starts = np.empty(len(records), np.int64)
     starts[1:] = records.end[:-1]
     full = payload.batches.count > 0
@@ -194,7 +194,7 @@ def _rebuilt(header: BatchHeader, count: int, largest_ms: int, records: memoryvi
 
 
 def _assemble(view: memoryview, batches: BatchTable, left: dict[int, Buffer | None], result: Rewritten) -> None:
-    """Runs of batches that did not change become one part each."""
+    """Each run of unchanged batches becomes one part."""
     position = 0
     parts = result.parts
     for row in sorted(left):
