@@ -125,10 +125,10 @@ async def spoil(lab: TierLab, what: str, proposal: Proposal) -> None:
     elif what != "so old":
         change: dict[str, object] = {
             "incarnation": {"incarnation": 2},
-            "by name": {"topic": "flowers"},
+            "the partition's name": {"topic": "flowers"},
             "is not known": {"inputs": [proposal.inputs[0]._replace(uuid="9" * 32)]},
             "leader epochs": {"outputs": [changed(output, epochs=[(0, 0), (7, 3)])]},
-            "calls itself": {"uuid": "8" * 32},
+            "its uuid field": {"uuid": "8" * 32},
             "is no segment": {"inputs": [proposal.inputs[0]._replace(uuid="x")]},
         }[what]  # type: ignore[assignment]
         await store.put(ROOT.proposal_key(proposal.uuid), encode(changed(proposal, **change)))
@@ -137,8 +137,8 @@ async def spoil(lab: TierLab, what: str, proposal: Proposal) -> None:
 @pytest.mark.parametrize(
     "what",
     [
-        "is missing", "bytes, not", "so old", "incarnation", "by name", "is not known", "leader epochs", "calls itself",
-        "is no segment",
+        "is missing", "bytes, not", "so old", "incarnation", "the partition's name", "is not known", "leader epochs",
+        "its uuid field", "is no segment",
     ],
 )  # fmt: skip
 async def test_what_cannot_be_is_refused_with_a_reason(tmp_path: Path, what: str) -> None:
