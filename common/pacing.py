@@ -74,7 +74,7 @@ class Strain:
         self.worked_s = 0.0  # seconds of clients' work since the start
 
     def begin(self) -> None:
-        """Note that clients' work begins or goes on."""
+        """Note that clients' work begins or continues."""
         self._began = now = self._clock()
         if now >= max(self._looked + STRAINED_S, self._until):  # earlier preemptions say nothing about now
             self._seen, self._looked = self._displaced(), now

@@ -49,7 +49,7 @@ class LoadedTls(Struct, frozen=True):
 
     server: ssl.SSLContext
     client: ssl.SSLContext
-    expires_ms: int | None  # of the first certificate; None where there is none
+    expires_ms: int | None  # of the first certificate; None without one
     state: FileState
 
 

@@ -91,7 +91,7 @@ def plan_runs(
 def closes_before(
     next_one: SegmentForecast, base_offset: int, log_bytes: int, is_empty: bool, segment_bytes: int
 ) -> bool:
-    """Whether an output from `base_offset` with `log_bytes` ends before `next_one`. One without batches goes on."""
+    """Whether an output from `base_offset` with `log_bytes` ends before `next_one`. One without batches continues."""
     if is_empty:
         return False
     segment = next_one.segment

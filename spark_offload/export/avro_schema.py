@@ -42,7 +42,7 @@ _LOGICAL = {
 
 @dataclass(frozen=True, slots=True)
 class AvroField:
-    """`default` is what a reader takes where the writer had no such field; None stands for null and for none."""
+    """`default`: the reader's value for a field that the writer lacks; None stands for both null and no default."""
 
     name: str
     node: AvroNode

@@ -128,7 +128,7 @@ def _parts(values: pa.BinaryArray, rows: npt.NDArray[np.intp]) -> list[npt.NDArr
 
 
 def _parsed(kind: pa.DataType) -> pa.DataType:
-    """What Arrow's reader is asked for: dates arrive as text, for it takes numbers alone."""
+    """The types for Arrow's reader: dates are read as text, because it accepts them only as numbers."""
     return _mapped(kind, {pa.date32(): pa.string()})
 
 

@@ -1,4 +1,4 @@
-"""Pieces of a segment to Arrow record batches: the columns that are asked for, and no work for the others."""
+"""Decodes parts of a segment to Arrow record batches: only the requested columns."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from spark_offload.segments.varints import DamagedRecords, Integers
 
 # Of a yielded batch: Java gets one buffer for each, and takes buffers of up to 4 MiB from a pool, warm in its caches.
 BATCH_BYTES = 1_900_000
-_FROM_BATCHES = frozenset({TOPIC, PARTITION, OFFSET, TIMESTAMP_TYPE})  # what dense batches tell without their records
+_FROM_BATCHES = frozenset({TOPIC, PARTITION, OFFSET, TIMESTAMP_TYPE})  # known from the headers of dense batches alone
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
-"""Producers' last batches: what stays of them when their records go is what tells a producer's sequence and epoch.
+"""Producers' last batches, which keep each producer's sequence and epoch even without records.
 
-As Apache Kafka's cleaner: the batch with a producer's last data stays, empty if need be; of a producer of which only
-markers are known, the markers of its epoch.
+As in Apache Kafka's cleaner, the batch with a producer's last data stays, empty if necessary; for a producer with
+known markers only, the markers of its epoch stay.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ class LastBatches:
     """The last batches of a partition's producers at some offset."""
 
     def __init__(self, snapshot: bytes = b"") -> None:
-        """`snapshot`: a producer snapshot section, b"" where there is none. ValueError when it is damaged."""
+        """`snapshot`: a producer snapshot section, b"" without one. Raises ValueError if it is damaged."""
         entries = decode_snapshot(snapshot).entries if snapshot else []
         rows = sorted((one.producer_id, one.last_offset) for one in entries)
         self._producer: Integers = np.array([row[0] for row in rows], np.int64)

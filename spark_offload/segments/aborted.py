@@ -64,9 +64,9 @@ def aborted_in_index(data: bytes) -> list[AbortedTransaction]:
 
 
 def first_open_offset(snapshot: bytes) -> int | None:
-    """Where the first transaction begins that is open as of a producer snapshot; None when there is none.
+    """The start of the first transaction that is open in a producer snapshot; None if none is.
 
-    ValueError when the bytes are no producer snapshot.
+    ValueError for an invalid producer snapshot.
     """
     starts = [entry.transaction_start for entry in decode_snapshot(snapshot).entries]
     return min((start for start in starts if start != NO_OFFSET), default=None)

@@ -15,7 +15,7 @@ ROWS_MAX = 60
 
 
 class Bar(NamedTuple):
-    """One row: `segments` are (begin, end, class) as parts of 1; `note` stands at its end."""
+    """One row: `segments` are (begin, end, class) as parts of 1; `note` is shown at its end."""
 
     label: str
     segments: Sequence[tuple[float, float, str]]
@@ -23,7 +23,7 @@ class Bar(NamedTuple):
 
 
 def bars(title: str, rows: Sequence[Bar]) -> str:
-    """Rows one below the other; a text instead when there are none."""
+    """A chart of rows, or a text if there are none."""
     if not rows:
         return f"<p>{escape(title)}: nothing to show</p>"
     height = ROW * len(rows) + 6

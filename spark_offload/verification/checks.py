@@ -101,7 +101,7 @@ class Findings:
         self.add(place.problem(check, reason, offset, position), more)
 
     def add(self, problem: Problem, more: int = 0) -> None:
-        """A problem that is at hand already, as `fail` makes one."""
+        """Record `problem`, as `fail` does with one that it creates."""
         self.failed[problem.what] += 1 + more
         place = (problem.what, problem.topic, problem.partition, problem.key)
         listed = self._listed[place] = self._listed.get(place, 0) + 1

@@ -60,7 +60,7 @@ class LogWalk:
             at = self._resume
 
     def _unbroken(self, low: int) -> Iterator[Stretch]:
-        """As far as batches follow each other; `_resume` is then where to go on."""
+        """Walk while batches follow each other; then `_resume` is where to continue."""
         at = low
         coming: Coming | None = self.begin(at, min(self.chunk_bytes, self.high - at))
         while coming is not None:

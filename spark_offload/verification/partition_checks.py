@@ -13,7 +13,7 @@ from tiering.manifests.manifest import Manifest
 from tiering.shard.lineage import fits_from, follows
 
 STALE_AFTER_MS = 60_000
-"""A manifest is published within seconds of a change; an export that is older than this tells of no later one."""
+"""A manifest is published within seconds of a change, so an export older than this cannot show it."""
 ORPHAN_AGE_MS = 26 * 3_600_000
 """The sweeper removes unreferenced objects after a day, and looks once an hour."""
 

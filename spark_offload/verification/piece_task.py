@@ -190,7 +190,7 @@ class _PieceChecker:
         return sections
 
     def _section(self, name: str, decoded: Callable[[bytes], T]) -> T | None:
-        """What a section says, decoded from no bytes where there is none; None when it cannot be read."""
+        """A decoded section, from no bytes if it is absent; None if it cannot be read."""
         section = self._piece.segment.sections.get(name)
         reason, position = "", -1
         data = b""

@@ -18,7 +18,7 @@ from spark_offload.verification.headers import Headers
 
 NO_OFFSET = -1
 UNKNOWN_KIND = -1
-"""Of a marker that compaction has emptied, or of a kind that is none."""
+"""The type of a marker that compaction has emptied, or of an unknown kind."""
 
 
 class Run(NamedTuple):

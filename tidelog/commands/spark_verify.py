@@ -1,4 +1,4 @@
-"""`tidelog spark verify`: proves that what the tier holds is whole, and tells what is not."""
+"""`tidelog spark verify`: proves that the tier is undamaged, and reports what is not."""
 
 from __future__ import annotations
 
