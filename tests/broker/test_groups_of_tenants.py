@@ -4,7 +4,6 @@ tenant's groups looks at nobody else's."""
 from __future__ import annotations
 
 import random
-import tracemalloc
 from typing import Any
 
 from hypothesis import given
@@ -16,6 +15,7 @@ from common.errors import ErrorCode
 from common.pacing import at_once
 from tests.broker.group_driver import GroupDriver, subscription
 from tests.common.call_count import counted_calls
+from tests.common.kept_memory import kept_bytes
 
 QUICK = GroupConfig(group_initial_rebalance_delay_ms=0)
 DAY_MS = 24 * 3_600_000
@@ -92,19 +92,16 @@ def test_the_index_knows_what_a_look_at_every_id_finds(operations: list[tuple[st
 def test_the_index_keeps_nothing_of_tenants_without_groups() -> None:
     """A kept name and an empty dict would take some 200 bytes each."""
     index: ByTenant[int] = ByTenant()
-    tracemalloc.start()
-    try:
-        before, _ = tracemalloc.get_traced_memory()
+
+    def come_and_go() -> None:
         for number in range(2_000):
             index[f"lkc-{number:06d}_g"] = number
             if number % 2:
                 index.pop(f"lkc-{number:06d}_g")
             else:
                 del index[f"lkc-{number:06d}_g"]
-        after, _ = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-    assert after - before < 20 * 2_000
+
+    assert kept_bytes(come_and_go)[1] < 20 * 2_000
 
 
 def test_a_tenants_list_looks_at_the_tenants_groups_alone() -> None:

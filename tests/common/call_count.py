@@ -15,11 +15,14 @@ class CallCount:
     With `of`, the code of a Python function, it counts only the calls of that one.
     """
 
-    def __init__(self, of: CodeType | None) -> None:
+    def __init__(self, of: CodeType | None, outer: Callable[..., object] | None) -> None:
         self.calls = 0
         self._of = of
+        self._outer = outer
 
-    def noted(self, frame: FrameType, event: str, _arg: object) -> None:
+    def noted(self, frame: FrameType, event: str, arg: object) -> None:
+        if self._outer is not None:
+            self._outer(frame, event, arg)
         if self._of is None:
             self.calls += event in ("call", "c_call")
         else:
@@ -29,8 +32,9 @@ class CallCount:
 @contextmanager
 def counted_calls(of: Callable[..., Any] | None = None) -> Iterator[CallCount]:
     """Count the calls of this thread within the block: all of them, or those of the Python function or generator `of`.
-    What one built-in function does at length is not seen."""
-    count, before = CallCount(of.__code__ if of is not None else None), sys.getprofile()
+    What one built-in function does at length is not seen. Blocks within each other count each for itself."""
+    before = sys.getprofile()
+    count = CallCount(of.__code__ if of is not None else None, before)
     sys.setprofile(count.noted)
     try:
         yield count

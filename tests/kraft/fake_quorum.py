@@ -114,9 +114,15 @@ class FakeQuorum:
 class Bench:
     """A driver over a fake quorum."""
 
-    def __init__(self, policy: ControllerPolicy | None = None, config: DriverConfig | None = None) -> None:
+    def __init__(
+        self,
+        policy: ControllerPolicy | None = None,
+        config: DriverConfig | None = None,
+        machine: MetadataStateMachine | None = None,
+        node_id: int = NODE_ID,
+    ) -> None:
         self.ports = clock_ports()
-        self.machine = MetadataStateMachine(MetadataLog())
+        self.machine = machine or MetadataStateMachine(MetadataLog())
         self.quorum = FakeQuorum(self.machine)
         self.policy = policy or ControllerPolicy(default_replication_factor=3, min_insync_replicas=2)
         self.activity: list[bool] = []
@@ -125,7 +131,7 @@ class Bench:
         self.pacer = Pacer()
         self.driver = ControllerDriver(
             self.ports,
-            NODE_ID,
+            node_id,
             self.quorum,
             self.machine,
             self.policy,

@@ -7,6 +7,7 @@ from typing import Any
 
 from common.ports import Address
 from kraft.controller.liveness import BrokerLiveness, LivenessConfig
+from kraft.controller.policy import ControllerPolicy
 from tests.kraft.fake_quorum import Bench
 from tests.kraft.images import heartbeat, registration
 
@@ -28,12 +29,12 @@ class Doors:
 
 
 class LiveBench(Bench):
-    def __init__(self, config: LivenessConfig) -> None:
-        super().__init__()
+    def __init__(self, config: LivenessConfig, policy: ControllerPolicy | None = None) -> None:
+        super().__init__(policy)
         self.doors = Doors()
         self.ports = replace(self.ports, network=self.doors)  # type: ignore[arg-type]
         self.liveness = BrokerLiveness(self.ports, self.quorum, self.driver, self.policy, config, "PLAINTEXT")
-        self.driver._on_active = lambda active: self.liveness.became_active() if active else None
+        self.on_active = self.liveness.became_active
 
     async def begin(self) -> None:
         self.liveness.start()
@@ -57,8 +58,10 @@ class LiveBench(Bench):
         return self.machine.image.brokers[broker_id].fenced
 
 
-async def live_bench(session_s: float = 0.15, suspicion_s: float = 0.03) -> LiveBench:
-    bench = LiveBench(LivenessConfig(session_s, suspicion_s))
+async def live_bench(
+    session_s: float = 0.15, suspicion_s: float = 0.03, policy: ControllerPolicy | None = None
+) -> LiveBench:
+    bench = LiveBench(LivenessConfig(session_s, suspicion_s), policy)
     await bench.begin()
     for broker_id in range(3):
         await bench.join(broker_id)

@@ -174,11 +174,7 @@ async def test_a_batch_that_lands_after_the_new_claim_has_no_effect(bench: Bench
 
 async def test_a_deposed_controllers_batch_is_fenced(bench: Bench) -> None:
     sent = await held_write(bench, add_topic("a"))
-    other = Bench()
-    other.machine = bench.machine
-    other.quorum.machine = bench.machine
-    other.driver._machine = bench.machine
-    other.driver._node_id = 2
+    other = Bench(machine=bench.machine, node_id=2)
     await other.driver.start()
     other.quorum.win(term=bench.quorum.term + 1)
     await other.settle(lambda: other.driver.is_active)

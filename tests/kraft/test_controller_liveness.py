@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 from typing import Any, cast
 
 import pytest
@@ -11,6 +10,7 @@ import pytest
 from common.decision import Decision
 from common.errors import ErrorCode, ProtocolError
 from kraft.controller.broker_removal import removal_piece
+from kraft.controller.driver import ControllerDriver
 from kraft.controller.leader_return import LeaderReturn, LeaderReturnConfig
 from kraft.controller.liveness import LivenessConfig
 from kraft.controller.policy import ControllerPolicy
@@ -18,6 +18,7 @@ from kraft.controller.sessions import BrokerSessions
 from kraft.controller.stepper import Step, Stepper
 from kraft.image.metadata import MetadataImage
 from kraft.records import Cause, MetadataRecord, PartitionChangeRecord
+from tests.common.call_count import counted_calls
 from tests.kraft.decisions import decide_create_topics
 from tests.kraft.images import create_topics, new_topic, registration, rng
 from tests.kraft.live_bench import LiveBench, live_bench
@@ -231,10 +232,10 @@ async def test_a_stopping_broker_waits_until_the_others_know() -> None:
 
 async def in_pieces() -> LiveBench:
     """A bench with a topic of six partitions, in which an event changes two at a time."""
-    bench = await live_bench(session_s=5)
+    policy = ControllerPolicy(default_replication_factor=3, min_insync_replicas=2, piece_records_max=2)
+    bench = await live_bench(session_s=5, policy=policy)
     request = create_topics(new_topic("t", 6, 3))
     await bench.driver.write(lambda i: decide_create_topics(i, request, bench.policy, rng()))
-    bench.policy = bench.liveness._policy = replace(bench.policy, piece_records_max=2)
     return bench
 
 
@@ -319,7 +320,7 @@ class RestartBench:
             request = registration(
                 broker, self.lives, image.brokers[broker].epoch, cluster_id=self.bench.machine.image.cluster_id
             )
-            self.bench.liveness._sessions.forget(broker)
+            self.bench.liveness.connection_closed(broker)
             assert (await self.bench.liveness.register(request)).error_code == 0
             await self.bench.beat(broker)
 
@@ -450,24 +451,15 @@ async def test_connections_that_end_after_the_stop_are_nobodys_business() -> Non
     before = asyncio.all_tasks()
     bench.liveness.connection_closed(0)
     assert asyncio.all_tasks() == before
-    assert not bench.liveness._probes
 
 
 async def test_a_cluster_without_brokers_has_no_leaders_to_return() -> None:
     bench = LiveBench(LivenessConfig(60, 30))
     await bench.begin()
-    asked = 0
-
-    async def write(decide: Any) -> Any:
-        nonlocal asked
-        asked += 1
-        await asyncio.sleep(0)
-        return decide(bench.machine.image).reply
-
-    bench.driver.write = write  # type: ignore[method-assign]
     restarts = RestartBench(bench)
-    async with asyncio.timeout(5):
-        for _ in range(200):
-            await asyncio.sleep(0)
-    assert asked == 0
+    with counted_calls(of=ControllerDriver.write) as asked:
+        async with asyncio.timeout(5):
+            for _ in range(200):
+                await asyncio.sleep(0)
+    assert asked.calls == 0
     await restarts.stop()

@@ -6,7 +6,6 @@ import asyncio
 import dataclasses
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
 
 import pytest
 
@@ -17,6 +16,7 @@ from kraft.batch_codec import encoding_records
 from kraft.controller.batching import pieces
 from kraft.controller.broker_removal import is_listed, removal_piece
 from kraft.controller.brokers import decide_heartbeat, decide_unregister, fence
+from kraft.controller.driver import ControllerDriver
 from kraft.controller.piecework import Piecework, PieceworkConfig
 from kraft.controller.policy import ControllerPolicy
 from kraft.controller.requested_elections import elect_leaders
@@ -39,6 +39,7 @@ from kraft.records import (
     TopicRecord,
     decode_batch,
 )
+from tests.common.call_count import counted_calls
 from tests.kraft.decisions import decide_incremental_alter_configs
 from tests.kraft.fake_quorum import Bench
 from tests.kraft.images import POLICY, beaten, heartbeat, new_topic, registered, rng, with_brokers
@@ -289,28 +290,20 @@ async def test_a_new_controller_goes_on_where_the_last_one_stopped() -> None:
 async def test_a_broker_without_room_is_looked_at_again_when_something_has_changed_alone() -> None:
     bench = Bench()
     await made(bench, with_partitions(3, 100))
-    looks = 0
-
-    async def write(decide: Any) -> Any:
-        nonlocal looks
-        looks += 1
-        return await real(decide)
-
-    real, bench.driver.write = bench.driver.write, write  # type: ignore[method-assign]
     work = Piecework(bench.driver, bench.policy, PieceworkConfig(room_look_s=0.001))
     bench.machine.subscribe(work.applied)
     work.start()
     full = dataclasses.replace(bench.policy, min_insync_replicas=3)
     beat = heartbeat(bench.machine.image, 1, lacks_room=True)
-    await real(lambda i: decide_heartbeat(i, beat, full, moves_seen=False))
+    await bench.driver.write(lambda i: decide_heartbeat(i, beat, full, moves_seen=False))
     assert len(bench.machine.image.topics.index.in_sync_with(1)) == 300, "with three to be in sync, none can leave"
     await bench.settle(lambda: not bench.machine.image.topics.index.in_sync_with(1))
     await asyncio.sleep(0.02)
-    before = looks
     again = heartbeat(bench.machine.image, 1, lacks_room=True)
     assert not decide_heartbeat(bench.machine.image, again, bench.policy, moves_seen=False).records
-    await asyncio.sleep(0.02)
-    assert looks == before
+    with counted_calls(of=ControllerDriver.write) as looks:
+        await asyncio.sleep(0.02)
+    assert looks.calls == 0
     await work.stop()
     await bench.driver.stop()
 
