@@ -16,7 +16,6 @@ from common.ports import Socket
 from kraft.quorum.handshake import HANDSHAKE_FRAME_BYTES_MAX, MAC_BYTES, HandshakeFailed, Session
 
 FRAME_BYTES_MAX = 64 << 20
-UNSENT_BYTES_MAX = 128 << 20
 
 _LENGTH = struct.Struct("<I")
 
@@ -40,6 +39,7 @@ class Link:
         scratch: memoryview,
         now: Callable[[], float],
         *,
+        unsent_bytes_max: int,
         opened: Callable[[Link, Session], None],
         received: Callable[[Link, bytes], None],
         closed: Callable[[Link, str], None],
@@ -48,6 +48,7 @@ class Link:
         self._handshake = handshake
         self._scratch = scratch  # shared by the links of one loop: bytes are copied out before the next link reads
         self._now = now
+        self._unsent_bytes_max = unsent_bytes_max
         self._opened, self._received, self._closed = opened, received, closed
         self._session: Session | None = None
         self._input = bytearray()
@@ -82,7 +83,7 @@ class Link:
     def flush(self) -> None:
         if not self.is_open or not (self._output or self._unsent):
             return
-        if self.unsent_bytes > UNSENT_BYTES_MAX:
+        if self.unsent_bytes > self._unsent_bytes_max:
             self.fail("the peer does not read")
             return
         if self._output:

@@ -35,7 +35,6 @@ from kraft.quorum.write_ahead_log import FILE_NAME, WriteAheadLog
 
 TIMER_SLACK_S = 0.001  # deadlines must have passed, not only be reached
 RETRY_INTERVAL_S = 0.05  # for a deadline that passed while no other voter was connected
-LOOK_INTERVAL_S = 0.1  # the timer's maximal interval, so that its lateness shows stalls of the process
 LATE_MIN_S = 0.02
 
 _log = logging.getLogger(__name__)
@@ -48,7 +47,9 @@ class QuorumConfig:
     proposal_bytes_max: int = 4 << 20
     inflight_bytes_max: int = 8 << 20  # the controller proposes one batch after the other
     transfer_timeout_s: float = 1.0  # for handing over leadership before a planned stop
+    look_interval_s: float = 0.1  # the timer's maximal interval, so that its lateness shows stalls of the process
     replace_voter: bool = same(NodeSettings, "controllers_replace_voter")
+    replace_timeout_s: float = 30.0
     listen: Address | None = None
     node: NodeConfig = field(default_factory=NodeConfig)
     transport: TransportConfig = field(default_factory=TransportConfig)
@@ -184,8 +185,9 @@ class RaftQuorum:
 
     async def _enter(self) -> None:
         """Start with an empty directory."""
-        replace = self._config.replace_voter
-        admission = await voter_guard.admit(self._transport.peers, self._transport.probe, replace=replace)
+        config = self._config
+        replace_s = config.replace_timeout_s if config.replace_voter else None
+        admission = await voter_guard.admit(self._transport.peers, self._transport.probe, replace_s)
         disk, directory, rng = self._ports.disk, self._directory, self._ports.random
         journal = await asyncio.to_thread(
             WriteAheadLog.create, disk, directory, rng, self._node_id, admission.term, admission.cluster_id
@@ -448,7 +450,7 @@ class RaftQuorum:
         now = asyncio.get_running_loop().time()
         deadline = node.next_deadline()
         due = (deadline if deadline > now else now + RETRY_INTERVAL_S) + TIMER_SLACK_S
-        due = min(due, now + LOOK_INTERVAL_S)
+        due = min(due, now + self._config.look_interval_s)
         if self._timer is not None:
             if self._timer_due <= due:
                 return

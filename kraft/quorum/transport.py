@@ -37,6 +37,7 @@ class TransportConfig(Struct):
     redial_interval_s: float = 0.1  # before `REDIAL_JITTER`
     life_interval_s: float = 0.5  # between keep-alives on an idle link
     silence_max_s: float = 3.0
+    unsent_bytes_max: int = 128 << 20  # of one link: more, and its peer reads nothing
 
 
 class TransportEvents(Struct):
@@ -186,7 +187,16 @@ class QuorumTransport:
         closed: Callable[[Link, str], None],
     ) -> Link:
         now = self._ports.clock.monotonic
-        return Link(socket, handshake, self._scratch, now, opened=opened, received=received, closed=closed)
+        return Link(
+            socket,
+            handshake,
+            self._scratch,
+            now,
+            unsent_bytes_max=self._config.unsent_bytes_max,
+            opened=opened,
+            received=received,
+            closed=closed,
+        )
 
     def _accepted(self, socket: Socket) -> None:
         if self._is_closed:

@@ -23,7 +23,6 @@ from common.identifiers import UUID_BYTES, ZERO_UUID
 ASK_INTERVAL = Backoff(0.03, 0.2)  # short at first: the voters of a new cluster start within milliseconds
 ASK_TIMEOUT_S = 1.0
 REMIND_INTERVAL_S = 10.0
-REPLACE_TIMEOUT_S = 30.0
 
 _log = logging.getLogger(__name__)
 
@@ -125,12 +124,12 @@ def _cluster_of(statuses: Statuses) -> bytes:
 async def admit(
     peers: list[int],
     ask: Callable[[int, float], Awaitable[dict[str, Any] | None]],
-    *,
-    replace: bool,
+    replace_s: float | None,
 ) -> Admission:
     """Ask until there is a decision; `ask(peer, timeout_s)` returns a status as a map, or None.
 
-    A new voter waits for the others without limit, a replaced one for REPLACE_TIMEOUT_S. Raises VoterRefused.
+    A new voter (`replace_s` None) waits for the others without limit, a replaced one for so many seconds. Raises
+    VoterRefused.
     """
     loop = asyncio.get_running_loop()
     began = reminded = loop.time()
@@ -142,10 +141,10 @@ async def admit(
             peer: None if answer is None else VoterStatus.from_map(answer)
             for peer, answer in zip(peers, answers, strict=True)
         }
-        admission = replacement.judge(statuses) if replace else judge_new(statuses)
+        admission = judge_new(statuses) if replace_s is None else replacement.judge(statuses)
         if admission is not None:
             return admission
-        if replace and loop.time() - began > REPLACE_TIMEOUT_S:
+        if replace_s is not None and loop.time() - began > replace_s:
             raise VoterRefused(f"this controller cannot be replaced now: {replacement.obstacle}")
         if loop.time() - reminded > REMIND_INTERVAL_S:
             reminded = loop.time()

@@ -38,12 +38,20 @@ REWRITE_RATIO = 4
 class WriteAheadLog(Journal):  # type: ignore[misc]  # the library is untyped
     """Created by `create` and `open`, off the event loop."""
 
-    def __init__(self, disk: Disk, directory: str, rng: random.Random, state: JournalState) -> None:
+    def __init__(
+        self,
+        disk: Disk,
+        directory: str,
+        rng: random.Random,
+        state: JournalState,
+        rewrite_bytes_min: int = REWRITE_BYTES_MIN,
+    ) -> None:
         self._disk = disk
         self._directory = directory
         self._path = f"{directory}/{FILE_NAME}"
         self._random = rng
         self._state = state
+        self._rewrite_bytes_min = rewrite_bytes_min
         self._entries = state.entries
         self.entry_bytes = sum(len(entry[0]) for entry in state.entries)
         self._file: File
@@ -58,11 +66,19 @@ class WriteAheadLog(Journal):  # type: ignore[misc]  # the library is untyped
 
     @classmethod
     def create(
-        cls, disk: Disk, directory: str, rng: random.Random, node_id: int, term: int = 0, cluster_id: bytes = ZERO_UUID
+        cls,
+        disk: Disk,
+        directory: str,
+        rng: random.Random,
+        node_id: int,
+        term: int = 0,
+        cluster_id: bytes = ZERO_UUID,
+        *,
+        rewrite_bytes_min: int = REWRITE_BYTES_MIN,
     ) -> WriteAheadLog:
         """A new journal, durable under its name when this returns. `term`: the first in which this voter may vote."""
         state = JournalState([FIRST_ENTRY], term=term, node_id=node_id, cluster_id=cluster_id)
-        journal = cls(disk, directory, rng, state)
+        journal = cls(disk, directory, rng, state, rewrite_bytes_min)
         journal.rewrite()
         return journal
 
@@ -228,7 +244,7 @@ class WriteAheadLog(Journal):  # type: ignore[misc]  # the library is untyped
     def sync(self) -> None:
         """Make all gathered records durable in one write. Raises OSError; then the node must stop, because after a
         failed fsync the disk's content is unknown."""
-        if self._is_to_be_rewritten or self._end > max(REWRITE_BYTES_MIN, REWRITE_RATIO * self._live_bytes):
+        if self._is_to_be_rewritten or self._end > max(self._rewrite_bytes_min, REWRITE_RATIO * self._live_bytes):
             self.rewrite()
             return
         if not self._gathered:

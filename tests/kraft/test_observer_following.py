@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import itertools
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,19 +14,23 @@ from common.backoff import Backoff
 from common.errors import ProtocolError, StorageFailure
 from common.machine_disk import MachineDisk
 from common.pacing import Pacer
+from common.ports import Disk
 from kraft.image.delta import MetadataDelta
 from kraft.image.metadata import EMPTY_IMAGE, MetadataImage
 from kraft.metadata_log import MetadataLog, frame_batch, unframe_batches
-from kraft.observers.local_copy import LocalCopy, NoRoom
+from kraft.observers.local_copy import LocalCopy
 from kraft.observers.observer import MetadataObserver, ObserverConfig
 from kraft.records import Batch, BatchHeader, NoOpRecord, TopicRecord
 from tests.kraft.observed_log import Controller, LocalLinks, Writer
+from tests.storage.log_workbench import FaultyDisk
 from tests.virtual_time import lab_ports
 
 pytestmark = pytest.mark.virtual_time
 
 
-def observer_of(links: LocalLinks, root: Path, fatal: list[str] | None = None, node_id: int = 0) -> MetadataObserver:
+def observer_of(
+    links: LocalLinks, root: Path, fatal: list[str] | None = None, node_id: int = 0, disk: Disk | None = None
+) -> MetadataObserver:
     config = ObserverConfig(
         node_id,
         "metadata",
@@ -36,7 +42,8 @@ def observer_of(links: LocalLinks, root: Path, fatal: list[str] | None = None, n
         room_pause_s=0.005,
     )
     on_fatal = fatal.append if fatal is not None else pytest.fail
-    return MetadataObserver(lab_ports(root), links, links.addresses, config, Pacer(), on_fatal)
+    ports = replace(lab_ports(root), disk=disk or MachineDisk(root))
+    return MetadataObserver(ports, links, links.addresses, config, Pacer(), on_fatal)
 
 
 def three(writer: Writer, **options: int) -> LocalLinks:
@@ -332,29 +339,22 @@ def test_a_long_tail_becomes_a_snapshot_and_old_batches_before_it_are_skipped(tm
     assert len(loaded(disk).topics) == 40
 
 
-async def test_a_copy_without_room_is_written_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    writer = Writer()
+async def test_a_copy_without_room_is_written_later(tmp_path: Path) -> None:
+    writer, disk = Writer(), FaultyDisk(tmp_path)
     links = three(writer)
-    observer = observer_of(links, tmp_path)
+    observer = observer_of(links, tmp_path, disk=disk)
     await observer.start()
-    refusals: list[bytes] = []
-
-    def full(copy: LocalCopy, frames: bytes, image: MetadataImage) -> None:
-        refusals.append(frames)
-        raise NoRoom("the device is full")
-
-    monkeypatch.setattr(LocalCopy, "save", full)
-    monkeypatch.setattr(LocalCopy, "replace", lambda copy, image: full(copy, b"", image))
+    disk.write_errno, before = errno.ENOSPC, disk.writes_refused
     for i in range(3):
         writer.topic(f"t{i}")
         learn_all(links)
         await seen(observer, writer)  # it goes on from memory
     for _ in range(1_000):
         await asyncio.sleep(0.001)
-        if len(refusals) > 3:
+        if disk.writes_refused > before + 3:
             break
-    assert len(refusals) > 3
-    monkeypatch.undo()
+    assert disk.writes_refused > before + 3
+    disk.write_errno = None
     writer.topic("last")
     learn_all(links)
     image = await seen(observer, writer)
@@ -362,16 +362,12 @@ async def test_a_copy_without_room_is_written_later(tmp_path: Path, monkeypatch:
     assert LocalCopy(MachineDisk(tmp_path), "metadata").load() == image
 
 
-async def test_a_stop_does_not_wait_for_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*given: object) -> None:
-        raise NoRoom("the device is full")
-
-    writer = Writer()
+async def test_a_stop_does_not_wait_for_room(tmp_path: Path) -> None:
+    writer, disk = Writer(), FaultyDisk(tmp_path)
     links = three(writer)
-    observer = observer_of(links, tmp_path)
+    observer = observer_of(links, tmp_path, disk=disk)
     await observer.start()
-    monkeypatch.setattr(LocalCopy, "save", full)
-    monkeypatch.setattr(LocalCopy, "replace", full)
+    disk.write_errno = errno.ENOSPC
     writer.topic("t")
     learn_all(links)
     await seen(observer, writer)

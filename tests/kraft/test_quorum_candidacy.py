@@ -187,11 +187,11 @@ def play(act: Play, *, earlier: tuple[int, ...] = ()) -> QuorumWorld:
         clock = [1_000.0]
         use_clock(lambda: clock[0])
         world = QuorumWorld(7, 3, node_classes=dict.fromkeys(earlier, EarlierNode))
+        world.clock = clock
 
         def run_for(seconds: float) -> None:
             for _ in range(int(seconds / STEP_S)):
                 world.step(shuffled=False)
-                clock[0] = world.now
 
         run_for(3.0)
         act(world, run_for)
@@ -301,13 +301,10 @@ def test_a_leader_that_stood_still_waits_for_the_answers_that_are_under_way() ->
     def act(world: QuorumWorld, run_for: Callable[[float], None]) -> None:
         node = world.nodes[leader_of(world)]
         away_s = 3 * world.config.leader_fallback_timeout_s
-        others = [world.nodes.pop(name) for name in world.names if name != node.node_id]
-        for other in others:  # it alone runs late: nobody's time goes by
-            world.nodes[other.node_id] = other
-        for answered in (node._SyncObj__lastResponseTime, node._answered_at):
-            for key in answered:
-                answered[key] -= away_s
-        node.was_held_up(away_s)
+        world.now += away_s
+        world.clock[0] = world.now
+        for held_up in world.nodes.values():  # the others as well: nobody stands because of its silence
+            held_up.was_held_up(away_s)
         assert not node.has_quorum_contact()  # it may have been replaced meanwhile
         run_for(0.2)
         assert node.has_office()
@@ -360,8 +357,7 @@ async def suspect(doors: Doors, *, looks: int) -> list[int]:
 
     suspicion = Suspicion(doors, {4: ("h", 1)}, SuspicionConfig(pause_s=0.0), is_open, gone.append)  # type: ignore[arg-type]
     suspicion.begin(4)
-    assert suspicion._task is not None
-    await asyncio.wait([suspicion._task])
+    await asyncio.wait([task for task in asyncio.all_tasks() if task.get_name() == "probe-4"])
     return gone
 
 

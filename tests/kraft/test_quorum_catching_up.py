@@ -9,16 +9,11 @@ from collections.abc import Callable
 
 import pytest
 
-from kraft.quorum import application
+from kraft.quorum.application import STEP_COST
 from kraft.quorum.node import RaftNode
 from tests.kraft.quorum_world import STEP_S, QuorumWorld, UseClock, run_in_virtual_time
 
 BEHIND = 150  # entries: more than a second of steps
-
-
-@pytest.fixture(autouse=True)
-def one_entry_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(application, "ENTRY_COST", application.STEP_COST)
 
 
 class Play:
@@ -27,7 +22,7 @@ class Play:
     def __init__(self, use_clock: UseClock) -> None:
         self._clock = [1_000.0]
         use_clock(lambda: self._clock[0])
-        self.world = QuorumWorld(7, 3)
+        self.world = QuorumWorld(7, 3, entry_cost=STEP_COST)
         self.until(lambda: self.leader() is not None)
 
     def until(self, holds: Callable[[], object], seconds: float = 60.0) -> float:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import errno
 import shutil
-from collections import Counter
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -20,8 +20,10 @@ from kraft.quorum.node import RaftNode
 from kraft.quorum.quorum import QuorumConfig, RaftQuorum
 from kraft.quorum.state_machine import AppliedResult, NotLeader, QuorumBusy
 from kraft.quorum.voter_guard import VoterRefused
+from tests.common.call_count import counted_calls
 from tests.kraft.loopback import free_addresses, until
 from tests.kraft.works import at_hand
+from tests.storage.log_workbench import FaultyDisk
 from tests.virtual_time import lab_ports
 
 SECRET = b"the secret of this cluster"
@@ -55,10 +57,11 @@ class Voter:
         self.node_id = node_id
         self.directory = root / str(node_id)
         self.machine = Commands()
+        self.disk = FaultyDisk(self.directory)
         self.failures: list[str] = []
         self.offices: list[tuple[bool, int]] = []
         self.quorum = RaftQuorum(
-            lab_ports(self.directory),
+            replace(lab_ports(self.directory), disk=self.disk),
             node_id,
             voters,
             "controller/quorum",
@@ -93,9 +96,9 @@ class Cluster:
         await self.start(*self.addresses)
         return await self.leader()
 
-    def stop_timers(self, patch: pytest.MonkeyPatch) -> None:
+    def stop_timers(self) -> None:
         """No timer of a voter is due within a test any more: what it does follows from an event."""
-        patch.setattr("kraft.quorum.quorum.LOOK_INTERVAL_S", 15.0)
+        self.config.look_interval_s = 15.0
         self.config.node.heartbeat_interval_s = 15.0
 
     def make(self, node_id: int) -> Voter:
@@ -136,9 +139,9 @@ async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
     await made.stop(*made.voters)
 
 
-async def test_commits_wait_for_no_timer(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_commits_wait_for_no_timer(cluster: Cluster) -> None:
     leader = await cluster.start_without_elections()
-    cluster.stop_timers(monkeypatch)
+    cluster.stop_timers()
     assert leader.offices == [(True, leader.quorum.term)]
     assert leader.quorum.has_quorum_contact()
     for number in range(100):
@@ -188,16 +191,19 @@ async def test_a_stopped_leader_hands_over_and_comes_back(cluster: Cluster) -> N
     await cluster.all_have(2)
 
 
-async def test_a_leader_without_a_successor_waits_for_one_in_peace(
-    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_leader_without_a_successor_waits_for_one_in_peace(cluster: Cluster) -> None:
+    """None of the others has the whole log: they are gone, and an entry waits for them."""
     cluster.config.node.leader_fallback_timeout_s = 10.0
     await cluster.start(1, 2, 3)
     leader = await cluster.leader()
-    asked: list[None] = []
-    monkeypatch.setattr(RaftNode, "name_successor", lambda _: asked.append(None))
-    assert not await leader.quorum.transfer_leadership(0.3)
-    assert 0 < len(asked) < 60  # at answers and heartbeats, not at every turn of the loop
+    for voter in cluster.voters.values():
+        if voter is not leader:
+            voter.cut_off()
+    with pytest.raises(OutcomeUnknown):
+        await leader.quorum.propose(b"x", 0.05)
+    with counted_calls(of=RaftNode.name_successor) as asked:
+        assert not await leader.quorum.transfer_leadership(0.3)
+    assert 0 < asked.calls < 60  # at heartbeats, not at every turn of the loop
 
 
 async def test_a_crashed_leader_is_replaced(cluster: Cluster) -> None:
@@ -280,10 +286,8 @@ async def test_a_wiped_voter_is_refused_until_it_is_replaced(cluster: Cluster) -
     await cluster.all_have(6)
 
 
-async def test_a_replacement_waits_while_another_voter_is_down(
-    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("kraft.quorum.voter_guard.REPLACE_TIMEOUT_S", 0.3)
+async def test_a_replacement_waits_while_another_voter_is_down(cluster: Cluster) -> None:
+    cluster.config.replace_timeout_s = 0.3
     await cluster.start(1, 2, 3)
     await (await cluster.leader()).quorum.propose(b"x", 5)
     cluster.voters.pop(1).cut_off()
@@ -345,26 +349,25 @@ async def test_an_exception_in_the_state_machine_stops_the_node(cluster: Cluster
     assert not leader.quorum.is_leader
 
 
-async def test_an_error_of_the_disk_stops_the_node(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("fault", ["write", "fsync"])
+async def test_an_error_of_the_disk_stops_the_node(cluster: Cluster, fault: str) -> None:
     await cluster.start(1, 2, 3)
     leader = await cluster.leader()
-    assert leader.quorum._journal is not None
-
-    def refuse() -> None:
-        raise OSError(errno.EIO, "input/output error")
-
-    monkeypatch.setattr(leader.quorum._journal, "sync", refuse)
+    if fault == "write":
+        leader.disk.write_errno = errno.EIO
+    else:
+        leader.disk.fsync_errno = errno.EIO
     with pytest.raises(OutcomeUnknown):
         await leader.quorum.propose(b"x", 5)
     assert len(leader.failures) == 1
-    assert "input/output error" in leader.failures[0]
+    assert f"[Errno {errno.EIO}]" in leader.failures[0]
     await cluster.leader()
 
 
-async def test_one_voter_is_a_quorum(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_one_voter_is_a_quorum(tmp_path: Path) -> None:
     alone = Cluster(tmp_path, 1)
     quorum = (await alone.start_without_elections()).quorum
-    alone.stop_timers(monkeypatch)
+    alone.stop_timers()
     for number in range(20):
         assert (await quorum.propose(b"x", 5)).result == number + 1
     assert quorum.has_quorum_contact()
@@ -382,9 +385,8 @@ async def test_a_damaged_directory_is_refused(tmp_path: Path) -> None:
     quorum = (await alone.leader()).quorum
     for _ in range(16):
         await quorum.propose(b"x", 5)
-    journal = quorum._journal
-    assert journal is not None
-    await until(lambda: journal.first_index > 1, timeout_s=10)  # until it is cut, it can do without the snapshot
+    # until its journal is cut, it can do without the snapshot
+    await until(lambda: quorum.snapshots_written, timeout_s=10)
     for _ in range(4):  # groups behind the rewritten one: a damaged byte is not in the last, which may be torn
         await quorum.propose(b"x", 5)
     await alone.stop(1)
@@ -407,24 +409,12 @@ async def test_a_damaged_directory_is_refused(tmp_path: Path) -> None:
     await alone.stop(1)
 
 
-async def test_an_idle_cluster_steps_for_messages_alone(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_idle_cluster_steps_for_messages_alone(cluster: Cluster) -> None:
     await cluster.start(1, 2, 3)
     await cluster.leader()
-    counts: Counter[str] = Counter()
-
-    def counted(name: str) -> None:
-        original = getattr(RaftNode, name)
-
-        def called(node: RaftNode, *given: object) -> object:
-            counts[name] += 1
-            return original(node, *given)
-
-        monkeypatch.setattr(RaftNode, name, called)
-
-    counted("step")
-    counted("receive")
-    await until(lambda: counts["receive"] >= 40, timeout_s=20)
-    assert counts["step"] <= 2 * counts["receive"]  # a step after each, and at the timers of heartbeats
+    with counted_calls(of=RaftNode.step) as steps, counted_calls(of=RaftNode.receive) as received:
+        await until(lambda: received.calls >= 40, timeout_s=20)
+    assert steps.calls <= 2 * received.calls  # a step after each, and at the timers of heartbeats
 
 
 async def test_settings_that_cannot_work_are_refused(tmp_path: Path) -> None:

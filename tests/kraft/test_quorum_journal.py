@@ -10,16 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from common.invariants import InvariantViolation
-from kraft.quorum import write_ahead_log
 from kraft.quorum.journal_format import DamagedJournal, Entry, SnapshotBase, encode_group, encode_vote
-from kraft.quorum.write_ahead_log import FIRST_ENTRY, WriteAheadLog
+from kraft.quorum.write_ahead_log import FIRST_ENTRY, REWRITE_BYTES_MIN, WriteAheadLog
 from tests.kraft.memory_disk import MemoryDisk, PowerCut
 
 PATH = "quorum/journal"
 
 
-def create(disk: MemoryDisk, term: int = 0) -> WriteAheadLog:
-    return WriteAheadLog.create(disk, "quorum", random.Random(1), 7, term)
+def create(disk: MemoryDisk, term: int = 0, rewrite_bytes_min: int = REWRITE_BYTES_MIN) -> WriteAheadLog:
+    return WriteAheadLog.create(disk, "quorum", random.Random(1), 7, term, rewrite_bytes_min=rewrite_bytes_min)
 
 
 def reopen(disk: MemoryDisk, base: SnapshotBase | None = None, node_id: int = 7) -> WriteAheadLog:
@@ -229,10 +228,9 @@ def test_a_log_whose_beginning_no_snapshot_covers_is_refused() -> None:
         reopen(disk, SnapshotBase(entries[1], entries[2]))
 
 
-def test_votes_do_not_let_the_file_grow_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(write_ahead_log, "REWRITE_BYTES_MIN", 4_000)
+def test_votes_do_not_let_the_file_grow_without_end() -> None:
     disk = MemoryDisk()
-    journal = create(disk)
+    journal = create(disk, rewrite_bytes_min=4_000)
     size_max = 0
     for term in range(1, 500):
         journal.setCurrentTerm(term, None)

@@ -15,7 +15,7 @@ from kraft.quorum.journal_format import SnapshotBase
 from kraft.quorum.message_filter import APPEND_ENTRIES
 from kraft.quorum.node import RaftNode
 from kraft.quorum.snapshot_file import Snapshot, SnapshotFile, encode_snapshot
-from kraft.quorum.snapshot_keeper import BackgroundKeeper
+from kraft.quorum.snapshot_keeper import LANE, BackgroundKeeper
 from kraft.quorum.snapshot_transfer import Arrived
 from kraft.records import MetadataRecord, PartitionRecord, TopicRecord
 from tests.kraft.images import with_brokers
@@ -60,16 +60,27 @@ def test_an_entry_that_costs_more_than_a_step_is_applied_in_several() -> None:
 
 def test_a_follower_that_is_far_behind_gets_a_little_at_a_time_and_everything_in_the_end() -> None:
     sent: list[int] = []
+    behind = 0
+
+    class Watched(RaftNode):
+        """Notes what it sends at a time to the one that is behind."""
+
+        def _SyncObj__sendAppendEntries(self) -> None:  # noqa: N802
+            before = len(self.outbox.at_once)
+            super()._SyncObj__sendAppendEntries()
+            new = [message for peer, message in self.outbox.at_once[before:] if peer == behind]
+            sent.append(sum(len(e[0]) for m in new if m["type"] == APPEND_ENTRIES for e in m["entries"]))
 
     def scenario(use_clock: UseClock) -> QuorumWorld:
+        nonlocal behind
         clock = [1_000.0]
         use_clock(lambda: clock[0])
-        world = QuorumWorld(3, 3)
+        world = QuorumWorld(3, 3, node_classes=dict.fromkeys(range(1, 4), Watched))
+        world.clock = clock
 
         def run_for(seconds: float) -> None:
             for _ in range(int(seconds / STEP_S)):
                 world.step(shuffled=False)
-                clock[0] = world.now
 
         def until(holds: Callable[[], bool]) -> None:
             while not holds():
@@ -83,21 +94,10 @@ def test_a_follower_that_is_far_behind_gets_a_little_at_a_time_and_everything_in
             world.propose()
             run_for(0.05)
         world.restart_one()
-        watch(leader, behind)
+        sent.clear()
         until(lambda: world.nodes[behind].raftLastApplied == leader.raftLastApplied)
         assert max(sent) <= world.config.backlog_bytes_max + world.config.append_bytes_max
         return world
-
-    def watch(leader: RaftNode, behind: int) -> None:
-        right = leader._SyncObj__sendAppendEntries
-
-        def send() -> None:
-            before = len(leader.outbox.at_once)
-            right()
-            new = [message for peer, message in leader.outbox.at_once[before:] if peer == behind]
-            sent.append(sum(len(e[0]) for m in new if m["type"] == APPEND_ENTRIES for e in m["entries"]))
-
-        leader._SyncObj__sendAppendEntries = send  # type: ignore[method-assign]
 
     run_in_virtual_time(scenario)
     assert sum(sent) > 2_000
@@ -144,5 +144,5 @@ async def test_a_snapshot_that_cannot_be_decoded_ends_the_node(tmp_path: Path) -
     base = SnapshotBase((b"a", 6, 2), (b"b", 7, 2))
     machine = MetadataStateMachine(MetadataLog())
     keeper.install(Arrived(Snapshot(base, b"x"), b""), machine.restoring(b"x"), lambda restore: failures.append("done"))
-    await asyncio.gather(*keeper._tasks)
+    await asyncio.gather(*(task for task in asyncio.all_tasks() if task.get_name() == LANE))
     assert failures == ["a snapshot of the leader"]

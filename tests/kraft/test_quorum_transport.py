@@ -120,7 +120,13 @@ MakeVoter = Callable[[int], Voter]
 @pytest.fixture
 async def make_voter(tmp_path: Path) -> AsyncIterator[MakeVoter]:
     voters = dict(enumerate(free_addresses(2), start=1))
-    config = TransportConfig(handshake_timeout_s=0.3, redial_interval_s=0.02, life_interval_s=0.05, silence_max_s=0.3)
+    config = TransportConfig(
+        handshake_timeout_s=0.3,
+        redial_interval_s=0.02,
+        life_interval_s=0.05,
+        silence_max_s=0.3,
+        unsent_bytes_max=16 << 20,
+    )
     made: list[Voter] = []
 
     def make(node_id: int) -> Voter:
@@ -308,8 +314,7 @@ async def test_a_silent_voter_loses_its_link(make_voter: MakeVoter) -> None:
         await until(lambda: 2 not in one.connected)
 
 
-async def test_a_voter_that_does_not_read_is_cut_off(make_voter: MakeVoter, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kraft.quorum.link.UNSENT_BYTES_MAX", 4 << 20)
+async def test_a_voter_that_does_not_read_is_cut_off(make_voter: MakeVoter) -> None:
     one = make_voter(1)
     one.transport.join()
     async with Attacker(one.address):

@@ -127,6 +127,7 @@ class FaultyDisk(UnsyncedDisk):
     def __init__(self, root: Path) -> None:
         super().__init__(root)
         self.write_errno: int | None = None
+        self.writes_refused = 0
         self.fsync_errno: int | None = None
         self.bytes_per_write: int | None = None  # short writes
         self.slow_s = 0.0  # what the clock shows a write to take
@@ -154,6 +155,7 @@ class FaultyDisk(UnsyncedDisk):
         elif self.write_gate is not None:
             self.write_gate.wait(10)
         if self.write_errno is not None:
+            self.writes_refused += 1
             raise OSError(self.write_errno, "injected")
         self.clock.shift_s += self.slow_s
         return data if self.bytes_per_write is None else memoryview(data)[: self.bytes_per_write]
