@@ -100,10 +100,10 @@ async def test_a_file_that_is_lent_too_late_is_closed(tmp_path: Path) -> None:
     await store.close()
     await asyncio.sleep(0)
     assert sent == [1]
-    assert str(tmp_path / "a") not in _open_paths()
+    assert str(tmp_path / "a") not in open_paths()
 
 
-def _open_paths() -> list[str]:
+def open_paths() -> list[str]:
     found = []
     for name in os.listdir("/proc/self/fd"):
         with contextlib.suppress(FileNotFoundError):

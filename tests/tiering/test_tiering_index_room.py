@@ -14,15 +14,18 @@ from common.machine_disk import MachineDisk
 from storage.indexes.transaction_index import AbortedTransaction
 from tests.tiering.tiered_log import START_MS, GatedStore, TieredLog, Waiter, take, values_batch
 from tiering.bucket.segment import OFFSET_INDEX
-from tiering.reading import remote_index
+from tiering.reading.chunk import ChunkPlan
 from tiering.reading.chunk_cache import CacheLimits
 from tiering.reading.downloads import DownloadLimits, Ticket
 from tiering.reading.prefetch import PrefetchLimits
-from tiering.reading.remote_index import IndexLimits
+from tiering.reading.remote_index import READ_HOLD_S, READS_MAX, IndexLimits, RemoteSegment
 from tiering.reading.remote_reader import RemoteReader, RemoteReadLimits
 from tiering.reading.remote_times import first_at_or_after
 
+pytestmark = pytest.mark.virtual_time
+
 CHUNK = 4_096
+LOOKING = 1_000_000  # a reader that reads nothing
 READERS = 5
 BATCHES, RECORDS = 30, 3
 
@@ -94,10 +97,17 @@ class Room:
             data += part
         return data
 
+    def remote(self, number: int) -> RemoteSegment:
+        found = self.log.find(self.log.segments[number].base_offset)
+        assert found is not None
+        return found
+
+    def has_plan(self, number: int) -> bool:
+        return isinstance(self.reading.indexes.plan(self.remote(number), LOOKING), ChunkPlan)
+
     async def look_up(self, number: int) -> int:
         """The offset of the last record of a segment, by its time."""
-        remote = self.log.find(self.log.segments[number].base_offset)
-        assert remote is not None
+        remote = self.remote(number)
         last = remote.segment.end_offset - 1
         found = await first_at_or_after(self.reading, remote, START_MS + last, 0, 0)
         assert found is not None
@@ -140,25 +150,32 @@ async def test_look_ups_take_no_index_from_one_another(room: Room, places: int) 
     assert found == [segment.end_offset - 1 for segment in room.log.segments]
 
 
-async def test_what_nobody_waits_for_makes_room(room: Room, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_nobody_waits_for_makes_room(room: Room) -> None:
     reading = await room.open(1, 1 << 20, 1)
     given_up = room.log.segments[3]
     assert isinstance(reading.read(room.log, given_up.base_offset, 1 << 20, 2), Ticket), "and it is never asked again"
     for number in range(3):
         await room.look_up(number)
-    assert (given_up.uuid, remote_index.OFFSETS) in reading.indexes._known
-    monkeypatch.setattr(remote_index, "READ_HOLD_S", 0.0)
+    assert room.has_plan(3)
+    await asyncio.sleep(READ_HOLD_S + 1)
     for number in range(3):
         await room.look_up(number)
-    assert len(reading.indexes._known) == 1, "the newest one"
-    assert reading.indexes.memory_bytes == sum(one.memory_bytes for one in reading.indexes._known.values())
+    newest = reading.indexes.plan(room.remote(2), LOOKING)
+    assert isinstance(newest, ChunkPlan)
+    assert reading.indexes.memory_bytes == newest.memory_bytes
+    assert not room.has_plan(3)
 
 
-async def test_only_so_many_reads_are_waited_with(room: Room, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(remote_index, "READS_MAX", 3)
+@pytest.mark.parametrize("others", [READS_MAX - READERS, READS_MAX])
+async def test_only_so_many_reads_are_waited_with(room: Room, others: int) -> None:
+    """The one that waits for longest has to have its index fetched again when it comes back."""
     reading = await room.open(1, 1 << 20, 1)
     room.store.gate.clear()
-    for number, segment in enumerate(room.log.segments):
-        assert isinstance(reading.read(room.log, segment.base_offset, 1 << 20, number), Ticket)
-    assert len(reading.indexes._reads) == 3
+    assert isinstance(reading.read(room.log, room.log.segments[3].base_offset, 1 << 20, 1), Ticket)
+    for number in range(others):
+        assert isinstance(reading.read(room.log, room.log.segments[4].base_offset, 1 << 20, 2 + number), Ticket)
     room.store.gate.set()
+    for number in range(3):
+        await room.look_up(number)
+    assert room.has_plan(4)
+    assert room.has_plan(3) is (others < READS_MAX)

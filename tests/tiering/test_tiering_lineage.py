@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import tracemalloc
-from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from tests.common.call_count import counted_calls
 from tests.tiering.segments import segment
 from tests.tiering.tier_world import TOPIC_ID, TierWorld
 from tiering.bucket.segment import TRANSACTION_INDEX, Section, SegmentState, TieredSegment
-from tiering.shard import partition_tier
 from tiering.shard.lineage import fits, follows
 from tiering.shard.partition_tier import PartitionTier
 from tiering.shard.tier_records import decode_segment, encode_segment
@@ -116,40 +115,29 @@ def test_the_next_segment_with_aborted_transactions_is_the_one_that_a_walk_finds
         assert tier.find_aborting(offset) == (next(walked, None) if offset >= log_start else None)
 
 
-def test_who_looks_for_aborted_transactions_looks_at_no_other_segment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_looks_for_aborted_transactions_looks_at_no_other_segment() -> None:
     """Each read asks, and a partition has thousands of segments."""
-    tier, looked = PartitionTier(TOPIC_ID, 0), 0
-
-    def decode(*arguments: Any) -> TieredSegment:
-        nonlocal looked
-        looked += 1
-        return decode_segment(*arguments)
-
-    monkeypatch.setattr(partition_tier, "decode_segment", decode)
+    tier = PartitionTier(TOPIC_ID, 0)
     for base in range(0, 1_000, 10):
         one = aborting(base, base + 10) if base == 900 else segment(base, base + 10)
         tier.replay_segment(one.id, encode_segment(one, base))
-    assert [getattr(tier.find_aborting(offset), "base_offset", None) for offset in (0, 909, 910)] == [900, 900, None]
-    assert looked <= 2
+    with counted_calls(decode_segment) as looked:
+        found = [tier.find_aborting(offset) for offset in (0, 909, 910)]
+    assert [one and one.base_offset for one in found] == [900, 900, None]
+    assert 1 <= looked.calls <= 2
 
 
-def test_readers_at_a_few_segments_have_each_decoded_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    tier, looked = PartitionTier(TOPIC_ID, 0), 0
-
-    def decode(*arguments: Any) -> TieredSegment:
-        nonlocal looked
-        looked += 1
-        return decode_segment(*arguments)
-
-    monkeypatch.setattr(partition_tier, "decode_segment", decode)
+def test_readers_at_a_few_segments_have_each_decoded_once() -> None:
+    tier = PartitionTier(TOPIC_ID, 0)
     for base in range(0, 100, 10):
         one = segment(base, base + 10)
         tier.replay_segment(one.id, encode_segment(one, base))
-    for offset in range(20):
-        found, following = tier.find(offset), tier.find(offset // 10 * 10 + 10)
-        assert found is not None and found.base_offset == offset // 10 * 10
-        assert following is not None and following.base_offset == found.end_offset
-    assert looked == 3
+    with counted_calls(decode_segment) as looked:
+        for offset in range(20):
+            found, following = tier.find(offset), tier.find(offset // 10 * 10 + 10)
+            assert found is not None and found.base_offset == offset // 10 * 10
+            assert following is not None and following.base_offset == found.end_offset
+    assert looked.calls == 3
     one = replace(segment(10, 20), log_bytes=7)
     tier.replay_segment(one.id, encode_segment(one, 9))
     assert tier.find(15) == one, "what was written anew is not remembered"

@@ -158,9 +158,15 @@ async def test_a_late_version_of_a_deposed_leader_is_passed_over(world: TierWorl
     """It was created after the new leader looked, and before that one wrote."""
     old = ManifestWriter(world.services, world.claim(1))
     world.claim(2, broker_id=2)
-    new = ManifestWriter(world.services, world.view())
-    await new._look()
-    await old.publish()
+    store = FaultyStore(world.store, random.Random(1))
+
+    async def between(operation: str, key: str) -> None:
+        if operation == "put":
+            store.before = None
+            await old.publish()
+
+    store.before = between
+    new = ManifestWriter(replace(world.services, store=store), world.view())
     assert (await new.publish()).version == 2
     assert (await manifest(world)).head.leader_epoch == 2
 
@@ -192,12 +198,17 @@ async def test_a_leader_looks_again_after_a_failure_and_after_a_long_rest(world:
 
 
 async def test_a_lost_answer_is_recognised(world: TierWorld) -> None:
+    """The attempt created the manifest, and its answer is that it exists already."""
     world.claim(1)
-    writer = ManifestWriter(world.services, world.view())
-    await writer._look()
-    twin = ManifestWriter(world.services, world.view())
-    head = await twin.publish()
-    assert await writer.publish() == head
+    store, twin = FaultyStore(world.store, random.Random(1)), ManifestWriter(world.services, world.view())
+
+    async def between(operation: str, key: str) -> None:
+        if operation == "put":
+            store.before = None
+            await twin.publish()
+
+    store.before = between
+    assert await ManifestWriter(replace(world.services, store=store), world.view()).publish() == twin.published
 
 
 async def test_a_state_that_lost_committed_segments_is_not_published(world: TierWorld) -> None:

@@ -8,7 +8,6 @@ import os
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
@@ -16,6 +15,8 @@ import pytest
 from common.errors import ErrorCode, ProtocolError
 from common.machine_disk import MachineDisk
 from storage.indexes.transaction_index import AbortedTransaction
+from tests.common.call_count import counted_calls
+from tests.object_store.test_object_store_lending import open_paths
 from tests.tiering.tiered_log import (
     START_MS,
     GatedStore,
@@ -27,7 +28,7 @@ from tests.tiering.tiered_log import (
     take,
     values_batch,
 )
-from tiering.reading.chunk_cache import DIRECTORY, CacheLimits
+from tiering.reading.chunk_cache import DIRECTORY, CacheLimits, ChunkCache
 from tiering.reading.downloads import DownloadLimits, Ticket
 from tiering.reading.prefetch import PrefetchLimits
 from tiering.reading.remote_index import IndexLimits
@@ -303,29 +304,21 @@ async def test_one_reader_with_many_wishes_does_not_delay_another(lab: Lab) -> N
     assert order.index(last) <= before + 2, "after the one under way and one more"
 
 
-async def test_what_lies_ahead_is_asked_for_once_per_chunk_and_not_with_each_read(
-    lab: Lab, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_what_lies_ahead_is_asked_for_once_per_chunk_and_not_with_each_read(lab: Lab) -> None:
     await lab.log.fill(1, 600)
     reading = await lab.reader(AHEAD)
-    reads = asked = 0
-    want = reading._want_chunk_ahead
-
-    def count(*arguments: Any) -> None:
-        nonlocal asked
-        asked += 1
-        want(*arguments)
-
-    monkeypatch.setattr(reading, "_want_chunk_ahead", count)
-    offset = 0
-    while offset < lab.log.segments[0].end_offset // 2:
-        found = await read_when_there(reading, lab.log, offset, 300)
-        take(found.region)
-        offset, reads = found.next_offset, reads + 1
+    offset = reads = 0
+    with counted_calls(ChunkCache.__contains__) as looks:  # before a chunk is asked for
+        while offset < lab.log.segments[0].end_offset // 2:
+            found = await read_when_there(reading, lab.log, offset, 300)
+            take(found.region)
+            offset, reads = found.next_offset, reads + 1
     window = AHEAD.prefetch.window_bytes // CHUNK
     chunks = len(lab.log.log) // 2 // CHUNK + 1
     assert reads > 5 * chunks
-    assert chunks - window <= asked <= window * (chunks + 3), "for each chunk, and each time that the window grows"
+    assert chunks - window <= looks.calls <= window * (chunks + 3), (
+        "for each chunk, and each time that the window grows"
+    )
 
 
 async def test_aborted_transactions_come_from_all_segments_in_which_they_may_end(lab: Lab) -> None:
@@ -370,13 +363,15 @@ async def test_records_by_time(lab: Lab) -> None:
 async def test_a_cached_chunk_that_was_altered_is_fetched_again(
     lab: Lab, tmp_path: Path, how: str, is_open: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    await lab.log.fill(1, 60)
-    reading = await lab.reader(replace(LIMITS, cache=replace(LIMITS.cache, open_files_max=64)))
+    await lab.log.fill(2, 60)
+    reading = await lab.reader(replace(LIMITS, cache=replace(LIMITS.cache, open_files_max=64 if is_open else 1)))
     first = take((await read_when_there(reading, lab.log, 0, 1 << 20)).region)
     await idle(reading)
     (path,) = (tmp_path / DIRECTORY).iterdir()
-    if not is_open:
-        reading.cache._open_files.close_all()
+    if not is_open:  # another file takes its place among those that are open
+        take((await read_when_there(reading, lab.log, lab.log.segments[1].base_offset, 1 << 20)).region)
+        await idle(reading)
+    assert (str(path) in open_paths()) is is_open
     data = bytearray(path.read_bytes())
     data[200] ^= 1
     if how == "overwritten":
