@@ -5,17 +5,16 @@ from __future__ import annotations
 import asyncio
 import os
 import tempfile
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from common.errors import ErrorCode, ProtocolError
-from common.machine_disk import MachineDisk
+from common.machine_disk import MachineDisk, MachineFile
 from common.ports import File
 from object_store.directory_store import DirectoryStore
 from object_store.limits import StoreLimits
@@ -30,12 +29,11 @@ from tests.tiering.test_tiering_chunks import (
     build,
 )
 from tests.tiering.tiered_log import TieredLog, error_of, read_when_there, take, values_batch
-from tiering.reading import chunk, chunk_cache
+from tiering.reading import chunk_cache
 from tiering.reading.chunk import (
     PIECE_BYTES,
     STEP_BATCHES,
     STEP_BYTES,
-    ChunkIndex,
     DamagedChunk,
     Expected,
     check_in_place,
@@ -47,7 +45,7 @@ from tiering.reading.prefetch import PrefetchLimits
 from tiering.reading.remote_index import IndexLimits
 from tiering.reading.remote_reader import RemoteReader, RemoteReadLimits
 
-CHUNK, OPEN_MAX = 4_096, 3
+CHUNK, OPEN_MAX, STEP = 4_096, 3, 900
 
 
 def scratch() -> memoryview:
@@ -62,14 +60,41 @@ LIMITS = RemoteReadLimits(
 )
 
 
+class WatchedFile(MachineFile):
+    """Calls `seen` before each read into a buffer, which is what a check does."""
+
+    def __init__(self, fd: int, seen: Callable[[File], None]) -> None:
+        super().__init__(fd)
+        self._seen = seen
+
+    def pread_into(self, view: memoryview, position: int) -> int:
+        self._seen(self)
+        return super().pread_into(view, position)
+
+
+class WatchedStore(DirectoryStore):
+    seen: Callable[[File], None] | None = None
+
+    async def lend(self, key: str, start: int = 0, length: int = 0) -> File | None:
+        file = await super().lend(key, start, length)
+        assert isinstance(file, MachineFile)
+        return WatchedFile(file.fd, self.seen) if self.seen is not None else file
+
+
 class Lab:
     """A log in a directory store beside the reader's own disk."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        self.store = DirectoryStore(str(root / "tier"), StoreLimits(own_directory=str(root)))
+        self.store = WatchedStore(str(root / "tier"), StoreLimits(own_directory=str(root)))
         self.log = TieredLog(self.store)
         self.reading = RemoteReader(self.store, MachineDisk(root / "broker"), LIMITS)
+
+    async def take_small_steps(self) -> None:
+        await self.reading.stop()
+        limits = replace(LIMITS, cache=replace(LIMITS.cache, check_step_bytes=STEP))
+        self.reading = RemoteReader(self.store, MachineDisk(self.root / "broker"), limits)
+        await self.reading.open()
 
     def path(self, segment: int) -> Path:
         return self.root / "tier" / self.log.key(self.log.segments[segment])
@@ -98,11 +123,6 @@ async def lab(tmp_path: Path) -> AsyncIterator[Lab]:
     await made.store.close()
 
 
-def take_small_steps(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chunk, "STEP_BYTES", 900)
-    monkeypatch.setattr(lab.reading.cache, "_scratch", memoryview(bytearray(1_000)))
-
-
 async def read_all(lab: Lab, bytes_max: int) -> bytes:
     data, offset = b"", 0
     while lab.log.find(offset) is not None:
@@ -123,8 +143,8 @@ async def test_a_reader_gets_exactly_what_was_copied_and_nothing_is_written(lab:
     assert lab.open_objects() == 0
 
 
-async def test_a_long_batch_and_gaps(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    take_small_steps(lab, monkeypatch)
+async def test_a_long_batch_and_gaps(lab: Lab) -> None:
+    await lab.take_small_steps()
     await lab.log.add([values_batch(0, [b"a" * 9_000]), values_batch(5, [b"b"] * 2), values_batch(40, [b"c"])], end=90)
     await lab.log.add([values_batch(90, [b"d"]), values_batch(91, [b"e" * 20_000]), values_batch(92, [b"f"] * 400)])
     assert await read_all(lab, 100) == lab.log.log
@@ -173,12 +193,9 @@ def test_checking_in_place_finds_what_checking_a_copy_finds(
     copied = store_checked(MemoryFile(), data, expected)
     file = MemoryFile(data=bytearray(b"\xff" * before + data + b"\xff" * 50))
     scratch = memoryview(bytearray(piece_bytes))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(chunk, "STEP_BYTES", step_bytes)
-        patch.setattr(chunk, "STEP_BATCHES", step_batches)
-        for index in check_in_place(file, before, len(data), expected, scratch):
-            found = index
-            scratch[:] = b"\xa5" * piece_bytes  # it is anybody's between two steps
+    for index in check_in_place(file, before, len(data), expected, scratch, step_bytes, step_batches):
+        found = index
+        scratch[:] = b"\xa5" * piece_bytes  # it is anybody's between two steps
     assert (found.end, found.end_offset) == (before + copied.end, copied.end_offset)
     assert list(found.offsets) == list(copied.offsets)
     assert list(found.positions) == [before + position for position in copied.positions]
@@ -211,32 +228,30 @@ def test_a_long_batch_is_many_steps() -> None:
     assert len(steps) >= 5
 
 
-async def test_what_is_read_ahead_is_checked_with_rests_until_somebody_waits(
-    lab: Lab, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    take_small_steps(lab, monkeypatch)
-    monkeypatch.setattr(chunk_cache, "YOUNG_NS", 0)
-    rests: list[float] = []
-    sleep = asyncio.sleep
+@pytest.mark.virtual_time
+async def test_what_is_read_ahead_is_checked_with_rests_until_somebody_waits(lab: Lab) -> None:
+    await lab.take_small_steps()
+    loop, rest_s = asyncio.get_running_loop(), chunk_cache.AHEAD_REST_S
+    began = loop.time()
 
-    async def rest(seconds: float) -> None:
-        rests.append(seconds)
-        await sleep(0)
+    def rests() -> int:
+        return int((loop.time() - began) / rest_s)
 
-    monkeypatch.setattr(asyncio, "sleep", rest)
     segment = await lab.log.add([values_batch(at, [b"x" * 900]) for at in range(6)])
     cache, expected = lab.reading.cache, Expected(0, 6)
     for is_awaited, wanted in [
-        (lambda: False, [chunk_cache.AHEAD_REST_S] * 6),
-        (lambda: True, [0] * 6),
-        (lambda: len(rests) >= 2, [chunk_cache.AHEAD_REST_S] * 2 + [0] * 4),
+        (lambda: False, -(-segment.log_bytes // STEP)),
+        (lambda: True, 0),
+        (lambda: rests() >= 2, 2),
     ]:
-        rests.clear()
         file = await lab.store.lend(lab.log.key(segment))
         assert file is not None
+        while file.identity().age_ns < chunk_cache.YOUNG_NS:
+            continue
         assert cache.reserve(segment.log_bytes)
+        began = loop.time()
         await cache.adopt((segment.uuid, 0), "x", file, 0, segment.log_bytes, expected, is_awaited)
-        assert rests == wanted
+        assert rests() == wanted
         cache.drop((segment.uuid, 0))
 
 
@@ -337,42 +352,35 @@ async def alter_and_read(root: Path, rounds: list[list[tuple[str, int, int]]]) -
 
 
 @pytest.mark.parametrize("how", ["overwrite", "truncate"])
-async def test_what_is_altered_behind_the_check_is_checked_again(
-    lab: Lab, monkeypatch: pytest.MonkeyPatch, how: str
-) -> None:
-    take_small_steps(lab, monkeypatch)
+async def test_what_is_altered_behind_the_check_is_checked_again(lab: Lab, how: str) -> None:
+    await lab.take_small_steps()
     await lab.log.fill(1, 30)
     steps = 0
 
-    def check(*arguments: Any) -> Iterator[ChunkIndex]:
+    def seen(_: File) -> None:
         nonlocal steps
-        for index in check_in_place(*arguments):
-            steps += 1
-            if steps == 2:
-                alter(lab.path(0), how, 100)  # in what the first step has checked
-            yield index
+        steps += 1
+        if steps == 3:
+            alter(lab.path(0), how, 100)  # in what the first step has checked
 
-    monkeypatch.setattr(chunk_cache, "check_in_place", check)
+    lab.store.seen = seen
     assert (await error_of(lab.reading, lab.log, 0)).code is ErrorCode.KAFKA_STORAGE_ERROR
-    assert steps >= 2
+    assert steps >= 3
     assert lab.open_objects() == (how == "overwrite"), "the batches that are sound can be read"
 
 
 @pytest.mark.parametrize("touches", [1, chunk_cache.CHECKS_MAX])
-async def test_what_is_touched_meanwhile_is_served_once_it_holds_still(
-    lab: Lab, monkeypatch: pytest.MonkeyPatch, touches: int
-) -> None:
+async def test_what_is_touched_meanwhile_is_served_once_it_holds_still(lab: Lab, touches: int) -> None:
     await lab.log.fill(1, 10)
     touched = 0
 
-    def check(*arguments: Any) -> Iterator[ChunkIndex]:
+    def seen(_: File) -> None:
         nonlocal touched
-        yield from check_in_place(*arguments)
         if touched < touches:
             touched += 1
             lab.path(0).touch()
 
-    monkeypatch.setattr(chunk_cache, "check_in_place", check)
+    lab.store.seen = seen
     if touches < chunk_cache.CHECKS_MAX:
         assert take((await read_when_there(lab.reading, lab.log, 0)).region) == lab.log.log
     else:
@@ -381,15 +389,10 @@ async def test_what_is_touched_meanwhile_is_served_once_it_holds_still(
     assert touched == touches
 
 
-async def test_what_was_written_just_now_is_checked_a_little_later(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_was_written_just_now_is_checked_a_little_later(lab: Lab) -> None:
     """Within one tick of the file system's time a second change would leave no trace."""
     ages: list[int] = []
-
-    def check(file: File, *arguments: Any) -> Iterator[ChunkIndex]:
-        ages.append(file.identity().age_ns)
-        yield from check_in_place(file, *arguments)
-
-    monkeypatch.setattr(chunk_cache, "check_in_place", check)
+    lab.store.seen = lambda file: ages.append(file.identity().age_ns)
     await lab.log.fill(1, 2)
     take((await read_when_there(lab.reading, lab.log, 0)).region)  # the index is known from here on
     lab.path(0).touch()

@@ -183,13 +183,19 @@ def store_checked(file: File, data: bytes, expected: Expected) -> ChunkIndex:
 
 
 def check_in_place(
-    file: File, start: int, length: int, expected: Expected, scratch: memoryview
+    file: File,
+    start: int,
+    length: int,
+    expected: Expected,
+    scratch: memoryview,
+    step_bytes: int = STEP_BYTES,
+    step_batches: int = STEP_BATCHES,
 ) -> Iterator[ChunkIndex]:
     """Check every batch of a chunk in `file` from position `start` on; yields the index for reading it there.
 
-    The index is complete when the iterator ends. Each step checks at most about STEP_BYTES or STEP_BATCHES, even within
-    a batch. `scratch` has at least HEADER_BYTES, is overwritten, and may be used by others between two steps. Raises
-    DamagedChunk if no batch is sound, OSError.
+    The index is complete when the iterator ends. Each step checks at most about `step_bytes` or `step_batches`, even
+    within a batch. `scratch` has at least HEADER_BYTES, is overwritten, and may be used by others between two steps.
+    Raises DamagedChunk if no batch is sound, OSError.
     """
     check = BatchCheck(expected)
     at = position = start  # `at`: of the current batch; `position`: of the bytes to read next
@@ -202,7 +208,7 @@ def check_in_place(
         if got < len(piece):
             piece, end = piece[:got], position + got
         inside = 0
-        while inside < got and batches < STEP_BATCHES:
+        while inside < got and batches < step_batches:
             if header is None:
                 if got - inside < HEADER_BYTES and position + got < end:
                     break  # its header continues in the next piece, which begins with it
@@ -222,7 +228,7 @@ def check_in_place(
                 batches += 1
         position += inside
         stepped += inside
-        if position < end and (stepped >= STEP_BYTES or batches >= STEP_BATCHES):
+        if position < end and (stepped >= step_bytes or batches >= step_batches):
             yield check.index
             stepped = batches = 0
     if header is not None:

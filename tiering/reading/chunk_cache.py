@@ -23,7 +23,15 @@ from common.settings import same
 from storage.disk.cold_reads import ColdReads, PageWait
 from storage.disk.open_files import FileHandle, OpenFiles
 from storage.segments.region import Region
-from tiering.reading.chunk import PIECE_BYTES, ChunkIndex, DamagedChunk, Expected, check_in_place, store_checked
+from tiering.reading.chunk import (
+    PIECE_BYTES,
+    STEP_BYTES,
+    ChunkIndex,
+    DamagedChunk,
+    Expected,
+    check_in_place,
+    store_checked,
+)
 from tiering.reading.downloads import Key
 
 logger = logging.getLogger(__name__)
@@ -46,6 +54,8 @@ class CacheLimits:
     bytes_max: int = same(TierReads, "tier_cache_bytes")
     open_files_max: int = same(TierReads, "tier_cache_open_files_max")
     free_bytes_min: int = 512 << 20
+    check_step_bytes: int = STEP_BYTES
+    """How much of a lent object is checked before others get their turn."""
 
 
 class LentFile:
@@ -136,7 +146,13 @@ class Chunk:
 
 
 async def _checked(
-    file: File, start: int, length: int, expected: Expected, is_awaited: Callable[[], bool], scratch: memoryview
+    file: File,
+    start: int,
+    length: int,
+    expected: Expected,
+    is_awaited: Callable[[], bool],
+    scratch: memoryview,
+    step_bytes: int,
 ) -> tuple[ChunkIndex, FileIdentity]:
     """The index of a chunk in `file`, and who the file was from before the check until after it."""
     index = ChunkIndex()
@@ -148,7 +164,7 @@ async def _checked(
             if 0 <= before.age_ns < YOUNG_NS:
                 continue
         try:
-            for checked in check_in_place(file, start, length, expected, scratch):
+            for checked in check_in_place(file, start, length, expected, scratch, step_bytes):
                 index = checked
                 await asyncio.sleep(0 if is_awaited() else AHEAD_REST_S)
         except DamagedChunk:
@@ -171,7 +187,7 @@ class ChunkCache:
         self._chunks: dict[Key, Chunk] = {}  # least recently read first
         self._doomed: list[str] = []  # files that the next writer removes first
         self._writers = asyncio.Semaphore(WRITERS_MAX)
-        self._scratch = memoryview(bytearray(PIECE_BYTES))
+        self._scratch = memoryview(bytearray(min(PIECE_BYTES, limits.check_step_bytes)))
         self._serial = 0
         self._reserved = 0
         self._kept = 0
@@ -261,7 +277,8 @@ class ChunkCache:
         Raises DamagedChunk, OSError.
         """
         try:
-            index, identity = await _checked(file, start, length, expected, is_awaited, self._scratch)
+            steps = self._scratch, self._limits.check_step_bytes
+            index, identity = await _checked(file, start, length, expected, is_awaited, *steps)
         except BaseException:
             file.close()
             raise
