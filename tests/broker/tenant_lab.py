@@ -92,10 +92,17 @@ class Wire:
 class TenantLab:
     """Use as an asynchronous context."""
 
-    def __init__(self, root: Path, world: Callable[[Path], Ports] = lab_ports) -> None:
-        """`world` makes the ports of a node in one life; its directory is named after it."""
+    def __init__(self, root: Path, world: Callable[[Path], Ports] = lab_ports, retention_ms: int = 300_000) -> None:
+        """`world` makes the ports of a node in one life; its directory is named after it. `retention_ms`: how often the
+        broker's retention runs."""
         self.directory = root
         self._world = world
+        self._duties = LogDuties(
+            free_bytes_min=0,
+            log_cleaner_enable=False,
+            recovery_chunk_logs=1,
+            log_retention_check_interval_ms=retention_ms,
+        )
         self._held = [ReservedPort() for _ in range(7)]
         self._wires: list[Wire] = []
         self.fatal: list[str] = []
@@ -133,7 +140,7 @@ class TenantLab:
             SECRET,
             log_dirs=INSIDE_DIRECTORY,
             topics=TopicDefaults(auto_create_topics_enable=False),
-            duties=LogDuties(free_bytes_min=0, log_cleaner_enable=False, recovery_chunk_logs=1),
+            duties=self._duties,
             proxy_domain=DOMAIN,
             proxy_port=PROXY_PORT,
             security=SecurityConfig(

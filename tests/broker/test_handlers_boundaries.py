@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
@@ -10,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from broker.partitions.partition import Partition
 from common.machine import machine_ports
 from common.node_settings.catalogue import NODE_SETTINGS
 from common.settings import INT_MAX, LONG_MAX, Catalogue
@@ -17,6 +19,7 @@ from common.topic_settings import TOPIC_SETTINGS
 from tests.broker.replication_lab import SECRET, batch
 from tests.broker.tenant_lab import CONTROLLER, INTERNAL, OPERATOR, TenantLab
 from tests.broker.tenant_requests import request
+from tests.common.call_count import counted_calls
 from wire.apis import APIS, Api
 from wire.buffers import BufferPool
 from wire.client import ClientConnection, ConnectionLost
@@ -98,8 +101,8 @@ def complaints(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 @asynccontextmanager
 async def peopled_lab(root: Path) -> AsyncIterator[TenantLab]:
-    """A broker with a topic and a group that requests find."""
-    async with TenantLab(root) as lab:
+    """A broker with a topic and a group that requests find, whose retention hardly pauses."""
+    async with TenantLab(root, retention_ms=1) as lab:
         wire = await lab.connect(OPERATOR)
         topic = CreateTopicsRequest.CreatableTopic(
             name=NAME, num_partitions=1, replication_factor=1, assignments=[], configs=[]
@@ -158,6 +161,14 @@ def numeric(catalogue: Catalogue) -> Iterator[tuple[str, str]]:
                     yield setting.name, setting.text(value if setting.type_name == "double" else int(value))
 
 
+async def retained(lab: TenantLab) -> None:
+    """A whole round of retention has passed, if not two."""
+    with counted_calls(of=Partition.delete_old_segments) as looks:
+        async with asyncio.timeout(ANSWER_S):
+            while looks.calls < 2 * len(lab.broker.partitions):  # noqa: ASYNC110  nothing tells of a round
+                await asyncio.sleep(0)
+
+
 @pytest.mark.parametrize("kind", [TOPIC, BROKER])
 async def test_every_number_that_a_setting_takes_can_be_worked_with(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, kind: int
@@ -179,7 +190,7 @@ async def test_every_number_that_a_setting_takes_can_be_worked_with(
                 await client.call(
                     request(APIS[LIST_OFFSETS], 8, {"topics.partitions.timestamp": 1}), 8, timeout_s=ANSWER_S
                 )
-                await lab.broker.data_plane.duties._retain()
+                await retained(lab)
         client.close()
     assert taken
     assert not complaints(caplog)
