@@ -24,7 +24,6 @@ from broker.requests.forwarding import Forwarder
 from common.node_settings.audit import AuditSettings
 from common.node_settings.groups import GroupSettings
 from common.node_settings.tier import TierStateSettings
-from common.pacing import Work
 from common.settings import declared
 from kraft.image.delta import MetadataDelta
 from kraft.image.metadata import MetadataImage
@@ -115,10 +114,10 @@ class Coordinators:
         else:
             self.runtime.elected(partition)
 
-    def following(self, delta: MetadataDelta, image: MetadataImage) -> Work[None]:
+    def metadata_changed(self, delta: MetadataDelta, image: MetadataImage) -> None:
         """Remove the offsets and tiers of deleted topics, and the groups of deleted tenants."""
-        yield from self._cleanup.following(delta, image)
-        yield from self._key_moves.following(delta, image)
+        self._cleanup.metadata_changed(delta, image)
+        self._key_moves.metadata_changed(delta, image)
         if delta.topics_deleted:
             self.groups.topics_deleted()
             self.tiers.metadata_changed(delta, image)

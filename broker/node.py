@@ -33,9 +33,9 @@ from broker.tenancy.scope import ProxyAddress
 from broker.tier.opening import OpenStore
 from broker.tier.plane import TierPlane
 from common.identifiers import random_uuid
-from common.lifecycle import duty, end_task
+from common.lifecycle import duty
 from common.metrics import Metrics
-from common.pacing import Pacer, Strain, Work, at_once
+from common.pacing import Pacer, Strain
 from common.ports import Address, Ports
 from kraft.features import SUPPORTED_FEATURES
 from kraft.image.delta import MetadataDelta
@@ -61,7 +61,6 @@ logger = logging.getLogger(__name__)
 METADATA_DIRECTORY = "__cluster_metadata-0"
 METADATA_WAIT_S = 1.0
 CLOSE_GRACE_S = 0.2
-FOLLOWED_AT_ONCE = 500  # changed entries of access control: keys, tenants, ACLs
 # after a restart, the old session ends within one session timeout; a new controller starts it once more
 SESSIONS_UNTIL_DUPLICATE = 3
 
@@ -85,9 +84,7 @@ class BrokerNode:
         self.cold: ColdPlane | None = None
         self._stopping = False
         self._recovered = (0, 0)
-        # changes that wait until the first roles are taken, or a large change has been applied
-        self._missed: list[tuple[MetadataDelta, MetadataImage]] | None = None
-        self._later: asyncio.Task[None] | None = None
+        self._missed: list[tuple[MetadataDelta, MetadataImage]] | None = None  # changes until the first roles are taken
         self.metrics = Metrics()
         limits = config.limits.connection
         self._watch = Watch()
@@ -340,7 +337,9 @@ class BrokerNode:
         image, self._missed = self.observer.image, []
         self.observer.subscribe(self._metadata_changed)
         delta = await self.pacer.run(differing(EMPTY_IMAGE, image), "start", own=True)
-        await self._follow_slowly((delta, image))
+        missed, self._missed = [(delta, image), *self._missed], None
+        for step in missed:
+            self._metadata_changed(*step)
         await self.partitions.roles.wait_applied()
         while (waits := await self.pacer.run(self.partitions.set_aside_strays(), "start", own=True)) is not None:
             await waits.wait()
@@ -349,28 +348,11 @@ class BrokerNode:
     def _metadata_changed(self, delta: MetadataDelta, image: MetadataImage) -> None:
         if self._missed is not None:
             self._missed.append((delta, image))
-        elif delta.access.count <= FOLLOWED_AT_ONCE:
-            at_once(self._following(delta, image))
-        else:
-            self._missed = []
-            following = self._follow_slowly((delta, image))
-            self._later = asyncio.create_task(following, name=duty("follow-metadata"))
-
-    async def _follow_slowly(self, step: tuple[MetadataDelta, MetadataImage]) -> None:
-        """Follow a large change in slices; what comes meanwhile waits in `_missed`."""
-        steps = [step]
-        while steps:
-            for delta, image in steps:
-                await self.pacer.run(self._following(delta, image), "follow", own=True)
-            steps, self._missed = self._missed or [], []
-        self._missed = None
-
-    def _following(self, delta: MetadataDelta, image: MetadataImage) -> Work[None]:
+            return
         self.security.metadata_changed(delta, image)
-        yield from self.security.decoys.following(delta, image)
         self._dynamic.metadata_changed(delta, image)
         self.partitions.apply(delta, image)
-        yield from self.coordinators.following(delta, image)
+        self.coordinators.metadata_changed(delta, image)
         self._roles_taken()
 
     def _roles_taken(self) -> None:
@@ -385,7 +367,6 @@ class BrokerNode:
         if self._stopping:
             return
         self._stopping = True
-        await end_task(self._later)
         lifecycle = self.lifecycle
         if (
             lifecycle is not None

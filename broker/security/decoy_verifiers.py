@@ -13,11 +13,9 @@ import hashlib
 import hmac
 import math
 import re
-from itertools import chain
 from typing import NamedTuple
 
 from broker.security.scram import HASHES
-from common.pacing import Work
 from kraft.image.credentials import ScramCredential, ScramCredentials
 from kraft.image.delta import MetadataDelta
 from kraft.image.metadata import MetadataImage
@@ -29,7 +27,6 @@ PASSWORD_ITERATIONS = 8_192
 """As in the verifiers that `tidelog` creates for API keys and passwords."""
 FORMS_MAX = 16
 """Decoys have one of the owner's most frequent forms, at most this many."""
-NAMES_AT_ONCE, NAME_COST = 50, 8  # whose forms are counted; units of `common.pacing` for each
 
 _TEXT_BITS = 130
 _TEXT_DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
@@ -62,15 +59,12 @@ class DecoyVerifiers:
         # cache of owners that were used since their counts changed
         self._weights: dict[str | None, list[tuple[Forms, int]]] = {}
 
-    def following(self, delta: MetadataDelta, image: MetadataImage) -> Work[None]:
+    def metadata_changed(self, delta: MetadataDelta, image: MetadataImage) -> None:
         """Apply a change. The first delta begins at the empty image, each later one at the image before."""
         access, before = delta.access, delta.base
-        of_keys = (name for name in access.keys.changed if name not in access.scram.changed)
-        for number, name in enumerate(chain(access.scram.changed, of_keys), 1):
+        for name in dict.fromkeys((*access.scram.changed, *access.keys.changed)):
             self._count(before, name, -1)
             self._count(image, name, +1)
-            if number % NAMES_AT_ONCE == 0:
-                yield NAMES_AT_ONCE * NAME_COST
 
     def _count(self, image: MetadataImage, name: str, change: int) -> None:
         credentials = image.scram.get(name)

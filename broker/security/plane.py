@@ -138,6 +138,7 @@ class Security:
 
     def metadata_changed(self, delta: MetadataDelta, image: MetadataImage) -> None:
         """Apply ACLs, and close the connections of deleted keys and tenants."""
+        self.decoys.metadata_changed(delta, image)
         self.authorizer.follow(image.acls)
         access = delta.access
         for key, before in access.keys.changed.items():

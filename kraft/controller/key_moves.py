@@ -36,7 +36,7 @@ class Report(NamedTuple):
 class KeyReports(Struct):
     """The leaders' reports. Soft state of the active controller; brokers repeat them."""
 
-    _done: dict[str, dict[tuple[int, int], dict[int, None]]] = field(default_factory=dict)
+    _done: dict[tuple[str, int, int], dict[int, None]] = field(default_factory=dict)
 
     def restart(self) -> None:
         self._done.clear()
@@ -47,19 +47,19 @@ class KeyReports(Struct):
             tenant = image.tenants.get(report.tenant_id)
             if tenant is None or (tenant.keys_epoch, tenant.keys_phase) != (report.keys_epoch, report.phase):
                 continue
-            of_tenant = self._done.setdefault(report.tenant_id, {})
-            done = of_tenant.setdefault((report.keys_epoch, report.phase), {})
+            done = self._done.setdefault((report.tenant_id, report.keys_epoch, report.phase), {})
             for index, leader_epoch in report.partitions:
                 partition = image.partition(topic_id, index)
                 if partition is not None and (partition.leader, partition.leader_epoch) == (broker_id, leader_epoch):
                     done[index] = None
 
     def are_complete(self, tenant: TenantImage, held: KeyRange) -> bool:
-        done = self._done.get(tenant.id, {}).get((tenant.keys_epoch, tenant.keys_phase), {})
+        done = self._done.get((tenant.id, tenant.keys_epoch, tenant.keys_phase), {})
         return all(index in done for index in range(held.first, held.end))
 
     def forget(self, tenant_id: str) -> None:
-        self._done.pop(tenant_id, None)
+        for key in [key for key in self._done if key[0] == tenant_id]:
+            del self._done[key]
 
 
 class KeyStep(Struct):

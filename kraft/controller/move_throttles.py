@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from kraft.controller.policy import ControllerPolicy
 from kraft.image.configs import CLUSTER_DEFAULT
 from kraft.image.metadata import MetadataImage
-from kraft.records import ConfigRecord, MetadataRecord, ResourceType, TenantState
+from kraft.records import ConfigRecord, MetadataRecord, ResourceType
 from kraft.topic_names import KEYED_TOPICS
 
 LEADER_RATE, FOLLOWER_RATE = RATES = ("leader.replication.throttled.rate", "follower.replication.throttled.rate")
@@ -44,9 +44,7 @@ def lifted(image: MetadataImage, topic: str) -> list[MetadataRecord]:
 
 def rate_lifted(image: MetadataImage, policy: ControllerPolicy, tenant_id: str = "") -> list[MetadataRecord]:
     """Removes the rate unless something still moves; `tenant_id`: a tenant that no longer counts as moving."""
-    busy = image.tenants.busy.items()
-    others_move = any(state is TenantState.MOVING and one != tenant_id for one, state in busy)
-    if others_move or image.topics.index.moving:
+    if any(one != tenant_id for one in image.tenants.moving) or image.topics.index.moving:
         return []
     return [
         ConfigRecord(ResourceType.BROKER, CLUSTER_DEFAULT, name, None)

@@ -43,13 +43,18 @@ class TenantDuties(Act[MoveStep]):
         self._random = rng
         self._groups = TenantGroups()
         self._keys = KeyReports()
+        self._busy: dict[str, None] = {}
 
     def applied(self, delta: MetadataDelta, image: MetadataImage) -> None:
-        for tenant_id, before in delta.access.tenants.changed.items():
-            if before is not None and before.state is not TenantState.ACTIVE and tenant_id not in image.tenants.busy:
+        for tenant_id in delta.access.tenants.changed:
+            tenant = image.tenants.get(tenant_id)
+            if tenant is not None and tenant.state is not TenantState.ACTIVE:
+                self._busy[tenant_id] = None
+            else:
+                self._busy.pop(tenant_id, None)
                 self._groups.forget(tenant_id)
                 self._keys.forget(tenant_id)
-        if image.tenants.busy and not delta.is_empty:
+        if self._busy and not delta.is_empty:
             self.changed.set()
 
     def became_active(self, image: MetadataImage) -> None:
@@ -87,7 +92,7 @@ class TenantDuties(Act[MoveStep]):
             raise ProtocolError(ErrorCode.STALE_BROKER_EPOCH)
 
     def due(self, image: MetadataImage) -> list[str]:
-        return list(image.tenants.busy)
+        return list(self._busy)
 
     def step(self, image: MetadataImage, subject: str) -> Work[MoveStep]:
         tenant = image.tenants.get(subject)
@@ -103,4 +108,4 @@ class TenantDuties(Act[MoveStep]):
             log.info("tenant moved", extra={"tenant": subject, "cell": tenant.home})
 
     def look_s(self, image: MetadataImage) -> float | None:
-        return LOOK_S if image.tenants.busy else None
+        return LOOK_S if self._busy else None

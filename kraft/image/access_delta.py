@@ -71,12 +71,8 @@ class AccessDelta:
 
     @property
     def is_empty(self) -> bool:
-        return not self.count
-
-    @property
-    def count(self) -> int:
-        """How many entries changed."""
-        return sum(len(kind.changed) for kind in (self.scram, self.acls, self.tenants, self.keys, self.cells))
+        kinds = (self.scram, self.acls, self.tenants, self.keys, self.cells)
+        return not any(kind.changed for kind in kinds)
 
     def scram_image(self) -> ShardedMap[str, ScramCredentials]:
         base = self._base.scram

@@ -86,20 +86,19 @@ _values = attrgetter(*_NAMES)
 
 
 class TenantsImage(Mapping[str, TenantImage]):
-    """By id; immutable. Names are unique too. `busy`: the states of those that move or are being
-    deleted, by id."""
+    """By id; immutable. Names are unique too. `moving`: the tenants that move, by id."""
 
-    __slots__ = ("_by_id", "_ids", "busy")
+    __slots__ = ("_by_id", "_ids", "moving")
 
     def __init__(
         self,
         by_id: ShardedMap[str, TenantImage] | None = None,
         ids: ShardedMap[str, str] | None = None,
-        busy: ShardedMap[str, TenantState] | None = None,
+        moving: ShardedMap[str, TenantState] | None = None,
     ) -> None:
         self._by_id = ShardedMap[str, TenantImage]() if by_id is None else by_id
         self._ids = ShardedMap[str, str]() if ids is None else ids
-        self.busy = ShardedMap[str, TenantState]() if busy is None else busy
+        self.moving = ShardedMap[str, TenantState]() if moving is None else moving
 
     def __getitem__(self, tenant_id: str) -> TenantImage:
         return self._by_id[tenant_id]
@@ -124,17 +123,17 @@ class TenantsImage(Mapping[str, TenantImage]):
 
     def changed(self, changes: Mapping[str, TenantImage | None]) -> TenantsImage:
         ids: dict[str, str | None] = {}
-        busy: dict[str, TenantState | None] = {}
+        moving: dict[str, TenantState | None] = {}
         for tenant_id in changes:
             old = self._by_id.get(tenant_id)
             if old is not None:
                 ids[old.name] = None
-                if old.state is not TenantState.ACTIVE:
-                    busy[tenant_id] = None
+                if old.state is TenantState.MOVING:
+                    moving[tenant_id] = None
         for tenant_id, new in changes.items():
             if new is not None:
                 ids[new.name] = tenant_id
-                if new.state is not TenantState.ACTIVE:
-                    busy[tenant_id] = new.state
-        now_busy = self.busy.changed(busy) if busy else self.busy
-        return TenantsImage(self._by_id.changed(changes), self._ids.changed(ids), now_busy)
+                if new.state is TenantState.MOVING:
+                    moving[tenant_id] = new.state
+        others = self.moving.changed(moving) if moving else self.moving
+        return TenantsImage(self._by_id.changed(changes), self._ids.changed(ids), others)

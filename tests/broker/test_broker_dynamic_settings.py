@@ -14,7 +14,6 @@ from broker.listeners import Listen
 from broker.partitions.config import LogDuties
 from broker.partitions.duties import cleaner_config
 from broker.partitions.log_settings import LogSettings
-from common.decision import Decision
 from common.errors import ErrorCode
 from common.machine_disk import MachineDisk
 from common.node_settings.listeners import AcceptSettings
@@ -23,7 +22,7 @@ from common.ports import Ports
 from common.settings import INT_MAX
 from kraft.image.delta import MetadataDelta
 from kraft.image.metadata import EMPTY_IMAGE
-from kraft.records import ApiKeyRecord, ConfigRecord, ResourceType, ScramCredentialRecord, ScramMechanism
+from kraft.records import ConfigRecord, ResourceType
 from storage.cleaning.cleaner import CleanerConfig
 from tests.broker.replication_lab import SECRET, eventually
 from tests.broker.reserved_port import LOCALHOST
@@ -279,25 +278,3 @@ async def test_topics_take_preallocate(tmp_path: Path) -> None:
         made = await wire.call(CreateTopicsRequest(topics=[topic], timeout_ms=20_000), 7)
         (told,) = [config for config in made.topics[0].configs if config.name == "preallocate"]
         assert (made.topics[0].error_code, told.value) == (0, "true")
-
-
-async def test_a_large_change_is_applied_in_slices_and_what_comes_meanwhile_after_it(tmp_path: Path) -> None:
-    keys = [ApiKeyRecord(f"TK{number:014}", f"lkc-{number:06}", "", (), 0) for number in range(2_000)]
-    scram = [ScramCredentialRecord(key.id, ScramMechanism.SHA_256, b"s", b"k", b"v", 5_000) for key in keys]
-    setting = ConfigRecord(ResourceType.BROKER, "", "max.connections.per.ip", "7")
-    async with TenantLab(tmp_path) as lab:
-        seen: list[tuple[int, int]] = []
-
-        def note() -> None:
-            decoys = lab.broker.security.decoys
-            known = sum(decoys.forms("nobody", key.tenant)[0][1].iterations == 5_000 for key in keys)
-            seen.append((known, lab.broker.server.limits.connections_per_ip_max))
-
-        lab.broker.observer.subscribe(lambda _delta, _image: note())
-        await lab.controller.driver.write(lambda _: Decision(None, [*keys, *scram]))
-        await lab.controller.driver.write(lambda _: Decision(None, [setting]))
-        await eventually(lambda: lab.broker.server.limits.connections_per_ip_max == 7)
-        note()
-    assert seen[0][0] < len(keys), "the first callback did not count the forms of all keys"
-    assert seen[-1] == (len(keys), 7)
-    assert all(limit != 7 or known == len(keys) for known, limit in seen)

@@ -4,18 +4,16 @@ a verifier, and in every version the same."""
 from __future__ import annotations
 
 import asyncio
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
-from broker.coordination.groups.key_moves import TenantKeyMoves
 from broker.coordination.groups.tenant_cleanup import CleanupConfig, TenantGroupCleanup
 from broker.handlers.acls import AclHandlers
 from broker.handlers.scram import ScramHandlers
 from broker.handlers.tenants import TenantHandlers
 from common.errors import ErrorCode
 from common.lifecycle import duty
-from common.pacing import at_once
 from kraft.controller.api_keys import decide_create_api_key
 from kraft.controller.cells import decide_describe_cells
 from kraft.controller.tenants import decide_create_tenant
@@ -42,7 +40,6 @@ from tests.kraft.decisions import (
     decide_delete_acls,
     decide_update_features,
 )
-from tests.kraft.line_counts import LineCount
 from wire.codec import decode_request, encode_response
 from wire.messages import (
     CreateAclsRequest,
@@ -282,7 +279,7 @@ async def test_the_controller_is_told_of_a_deleted_tenants_groups_when_they_are_
         delta = MetadataDelta(world.image)
         delta.replay(TenantRecord("lkc-aaaaaa", "a", "default", 1, state=state))
         world.image = delta.image()
-        at_once(cleanup.following(delta, world.image))
+        cleanup.metadata_changed(delta, world.image)
         running = {task.get_name() for task in asyncio.all_tasks()}
         assert (duty("tenant-groups") in running) == (state is TenantState.DELETING)
     async with asyncio.timeout(5):
@@ -292,17 +289,6 @@ async def test_the_controller_is_told_of_a_deleted_tenants_groups_when_they_are_
     told = world.told[0]
     assert (told.broker_id, told.broker_epoch, told.tenants, told.partitions) == (0, 7, ["lkc-aaaaaa"], [0])
     assert len(groups.left) <= 3, "not before a round found none"
-
-
-async def test_many_new_tenants_are_looked_at_in_slices() -> None:
-    world = AccessWorld()
-    delta = MetadataDelta(world.image)
-    delta.replay_all(TenantRecord(f"lkc-{number:06}", f"n{number}", "default", 1) for number in range(2_000))
-    image, nothing = delta.image(), cast(Any, None)
-    lines = LineCount()
-    lines.of(lambda: TenantGroupCleanup(nothing, world, lambda: (0, 7)).following(delta, image))
-    lines.of(lambda: TenantKeyMoves(nothing, nothing).following(delta, image))
-    assert 0 < lines.most < 2_000 * 5, f"{lines.most} lines in one go: {lines.where}"
 
 
 async def test_an_acl_of_a_tenant_is_known_by_its_names() -> None:

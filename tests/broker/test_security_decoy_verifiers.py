@@ -17,7 +17,6 @@ from broker.security.credentials import Credentials
 from broker.security.decoy_verifiers import (
     FORMS_MAX,
     KEY_ITERATIONS,
-    NAMES_AT_ONCE,
     PASSWORD_ITERATIONS,
     SALT_BYTES,
     DecoyVerifiers,
@@ -39,7 +38,6 @@ from kraft.records import (
     TenantRecord,
 )
 from tests.common.call_count import counted_calls
-from tests.kraft.line_counts import LineCount
 
 SECRET = b"the cluster's secret"
 TENANT, OTHER = "lkc-aaaaaa", "lkc-bbbbbb"
@@ -80,13 +78,13 @@ class Broker:
     def __init__(self, image: MetadataImage = EMPTY_IMAGE) -> None:
         self.image = image
         self.decoys = DecoyVerifiers(SECRET)
-        at_once(self.decoys.following(at_once(differing(EMPTY_IMAGE, image)), image))
+        self.decoys.metadata_changed(at_once(differing(EMPTY_IMAGE, image)), image)
 
     def follow(self, written: Sequence[MetadataRecord]) -> None:
         delta = MetadataDelta(self.image)
         delta.replay_all(written)
         self.image = delta.image()
-        at_once(self.decoys.following(delta, self.image))
+        self.decoys.metadata_changed(delta, self.image)
 
     def credentials(self, owner: str | None) -> Credentials:
         return Credentials(lambda: self.image, self.decoys, owner)
@@ -213,14 +211,3 @@ def test_hosts_of_tenants_that_are_not_there_leave_nothing_behind() -> None:
     finally:
         tracemalloc.stop()
     assert after - before < 20 * 2_000
-
-
-def test_the_forms_of_many_keys_are_counted_in_slices() -> None:
-    delta = MetadataDelta(EMPTY_IMAGE)
-    for number in range(1_000):
-        key, tenant = f"TK{number:014}", f"lkc-{number:06}"
-        delta.replay(ApiKeyRecord(key, tenant, "", (), 0))
-        delta.replay(ScramCredentialRecord(key, ScramMechanism.SHA_256, b"salt", b"stored", b"server", 4_096))
-    image, count = delta.image(), LineCount()
-    count.of(lambda: DecoyVerifiers(SECRET).following(delta, image))
-    assert count.most <= NAMES_AT_ONCE * 100, f"{count.most} lines in one go: {count.where}"

@@ -13,7 +13,6 @@ from broker.security.moved_tenants import LEFT_ALONE_S
 from broker.security.plane import FrameHandlers, Security
 from broker.security.session import ANONYMOUS, ClientSession
 from common.machine import machine_random
-from common.pacing import at_once
 from kraft.image.delta import MetadataDelta
 from kraft.image.metadata import EMPTY_IMAGE, MetadataImage
 from kraft.records import (
@@ -95,7 +94,6 @@ class World:
         delta.replay_all(records)
         self.image = delta.image()
         self.security.metadata_changed(delta, self.image)
-        at_once(self.security.decoys.following(delta, self.image))
 
     def come(self, server_name: str = f"{TENANT}.example.org") -> tuple[Connection, ClientSession, Any]:
         connection = Connection(server_name)

@@ -70,7 +70,7 @@ def credentials(tenant: str | None = None) -> Credentials:
 
 def credentials_of(known: MetadataImage, tenant: str | None = None) -> Credentials:
     decoys = DecoyVerifiers(SECRET)
-    at_once(decoys.following(at_once(differing(EMPTY_IMAGE, known)), known))
+    decoys.metadata_changed(at_once(differing(EMPTY_IMAGE, known)), known)
     return Credentials(lambda: known, decoys, tenant)
 
 

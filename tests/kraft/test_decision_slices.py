@@ -6,13 +6,11 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator
 from functools import cache
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from common.node_settings.tenants import TenantSettings
-from common.pacing import at_once
 from kraft.controller.broker_loads import BrokerLoads
 from kraft.controller.brokers import decide_heartbeat, decide_registration, decide_unregister
 from kraft.controller.cell_duties import CellDuties
@@ -23,7 +21,6 @@ from kraft.controller.move_throttles import rate_lifted
 from kraft.controller.partitions import alter_partition
 from kraft.controller.policy import ControllerPolicy
 from kraft.controller.tenant_deletion import deletion_step
-from kraft.controller.tenant_duties import TenantDuties
 from kraft.controller.tenant_moves import moving
 from kraft.image.delta import MetadataDelta, replayed
 from kraft.image.difference import differing
@@ -313,14 +310,4 @@ def test_many_changed_topics_are_not_looked_at_for_the_one_with_ranges() -> None
     image = delta.image()
     with counted_calls() as count:
         duties.applied(delta, image)
-    assert count.calls < MANY / 10
-
-
-def test_many_new_tenants_are_not_looked_at_for_those_in_work() -> None:
-    driver: Any = SimpleNamespace()
-    image = large_image()
-    duties, delta = TenantDuties(driver, POLICY, random.Random(1)), at_once(differing(EMPTY_IMAGE, image))
-    with counted_calls() as count:
-        duties.applied(delta, image)
-    assert set(duties.due(image)) == {LEAVING, DELETED}
     assert count.calls < MANY / 10

@@ -19,7 +19,6 @@ from broker.coordination.placement import partition_for
 from broker.coordination.shard import CoordinatorRecord
 from common.errors import ErrorCode, MalformedFrame, OutcomeUnknown, ProtocolError, known_error
 from common.lifecycle import duty, end_task
-from common.pacing import Work
 from kraft.image.delta import MetadataDelta
 from kraft.image.key_ranges import range_at, range_for
 from kraft.image.metadata import MetadataImage
@@ -34,7 +33,6 @@ from wire.messages import ImportKeysRequest, TenantKeysReadyRequest, schema_uuid
 log = logging.getLogger(__name__)
 
 VERSION = 0
-TENANTS_AT_ONCE = 200
 Done = list[tuple[int, int]]
 """Finished partitions and their leader epochs."""
 
@@ -68,13 +66,13 @@ class KeyHandover:
         self._new_link = new_link
         self._broker = broker
         self._config = config or KeyMovesConfig()
-        # by tenant: by keys epoch, phase and partition, the leader epoch in which the partition was finished
-        self._ready: dict[str, dict[tuple[int, KeysPhase, int], int]] = {}
+        # by tenant, …, partition: the leader epoch in which the partition was finished
+        self._ready: dict[tuple[str, int, KeysPhase, int], int] = {}
         self._links: dict[int, BrokerLink] = {}
 
     def forget(self, tenant_id: str) -> None:
         """The tenant's move is over."""
-        self._ready.pop(tenant_id, None)
+        self._ready = {key: epoch for key, epoch in self._ready.items() if key[0] != tenant_id}
 
     def close(self) -> None:
         for link in self._links.values():
@@ -93,11 +91,11 @@ class KeyHandover:
         done: Done = []
         hosted = self._store.hosted(held)
         for index, epoch in hosted.items():
-            key = (tenant.keys_epoch, tenant.keys_phase, index)
-            if self._ready.get(tenant_id, {}).get(key) != epoch:
+            key = (tenant_id, tenant.keys_epoch, tenant.keys_phase, index)
+            if self._ready.get(key) != epoch:
                 if not await self._do(index, tenant, topic, there) or self._store.hosted(held).get(index) != epoch:
                     continue
-                self._ready.setdefault(tenant_id, {})[key] = epoch
+                self._ready[key] = epoch
             done.append((index, epoch))
         reported = not done or await self._report(tenant, topic, done)
         return reported and len(done) == len(hosted)
@@ -196,11 +194,8 @@ class TenantKeyMoves:
         self._changed = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
-    def following(self, delta: MetadataDelta, image: MetadataImage) -> Work[None]:
-        """Apply a change of the metadata, which led to `image`."""
-        for number, (tenant_id, old) in enumerate(delta.access.tenants.changed.items(), 1):
-            if number % TENANTS_AT_ONCE == 0:
-                yield TENANTS_AT_ONCE
+    def metadata_changed(self, delta: MetadataDelta, image: MetadataImage) -> None:
+        for tenant_id, old in delta.access.tenants.changed.items():
             tenant = image.tenants.get(tenant_id)
             if old is not None and tenant is not None and _keys_of(old) != _keys_of(tenant):
                 self._store.keeping_changed(tenant.prefix)

@@ -15,7 +15,6 @@ from msgspec import Struct
 from broker.coordination.groups.coordinator import GroupCoordinator
 from common.errors import MalformedFrame, OutcomeUnknown, ProtocolError
 from common.lifecycle import duty, end_task
-from common.pacing import Work
 from kraft.image.delta import MetadataDelta
 from kraft.image.metadata import MetadataImage
 from kraft.observers.controller_channel import ControllerCalls, ControllerUnavailable
@@ -25,7 +24,6 @@ from wire.messages import TenantGroupsClearedRequest
 log = logging.getLogger(__name__)
 
 VERSION = 0
-TENANTS_AT_ONCE = 200
 
 
 class CleanupConfig(Struct, frozen=True):
@@ -55,11 +53,8 @@ class TenantGroupCleanup:
         self._changed = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
-    def following(self, delta: MetadataDelta, image: MetadataImage) -> Work[None]:
-        """Apply a change of the metadata, which led to `image`."""
-        for number, tenant_id in enumerate(delta.access.tenants.changed, 1):
-            if number % TENANTS_AT_ONCE == 0:
-                yield TENANTS_AT_ONCE
+    def metadata_changed(self, delta: MetadataDelta, image: MetadataImage) -> None:
+        for tenant_id in delta.access.tenants.changed:
             tenant = image.tenants.get(tenant_id)
             if tenant is not None and tenant.state is TenantState.DELETING:
                 self._doomed[tenant_id] = tenant.prefix
