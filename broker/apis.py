@@ -205,7 +205,7 @@ ROWS = (
         topic_gates.describe_topic_partitions, paced=True),
     Row(ApiKey.TIER_STATE, TierStateHandler.handle, ClusterRight(CLUSTER_ACTION)),
     Row(ApiKey.DESCRIBE_TIER, TierDescriptions.describe_tier, ClusterRight(DESCRIBE)),
-    Row(ApiKey.RESTORE_TOPIC, Forwarder.serve, ClusterRight(ALTER), elements_max=FORWARDED_MAX),
+    Row(ApiKey.RESTORE_TOPIC, Forwarder.serve, ClusterRight(ALTER)),
     Row(ApiKey.APPEND_AUDIT, AppendAudit.handle, ClusterRight(CLUSTER_ACTION)),
     Row(ApiKey.CREATE_TENANT, Forwarder.serve, ClusterRight(ALTER), elements_max=FORWARDED_MAX),
     Row(ApiKey.DESCRIBE_TENANTS, TenantHandlers.describe_tenants, ClusterRight(DESCRIBE)),

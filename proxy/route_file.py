@@ -303,8 +303,10 @@ class FileRoutes:
         try:
             await self._pacer.run(self._reader.reading(restricted), LANE, own=True)
             self._seen = latest
+        except FileNotFoundError:
+            pass  # the first table has not been written yet
         except (OSError, ValueError, msgspec.MsgspecError) as error:
-            if self._refused != latest and not isinstance(error, FileNotFoundError):
+            if self._refused != latest:
                 logger.error("the routing table cannot be read", extra={"problem": str(error)})
             self._refused = latest
         if self.current is not before:

@@ -28,6 +28,8 @@ from wire.messages import (
     JoinGroupRequest,
     OffsetFetchRequest,
     OffsetFetchResponse,
+    RestoreTopicRequest,
+    RestoreTopicResponse,
 )
 
 CUTS = {int(row.key): row.cuts for row in ROWS if row.cuts}
@@ -181,6 +183,13 @@ async def test_a_long_list_is_not_forwarded_whole() -> None:
     route = Route(lambda *_: None, free, row.cuts, row.paced, row.elements_max)
     with pytest.raises(ProtocolError, match=str(FORWARDED_MAX)):
         _serving(pacer).serve(_context(api, 0, pacer), request, route)
+
+
+async def test_a_topic_of_ten_thousand_partitions_is_restored() -> None:
+    pacer, row = Pacer(), next(row for row in ROWS if row.key == ApiKey.RESTORE_TOPIC)
+    request = RestoreTopicRequest(topic_name="t", leader_epochs=[0] * UNCUT_ELEMENTS_MAX)
+    route = Route(lambda *_: RestoreTopicResponse(), free, row.cuts, row.paced, row.elements_max)
+    assert _serving(pacer).serve(_context(ApiKey.RESTORE_TOPIC, 0, pacer), request, route)
 
 
 async def test_one_long_request_of_a_client_is_decoded_at_a_time() -> None:

@@ -26,7 +26,7 @@ from proxy.failures import Cause
 from proxy.host_addresses import HostAddresses
 from proxy.metadata_routes import ObservedRoutes
 from proxy.networks import EVERYBODY, NetworkRules, Networks, counted_address
-from proxy.route_file import FILE, FILE_NEW, IDENTITY_BYTES, PART_TENANTS, FileRoutes, RouteReader, RouteWriter
+from proxy.route_file import FILE, FILE_NEW, IDENTITY_BYTES, LOOK_S, PART_TENANTS, FileRoutes, RouteReader, RouteWriter
 from proxy.routing import ATTEMPTS_MAX, BrokerRoute, Route, RoutingTable, TenantRoute, find_route
 from tests.common.call_count import counted_calls
 from tests.kraft.line_counts import LineCount
@@ -293,6 +293,19 @@ async def test_whoever_serves_is_told_of_a_new_table_and_a_damaged_one_changes_n
     await asyncio.wait_for(changed.wait(), 10)
     assert routes.current == later
     assert sorted(gone) == [A, B]
+    routes.stop()
+
+
+@pytest.mark.virtual_time
+async def test_the_first_table_is_seen_as_soon_as_a_later_one(tmp_path: Path) -> None:
+    disk, number = MachineDisk(tmp_path), [0]
+    routes = FileRoutes(disk, lambda: number[0], Pacer())
+    await routes.start()
+    await asyncio.sleep(1.5 * LOOK_S)
+    at_once(RouteWriter(disk, identities()).writing(TABLE, ()))
+    number[0] = 1
+    await asyncio.sleep(1.5 * LOOK_S)
+    assert routes.current == TABLE
     routes.stop()
 
 
