@@ -200,6 +200,7 @@ async def test_one_more_tenant_costs_as_much_among_many_as_among_few() -> None:
         assert len(routes.current.tenants) == others + 1
         return count.calls
 
+    await calls(1)  # what is cached at the first use counts for neither
     assert await calls(5_000) == await calls(5)
 
 
