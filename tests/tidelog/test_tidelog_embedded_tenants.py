@@ -246,6 +246,7 @@ def test_tenants_that_cannot_be_made_fail_the_start(tmp_path: Path) -> None:
         up = tidelog("up", *at, "--tenants", "one,two", "--detach")
         assert (up.returncode, up.stdout, up.stderr.count("\n")) == (1, "", 1)
         assert "the cluster stops" in up.stderr
+        tidelog("down", *at)  # waits for its end, if it has not ended yet
         cluster.up()
 
 

@@ -165,7 +165,9 @@ def test_its_last_words_are_kept_until_it_serves(tmp_path: Path) -> None:
         assert line.startswith("broker-0 ended (signal 9), "), "what is over is not told"
         assert lines.readline().startswith("broker-0 ended (status 70: the directory belongs to another cluster), ")
         assert ask("stop")["ok"]
-        assert descriptors() == at_rest
+        assert any(descriptors() <= at_rest for _ in range(10_000)), (
+            "the last answer's connection closes a moment later"
+        )
 
 
 @pytest.mark.processes
