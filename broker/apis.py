@@ -218,6 +218,7 @@ ROWS = (
     Row(ApiKey.DESCRIBE_CELLS, Forwarder.serve, ClusterRight(DESCRIBE)),
     Row(ApiKey.ALTER_CELL, Forwarder.serve, ClusterRight(ALTER), elements_max=FORWARDED_MAX),
     Row(ApiKey.IMPORT_KEYS, ImportKeys.handle, ClusterRight(CLUSTER_ACTION)),
+    Row(ApiKey.DESCRIBE_USAGE, Forwarder.serve, ClusterRight(DESCRIBE), elements_max=FORWARDED_MAX),
 )
 # fmt: on
 

@@ -134,6 +134,7 @@ class DataPlane:
             throttle=chain.throttle,
             fetch_bytes_max=config.replication.fetch_max_bytes,
             open_files=self._logs.context.open_files,
+            now=machinery.ports.clock.monotonic,
             remote_wait_ms=config.tier_reads.remote_fetch_max_wait_ms,
             parts_at_once=config.replication.fetch_parts_at_once,
         )

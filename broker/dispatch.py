@@ -63,14 +63,17 @@ class Dispatcher:
         pacer: Pacer,
         security: Security | None = None,
         answer_bytes_max: int = ConnectionSettings().answer_bytes_max,
+        now: Callable[[], float] = lambda: 0.0,
     ) -> None:
-        """`fatal` is called after a broken invariant: the node must stop. Without `security` no listener has SASL."""
+        """`fatal` is called after a broken invariant: the node must stop. Without `security` no listener has SASL.
+        `now` is the time in seconds, by which requests' time on the loop is measured."""
         self._produce = produce
         self._fetch = fetch
         self._routes = routes
         self._pacer = pacer
         self.serving = RequestServing(chain, pacer, answer_bytes_max)
         self._fatal = fatal
+        self._now = now
         self._security = security
         self._handlers = FrameHandlers(self.frame, self.frame_before_login)
         self._tasks: dict[int, asyncio.Task[None]] = {}
@@ -134,6 +137,7 @@ class Dispatcher:
             if not isinstance(session, ClientSession) or session.login is not None or connection.is_closed:
                 raise MalformedFrame("a request before authentication")
         self.requests += 1
+        began = self._now()
         if key == PRODUCE and PRODUCE_VERSIONS[0] <= version <= PRODUCE_VERSIONS[1]:
             head = request_head(buffer, at, end, version >= _PRODUCE_FLEXIBLE_FROM)
             unread = self._produce.handle(session, buffer, view, head.body, end, version, head.correlation)
@@ -148,6 +152,7 @@ class Dispatcher:
                 self._take_long(session, connection, end - at, fetch.serve)
         else:
             self._by_schema(session, connection, view, at, end)
+        session.usage.served(self._now() - began)
 
     @staticmethod
     def closed(connection: Connection) -> None:
@@ -170,7 +175,7 @@ class Dispatcher:
     async def _serve_long(self, serial: int, long: LongRequest, serving: LongServing) -> None:
         connection: Connection = long.session.connection
         try:
-            await self._pacer.metered(serving(long))
+            await self._pacer.metered(serving(long), long.session.lane.group)
             long.go_on()
         except InvariantViolation as error:
             self._fatal(f"an invariant broke: {error}")
@@ -237,7 +242,7 @@ class Dispatcher:
     ) -> None:  # fmt: skip
         connection: Connection = context.connection
         try:
-            reply.send(list[Part](await self._pacer.metered(outcome)))
+            reply.send(list[Part](await self._pacer.metered(outcome, context.session.lane.group)))
             if context.throttle_ms:
                 connection.mute_for(context.throttle_ms / 1000)
             connection.unmute()

@@ -27,11 +27,13 @@ from broker.replication.cold_plane import ColdPlane
 from broker.requests.context import RequestChain
 from broker.requests.forwarding import Forwarder, ForwardLimits
 from broker.security.plane import Security
+from broker.security.usage import UsageBook
 from broker.tenancy.compiler import Compiler
 from broker.tenancy.rewriter import TenantNames
 from broker.tenancy.scope import ProxyAddress
 from broker.tier.opening import OpenStore
 from broker.tier.plane import TierPlane
+from broker.usage_report import Machine, UsageReporter
 from common.identifiers import random_uuid
 from common.lifecycle import duty
 from common.metrics import Metrics
@@ -106,7 +108,9 @@ class BrokerNode:
         )
         self.lifecycle: BrokerLifecycle | None = None
         self._giving_up: asyncio.Task[None] | None = None
-        self.security = self._make_security()
+        usage = UsageBook()
+        self.pacer.tell(usage.spent)
+        self.security = self._make_security(usage)
         chain = self._make_chain()
         self.data_plane = DataPlane(
             config=config,
@@ -128,9 +132,11 @@ class BrokerNode:
         self.audit = self._make_audit(journal, links)
         self.dispatcher = self._make_dispatcher(chain)
         self.server = self._make_server(listeners, machinery)
+        self.usage = self._make_usage_reporter(usage, machinery)
         self._dynamic = DynamicSettings(config, self.data_plane, self.server)
         register_metrics(self.metrics, self)
         self.security.register(self.metrics)
+        self.usage.register(self.metrics)
         self.audit.register(self.metrics)
 
     @property
@@ -172,6 +178,7 @@ class BrokerNode:
             logger.info("waiting for metadata", extra={"wanted": broker_epoch, "have": self.observer.image.offset})
         await self._take_roles()
         self.data_plane.start()
+        self.usage.start()
         self.audit.start()
         if self.tier is not None and self.cold is not None:
             await self.cold.start()
@@ -196,7 +203,23 @@ class BrokerNode:
             on_disk_failed=self.logs.fail,
         )
 
-    def _make_security(self) -> Security:
+    def _make_usage_reporter(self, usage: UsageBook, machinery: Machinery) -> UsageReporter:
+        ports, logs = self._ports, self.logs
+        machine = Machine(
+            ports.clock.monotonic, ports.cpu_s, lambda: machinery.pool.moved, lambda: (logs.free_bytes, logs.size_bytes)
+        )
+        interval_s = self._config.sessions.usage_report_interval_ms / 1000
+        return UsageReporter(
+            book=usage,
+            hosted=self.partitions,
+            channel=self._channel,
+            machine=machine,
+            pacer=self.pacer,
+            broker_epoch=self._broker_epoch,
+            interval_s=interval_s,
+        )
+
+    def _make_security(self, usage: UsageBook) -> Security:
         config = self._config
         return Security(
             config=config.security,
@@ -205,6 +228,7 @@ class BrokerNode:
             secret=config.secret,
             frame_bytes_max=config.limits.connection.frame_bytes_max,
             broker_id=config.node_id,
+            usage=usage,
         )
 
     def _make_forwarder(self) -> Forwarder:
@@ -234,6 +258,7 @@ class BrokerNode:
             pacer=self.pacer,
             security=self.security,
             answer_bytes_max=self._config.limits.connection.answer_bytes_max,
+            now=self._ports.clock.monotonic,
         )
 
     def _make_server(self, listeners: list[ListenerConfig], machinery: Machinery) -> Server:
@@ -375,6 +400,7 @@ class BrokerNode:
         ):
             logger.warning("leadership has not moved in time")
         self.server.stop_accepting()
+        await self.usage.stop()
         await self.audit.stop()
         if self.tier is not None:
             await self.tier.stop()

@@ -127,6 +127,10 @@ class MachineDisk:
         state = os.statvfs(self._prefix)
         return state.f_bavail * state.f_frsize
 
+    def size_bytes(self) -> int:
+        state = os.statvfs(self._prefix)
+        return state.f_blocks * state.f_frsize
+
     def cache_identity(self) -> str:
         try:
             boot = Path(BOOT_ID).read_text().strip()

@@ -79,14 +79,15 @@ class Strain:
         if now >= max(self._looked + STRAINED_S, self._until):  # earlier preemptions say nothing about now
             self._seen, self._looked = self._displaced(), now
 
-    def end(self) -> None:
-        """Note that clients' work pauses or has ended."""
+    def end(self) -> float:
+        """Note that clients' work pauses or has ended; return the seconds since it began or went on."""
         now = self._clock()
         self.worked_s += now - self._began
         if now >= self._until:  # before, others run during the rests
             self._look(now)
         is_wanted = now < self._until
         self._owed_s = min(self._owed_s + REST_SHARE * (now - self._began), REST_MAX_S) if is_wanted else 0.0
+        return now - self._began
 
     def _look(self, now: float) -> None:
         self._offer()
@@ -136,6 +137,15 @@ class Pacer:
         self._last_cost = 0
         self.slices = 0  # run since the start
         self.costliest = 0  # units of the costliest slice since the start
+        self._spent: Callable[[Hashable, float], None] | None = None
+
+    def tell(self, spent: Callable[[Hashable, float], None]) -> None:
+        """Call `spent` with the group of a client's lane, and for how many seconds its work has held the loop.
+
+        That is the time of its slices, and of the steps between them of what is `metered`. A pacer without a `Strain`
+        has no clock and never calls it.
+        """
+        self._spent = spent
 
     @property
     def clients_worked_s(self) -> float:
@@ -173,9 +183,19 @@ class Pacer:
             return result
         return outcome  # type: ignore[return-value]  # an awaitable that is no future is the work's own result
 
-    async def metered(self, work: Awaitable[T]) -> T:
-        """Return the result of `work`. Its steps between slices count as clients' work too, so rests follow them."""
-        return await work if self._strain is None else await _Metered(work, self._strain, self._rest)
+    async def metered(self, work: Awaitable[T], group: Hashable = None) -> T:
+        """Return the result of `work`. Its steps between slices count as clients' work too, so rests follow them.
+
+        `group` is that of the client's lane, None for what is no client's.
+        """
+        if self._strain is None:
+            return await work
+        return await _Metered(work, self._strain, lambda seconds: self._stepped(group, seconds))
+
+    def _stepped(self, group: Hashable, seconds: float) -> None:
+        if self._spent is not None and group is not None:
+            self._spent(group, seconds)
+        self._rest()
 
     async def rest(self, lane: Hashable = None, *, own: bool = True) -> None:
         """Wait for the lane's turn, in a coroutine that does a slice of work between two rests."""
@@ -227,14 +247,13 @@ class Pacer:
         self._schedule()
 
     def _serve_clients(self) -> None:
-        strain = self._strain
+        strain, group = self._strain, next(iter(self._clients))
         self._has_rested = False
         if strain is not None:
             strain.begin()
-        self._serve(self._clients, next(iter(self._clients)))
+        self._serve(self._clients, group)
         if strain is not None:
-            strain.end()
-            self._rest()
+            self._stepped(group, strain.end())
 
     def _rest(self) -> None:
         """Have clients' work rest for as long as it owes."""
@@ -277,11 +296,11 @@ class Pacer:
 
 
 class _Metered(Generic[T]):
-    """Awaits `work`, reports each of its steps to `strain` as clients' work, and then calls `ended`."""
+    """Awaits `work`, reports each of its steps to `strain` as clients' work, and calls `ended` with its seconds."""
 
     __slots__ = ("_ended", "_strain", "_work")
 
-    def __init__(self, work: Awaitable[T], strain: Strain, ended: Callable[[], None]) -> None:
+    def __init__(self, work: Awaitable[T], strain: Strain, ended: Callable[[float], None]) -> None:
         self._work = work
         self._strain = strain
         self._ended = ended
@@ -297,8 +316,7 @@ class _Metered(Generic[T]):
                 result: T = end.value
                 return result
             finally:
-                self._strain.end()
-                self._ended()
+                self._ended(self._strain.end())
             try:
                 step, value = steps.send, (yield waits_for)
             except GeneratorExit:  # its task is dropped, and the work perhaps before it

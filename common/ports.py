@@ -209,6 +209,10 @@ class Disk(Protocol):
 
     def free_bytes(self) -> int: ...
 
+    def size_bytes(self) -> int:
+        """Of the whole device."""
+        ...
+
     def cache_identity(self) -> str:
         """A value that is unchanged while no unsynced write can have been lost; "" when unknown.
 

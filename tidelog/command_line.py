@@ -25,6 +25,7 @@ from tidelog.commands import (
     tenants,
     tier,
     topics,
+    usage,
     users,
 )
 
@@ -57,6 +58,7 @@ app.command()(nodes.controller)
 app.command()(nodes.proxy)
 app.command()(config.config)
 app.command()(audit.audit)
+app.command()(usage.load)
 topics.app.command()(replicas.reassign)
 topics.app.command()(replicas.elect)
 app.add_typer(topics.app, name="topics")
@@ -64,6 +66,7 @@ app.add_typer(groups.app, name="groups")
 app.add_typer(brokers.app, name="brokers")
 app.add_typer(cells.app, name="cells")
 app.add_typer(tenants.app, name="tenants")
+app.add_typer(usage.app, name="usage")
 app.add_typer(keys.app, name="keys")
 app.add_typer(users.app, name="users")
 app.add_typer(acls.app, name="acls")

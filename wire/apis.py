@@ -176,6 +176,8 @@ class ApiKey(IntEnum):
     TENANT_GROUPS_CLEARED = 10014, NODES, 0, 0
     TENANT_KEYS_READY = 10015, NODES, 0, 0
     IMPORT_KEYS = 10016, NODES, 0, 0
+    REPORT_USAGE = 10017, NODES, 0, 0
+    DESCRIBE_USAGE = 10018, OPERATORS, 0, 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from common.node_settings.connections import ConnectionSettings
+from wire.traffic import Traffic
 
 BUFFER_BYTES = 256 << 10
 LONG_BYTES = 8 << 20  # a buffer of this length or more grows by so much, in place
@@ -42,6 +43,7 @@ class BufferPool:
         self.is_full = False  # held request bytes are over the limit; read for each frame
         self.unsent = 0  # reply bytes in memory that no socket has taken yet
         self.moved = 0  # bytes received and sent since the node began
+        self.uncounted = Traffic()  # of the connections that count nowhere else
 
     @property
     def is_backed_up(self) -> bool:

@@ -24,6 +24,7 @@ from wire.identity import PeerIdentity
 from wire.listeners import ListenerConfig
 from wire.outgoing import Part, RegionCutShort, Reply, SendQueue, release
 from wire.tick import Tick
+from wire.traffic import Traffic
 from wire.watch import Watch
 
 RECEIVES_PER_TURN_MAX = 4
@@ -70,7 +71,7 @@ class Connection:
         self.is_closed = False
         self._socket = socket
         self._tick = tick
-        self._pool = pool
+        self._pool, self._traffic = pool, pool.uncounted
         self._watch = watch
         self._on_closed = closed
         self._on_violation = violated
@@ -83,18 +84,15 @@ class Connection:
         self._aside = b""  # received bytes without a buffer of their own
         self._frame_bytes_last = BUFFER_BYTES
         self._completed = False  # a frame, since the buffer was last settled
-        self._held_receiving = 0
-        self._held_by_handlers = 0
+        self._held_receiving = self._held_by_handlers = 0
         self._pending: deque[Reply] = deque()
         self._out = SendQueue()
         self._unsent_counted = 0  # the part of `_out.memory` that the pool counts
         self._bounded_from = min(FAIR_UNSENT_BYTES, limits.unsent_bytes_max)
-        self._writing = False
         self._mutes = 0
         self._paused = 0  # bits of `wire.pauses`
-        self._going_on = False
         self._working = False  # within a handler's call
-        self._keeps_buffer = False
+        self._writing = self._going_on = self._keeps_buffer = False
         self._active = self._progressed = watch.now
         socket.on_readable(self._readable)
         if limits.idle_s:
@@ -103,6 +101,10 @@ class Connection:
     def belong_to(self, state: object) -> None:
         """Set `state` for the owner."""
         self.state = state
+
+    def count_in(self, traffic: Traffic) -> None:
+        """From now on received and sent bytes count in `traffic`."""
+        self._traffic = traffic
 
     def hand_to(self, handler: FrameHandler, frame_bytes_max: int) -> None:
         """Pass whole frames of at most `frame_bytes_max` bytes to `handler` from now on."""
@@ -131,6 +133,7 @@ class Connection:
                 return
             self._end += received
             self._pool.moved += received
+            self._traffic.received += received
             self._frames()
             if received < space or self._paused or self.is_closed or self._end == self._until or self._pool.is_full:
                 return
@@ -408,6 +411,7 @@ class Connection:
         if out.size != before:
             self._active = self._progressed = self._watch.now
             self._pool.moved += before - out.size
+            self._traffic.sent += before - out.size
         if out.size or self._unsent_counted or self._paused:
             self._bound_unsent()
         if out.wanted is not None:

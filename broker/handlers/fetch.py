@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
@@ -73,6 +73,7 @@ class FetchServices:
     fetch_bytes_max: int
     open_files: OpenFiles
     parts_at_once: int
+    now: Callable[[], float]
     remote_wait_ms: int = same(TierReads, "remote_fetch_max_wait_ms")
 
 
@@ -197,6 +198,14 @@ class PendingFetch:
     def _retry(self) -> None:
         if self.settled:
             return
+        if self.call.replica >= 0:
+            self._look_again()
+            return
+        began = self._handler.now()
+        self._look_again()
+        self._client.usage.spent(self._handler.now() - began)
+
+    def _look_again(self) -> None:
         self._unlisten()
         reads = self._read()
         if self._is_enough(reads):
@@ -329,6 +338,8 @@ class PendingFetch:
             row = read.row
             if position.send(row) or self._full or read.size or read.urgent:
                 rows.append(row)
+            if read.size and read.counts_for is not None:
+                read.counts_for.count_out(read.size)
             if quota is not None and read.size and position.partition is not None and quota.covers(position.partition):
                 quota.record(read.size)
             if session is not None:
@@ -370,6 +381,7 @@ class FetchHandler:
         self._deadlines = services.deadlines
         self._throttle = services.throttle
         self._loop = asyncio.get_running_loop()
+        self.now = services.now
         self.reader = services.reader
         self.tick = services.tick
         self.fetch_bytes_max = services.fetch_bytes_max

@@ -27,6 +27,7 @@ from broker.partitions.partition import Partition
 from broker.requests.context import Throttle
 from broker.security.authorizer import Access
 from broker.security.session import ClientSession
+from broker.security.usage import DISK
 from broker.tenancy.scope import tenant_text
 from common.errors import ErrorCode, ProtocolError
 from common.pacing import Work
@@ -147,7 +148,13 @@ class PendingProduce:
     def _finish(self) -> None:
         self.settled = True
         rows = [row for row in self.rows if row is not None]
-        self._handler.reply(self._session, self._reply, self.call.acks, self.version, self.correlation, rows)
+        handler, reply = self._handler, self._reply
+        if reply is None:
+            handler.reply(self._session, reply, self.call.acks, self.version, self.correlation, rows)
+            return
+        began = handler.now()  # within another request than this one, or a timer
+        handler.reply(self._session, reply, self.call.acks, self.version, self.correlation, rows)
+        self._session.usage.spent(handler.now() - began)
 
 
 class RowWaiter:
@@ -189,6 +196,7 @@ class ProduceHandler:
         self._deadlines = services.deadlines
         self._throttle = services.throttle
         self._clock = services.clock
+        self.now = services.clock.monotonic
         self._disk_pause_ms = services.disk_pause_ms
         self._loop = asyncio.get_running_loop()
         self.parts_at_once = services.parts_at_once
@@ -359,7 +367,7 @@ class ProduceHandler:
             if any(row.error for row in rows):
                 connection.close_after_flush()
             return
-        pause_ms = max(self._throttle.charge(session, PRODUCE, 0), self._disk_pause_ms())
+        pause_ms = self._pause_ms(session)
         endpoints: Sequence[Endpoint] = ()
         if any(row.error == ErrorCode.NOT_LEADER_OR_FOLLOWER for row in rows):
             rows = [self._hinted(row, version) for row in rows]
@@ -379,7 +387,7 @@ class ProduceHandler:
         self, session: ClientSession, version: int, correlation: int, rows: list[ProducedRow]
     ) -> Work[tuple[bytes, int]]:
         """The response to a long request, and for how many milliseconds its connection is muted."""
-        pause_ms = max(self._throttle.charge(session, PRODUCE, 0), self._disk_pause_ms())
+        pause_ms = self._pause_ms(session)
         prefix = session.topic_prefix
         hints: dict[int, LeaderHint] = {}
         for number, row in enumerate(rows):
@@ -394,6 +402,14 @@ class ProduceHandler:
         endpoints = self._hints.endpoints(hints.values(), session.listener, session.tenant)
         frame = yield from produce_encoding(version, correlation, rows, pause_ms, endpoints, prefix)
         return frame, pause_ms
+
+    def _pause_ms(self, session: ClientSession) -> int:
+        """For how long the client is to pause: the longer one of what it owes, and of what the disk needs."""
+        owed_ms, disk_ms = self._throttle.charge(session, PRODUCE, 0), self._disk_pause_ms()
+        if disk_ms <= owed_ms:
+            return owed_ms
+        session.usage.throttled(DISK, disk_ms - owed_ms)
+        return disk_ms
 
     def _hinted(self, row: ProducedRow, version: int) -> ProducedRow:
         if row.error != ErrorCode.NOT_LEADER_OR_FOLLOWER:

@@ -17,7 +17,7 @@ from broker.partitions.log_settings import LogSettings
 from broker.partitions.long_lived import LongLived
 from broker.partitions.partition import Partition
 from broker.partitions.ports import Following, IsrChanges, Tier
-from broker.partitions.replica import Role
+from broker.partitions.replica import Replica, Role
 from broker.partitions.replica_set import IsrProposal, Outlook
 from broker.partitions.role_changes import Key, RoleChanges
 from broker.partitions.throttles import ReplicationThrottles
@@ -69,6 +69,7 @@ class HostedPartitions:
         self.unsettled_partitions: dict[Partition, None] = {}
         # settled except for replicas that do not fetch; value: whether it is starved
         self.quiet_partitions: dict[Partition, bool] = {}
+        self._busy: dict[Replica, tuple[int, int]] = {}
         self.following: Following | None = None
         self.tier: Tier | None = None
         self._isr_changes = isr_changes
@@ -195,6 +196,17 @@ class HostedPartitions:
     def _settled(self, partition: Partition) -> None:
         self.unsettled_partitions.pop(partition, None)
         self.quiet_partitions.pop(partition, None)
+
+    def busy(self, replica: Replica) -> None:
+        self._busy[replica] = (replica.bytes_in, replica.bytes_out)
+
+    def take_busy(self) -> dict[Replica, tuple[int, int]]:
+        """The replicas whose bytes have moved since they were last taken, with their counters as they were then.
+
+        Ask each one for `look_at_bytes`: only then do further bytes of it make it busy again.
+        """
+        busy, self._busy = self._busy, {}
+        return busy
 
     def is_alive(self, node: int) -> bool:
         broker = self.image.brokers.get(node)
@@ -411,6 +423,7 @@ class HostedPartitions:
         self._settled(partition)
         if was_leader:
             self._leadership_changed(partition, None)
+        self._busy.pop(partition, None)
         if self.tier is not None:
             self.tier.removed(partition)
         self._leaving[topic_id, index] = partition.log

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from broker.partitions.replica import LEADER, NO_LEADER, Replica, Role
+from broker.partitions.replica import LEADER, NO_LEADER, ByteWatch, Replica, Role
 from broker.partitions.replica_set import FetchingSession, Follower, IsrProposal, Outlook, ReplicaSet
 from broker.partitions.waiters import CommitCallback, CommitQueue, CommitWaiter
 from common.errors import ErrorCode, ProtocolError
@@ -31,7 +31,7 @@ FIRST_BATCH_PATIENCE_S = 3.0  # a client resends a rejected batch after its retr
 __all__ = ["NO_LEADER", "Partition", "PartitionHost", "Role"]
 
 
-class PartitionHost(Protocol):
+class PartitionHost(ByteWatch, Protocol):
     """The broker that hosts a partition, as the partition calls it. All calls are cheap and never raise."""
 
     def unsettled(self, partition: Partition) -> None:
@@ -87,7 +87,7 @@ class Partition(Replica):
         lag_max_s: float,
     ) -> None:
         """`high_watermark`: from the checkpoint; limited to what the log holds. `now`: loop time in seconds."""
-        super().__init__(topic, index, topic_id, log, high_watermark)
+        super().__init__(topic, index, topic_id, log, high_watermark, host)
         self.node_id = node_id
         self.epoch_start_offset = 0
         self.image: PartitionImage | None = None
@@ -276,6 +276,7 @@ class Partition(Replica):
         log, ends = self.log, self.log.ends  # attributes, here and below: this runs for every record
         before = ends.log_end
         appended = log.append_as_leader(buffer, view, at, end, self.leader_epoch, now_ms, header)
+        self.count_in(end - at)
         replicas = self.replica_set
         if replicas is not None and self.high_watermark == before and replicas.grows(self._now()):
             self._host.unsettled(self)

@@ -39,6 +39,14 @@ class Watcher(Protocol):
         ...
 
 
+class ByteWatch(Protocol):
+    """Hears of replicas through which bytes pass. The call is cheap and never raises."""
+
+    def busy(self, replica: Replica) -> None:
+        """Its bytes are about to be counted, for the first time since `look_at_bytes`."""
+        ...
+
+
 class Replica:
     """Base of `Partition`. Invariant: `high_watermark <= log.log_end_offset`.
 
@@ -53,7 +61,11 @@ class Replica:
     """
 
     __slots__ = (
+        "_byte_watch",
+        "_is_busy",
         "_start_wanted",
+        "bytes_in",
+        "bytes_out",
         "erased_end_offset",
         "high_watermark",
         "index",
@@ -69,7 +81,9 @@ class Replica:
         "watchers",
     )
 
-    def __init__(self, topic: str, index: int, topic_id: bytes, log: PartitionLog, high_watermark: int) -> None:
+    def __init__(
+        self, topic: str, index: int, topic_id: bytes, log: PartitionLog, high_watermark: int, byte_watch: ByteWatch
+    ) -> None:
         self.topic = topic
         self.name = topic.encode()
         self.index = index
@@ -84,6 +98,10 @@ class Replica:
         self.erased_end_offset = 0
         self.high_watermark = max(min(high_watermark, log.log_end_offset), log.log_start_offset)
         self.watchers: dict[Watcher, None] = {}
+        self.bytes_in = 0  # of records appended as leader, since the replica was opened
+        self.bytes_out = 0  # of records sent to consumers, likewise
+        self._is_busy = False  # whether the watch knows that they move
+        self._byte_watch = byte_watch
 
     def __repr__(self) -> str:
         return f"{self.topic}-{self.index}"
@@ -92,6 +110,27 @@ class Replica:
     def knows_high_watermark(self) -> bool:
         """Whether no reader can have seen more than this replica's high watermark."""
         return False
+
+    # counting ----------------------------------------------------------------------------------------------
+
+    def count_in(self, size: int) -> None:
+        """So many bytes of records were appended as leader."""
+        if not self._is_busy:
+            self._is_busy = True
+            self._byte_watch.busy(self)
+        self.bytes_in += size
+
+    def count_out(self, size: int) -> None:
+        """A consumer gets so many bytes of records."""
+        if not self._is_busy:
+            self._is_busy = True
+            self._byte_watch.busy(self)
+        self.bytes_out += size
+
+    def look_at_bytes(self) -> tuple[int, int]:
+        """Bytes in and out so far; the watch hears of the next ones again."""
+        self._is_busy = False
+        return self.bytes_in, self.bytes_out
 
     # following ---------------------------------------------------------------------------------------------
 

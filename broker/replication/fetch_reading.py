@@ -42,7 +42,8 @@ _NEEDS_HINT = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)
 class Read(msgspec.Struct, frozen=True, gc=False):
     """`row` has `size` bytes of records. `urgent`: the row ends the fetch's wait at once. `more`: there is something to
     read, even if it is not in the row. `is_cold`: the data is in the tier or not in the page cache; the row has no
-    records yet, or an error that may be sent later; `ticket` is the download or disk read to wait for."""
+    records yet, or an error that may be sent later; `ticket` is the download or disk read to wait for. `counts_for` is
+    the partition that counts the records of a consumer once they are sent."""
 
     row: FetchedRow
     size: int
@@ -50,6 +51,7 @@ class Read(msgspec.Struct, frozen=True, gc=False):
     more: bool
     is_cold: bool = False
     ticket: Ticket | PageWait | None = None
+    counts_for: Partition | None = None
 
 
 class FetchReader:
@@ -244,7 +246,8 @@ class FetchReader:
         )
         size = region.length if region is not None else 0
         urgent = diverging is not None or preferred != NO_REPLICA
-        return Read(row, size, urgent, position.offset < (last_stable if stable else high_watermark))
+        more = position.offset < (last_stable if stable else high_watermark)
+        return Read(row, size, urgent, more, counts_for=partition)
 
     def _read_cold(
         self,
@@ -292,7 +295,7 @@ class FetchReader:
         )
         if region is None:
             return Read(row, 0, False, True, ticket is not None, ticket)
-        return Read(row, region.length, True, True)
+        return Read(row, region.length, True, True, counts_for=partition)
 
     def _waiting(self, position: Position, partition: Partition, call: FetchCall, wait: PageWait) -> Read:
         """An empty row: the data is not in the page cache, and a thread reads it from the device."""

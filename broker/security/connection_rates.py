@@ -11,6 +11,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 
 from broker.security.session import ClientSession
+from broker.security.usage import TOO_FAST
 from common.metrics import Metrics
 from common.token_bucket import TokenBucket
 from kraft.image.metadata import MetadataImage
@@ -83,7 +84,11 @@ class ConnectionRates:
     def charge(self, session: ClientSession, api_key: int, request_bytes: int) -> int:
         """The throttle time in milliseconds for the response to this request, after which its connection is muted for
         as long."""
-        return session.take_pause() if session.pause_ms and api_key not in _WITHOUT_ROOM else 0
+        if not session.pause_ms or api_key in _WITHOUT_ROOM:
+            return 0
+        pause_ms = session.take_pause()
+        session.usage.throttled(TOO_FAST, pause_ms)
+        return pause_ms
 
     def register(self, metrics: Metrics) -> None:
         metrics.family(

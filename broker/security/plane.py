@@ -23,6 +23,7 @@ from broker.security.oauth import KeySet, OauthExchange
 from broker.security.plain import PlainExchange
 from broker.security.scram import NONCE_BYTES, ScramExchange
 from broker.security.session import ClientSession
+from broker.security.usage import UsageBook
 from broker.security.verifications import Verifications
 from common.host_names import parse_host
 from common.metrics import Metrics
@@ -59,7 +60,10 @@ class Security:
         secret: bytes,
         frame_bytes_max: int,
         broker_id: int = -1,
+        usage: UsageBook | None = None,
     ) -> None:
+        """`usage` is where clients' use is counted."""
+        self.usage = UsageBook() if usage is None else usage
         self.config = config
         self.image = image
         self.decoys = DecoyVerifiers(secret)
@@ -91,8 +95,12 @@ class Security:
             else:
                 access = self.rights(session.principal, session.client_host, None)
                 session.belong_to(session.principal, None, access)
+                self.usage.operators.attempted()
+                session.grant(self.usage.operators)
             return
         door = _Door(self, connection, listener, handlers)
+        if door.tenant is None or door.tenant in self.image().tenants:  # others could be any number of names
+            self.usage.of(door.tenant).attempted()
         login = Login(session, door)
         session.begin_login(login)
         door.shut(login)
@@ -115,6 +123,7 @@ class Security:
             self._of_tenant.setdefault(tenant, {})[login] = None
             self.moved_tenants.look(tenant)
         session.belong_to(principal, tenant, self.rights(principal, session.client_host, tenant))
+        session.grant(self.usage.of(tenant))
         if is_new:
             self._logins.setdefault(user, {})[login] = None
             self.rates.logged_in(session)
@@ -155,6 +164,9 @@ class Security:
         for tenant in list(self._of_tenant) if self._is_in_another_cell(delta, image) else access.tenants.changed:
             if tenant in self._of_tenant:
                 self.moved_tenants.look(tenant)
+        for tenant in access.tenants.changed:
+            if tenant not in image.tenants:  # its connections are closed
+                self.usage.forget(tenant)
 
     def _revoke(self, logins: dict[Login, None]) -> None:
         for login in list(logins):

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from typing import Any, Protocol
 
 from msgspec import Struct, field
 
 from broker.security.authorizer import Access
+from broker.security.usage import NODES, Usage
 from common.pacing import Lane
 
 ANONYMOUS = "User:ANONYMOUS"
@@ -43,11 +44,15 @@ class ClientSession(Struct):
     access: Access | None = None
     login: ClosedListener | None = None
     pause_ms: int = 0  # throttle time for the next response, because the client connects too fast
+    usage: Usage = field(default_factory=Usage)  # its own until `grant`
+    is_granted: bool = False
 
     @property
     def lane(self) -> Lane:
         """The client whose turns long work takes: all connections of a tenant, or of a user on a host, count as one."""
-        client = self.tenant if self.tenant is not None else (self.principal, self.client_host)
+        client: Hashable = self.tenant
+        if client is None:
+            client = (NODES if self.internal else self.principal, self.client_host)
         return Lane(client, id(self))
 
     @property
@@ -72,6 +77,15 @@ class ClientSession(Struct):
         self.tenant = tenant
         self.access = access
 
+    def grant(self, usage: Usage) -> None:
+        """What the connection uses from now on counts in `usage`; again after a further login."""
+        if self.is_granted:
+            return
+        self.is_granted = True
+        self.usage = usage
+        self.connection.count_in(usage)
+        usage.connection_opened()
+
     def owe_pause(self, pause_ms: int) -> None:
         """Add a throttle time of at least `pause_ms` to the next response that has a field for one."""
         self.pause_ms = max(self.pause_ms, pause_ms)
@@ -89,6 +103,9 @@ class ClientSession(Struct):
 
     def closed(self) -> None:
         """The connection has closed."""
+        if self.is_granted:
+            self.is_granted = False
+            self.usage.connection_closed()
         for listener in list(self.closed_listeners):
             listener.connection_closed()
         self.closed_listeners.clear()

@@ -16,6 +16,8 @@ class ControllerSettings:
         "The interval of a broker's heartbeats.", 10)
     broker_suspicion_ms: int = setting("tidelog.broker.suspicion.ms", "int", 300,
         "How long a broker whose heartbeat connection closed has to send a heartbeat before it is fenced.", 10)
+    usage_report_interval_ms: int = setting("tidelog.usage.report.interval.ms", "int", 5_000,
+        "How often a broker reports to the active controller what its clients use.", 100, 3_600_000)
     controller_quorum_election_timeout_ms: int = setting("controller.quorum.election.timeout.ms", "int", 1_000,
         "The shortest silence of the leader after which a voter starts a pre-vote; a voter that heard the leader "
         "within this time rejects pre-votes.", 50)

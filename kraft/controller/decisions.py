@@ -21,6 +21,7 @@ from kraft.controller.driver import Decide, Decided
 from kraft.controller.features import update_features
 from kraft.controller.policy import ControllerPolicy
 from kraft.controller.reassignment_requests import alter_reassignments, list_reassignments
+from kraft.controller.reported_usage import ReportedUsage, describe_usage
 from kraft.controller.requested_elections import elect_leaders
 from kraft.controller.restored_topics import restore_topic
 from kraft.controller.scram_credentials import alter_user_scram_credentials
@@ -32,12 +33,14 @@ from wire.messages import Message
 
 
 class Circumstances(Struct, frozen=True):
-    """Inputs of a decision besides image and request. `now_ms`: wall time."""
+    """Inputs of a decision besides image and request. `now_ms`: wall time; `now_s`: the monotonic clock's."""
 
     policy: ControllerPolicy
     rng: random.Random
     now_ms: int
     loads: BrokerLoads
+    usage: ReportedUsage
+    now_s: float
 
 
 DECISIONS: Mapping[int, Callable[[MetadataImage, Any, Circumstances], Decided[Any]]] = {
@@ -71,6 +74,7 @@ DECISIONS: Mapping[int, Callable[[MetadataImage, Any, Circumstances], Decided[An
         image, lambda living: decide_describe_cells(image, request, at.policy, at.loads, living)
     ),
     ApiKey.ALTER_CELL: lambda image, request, at: decide_alter_cell(image, request, at.policy),
+    ApiKey.DESCRIBE_USAGE: lambda image, request, at: describe_usage(image, request, at.usage, at.now_s),
 }
 
 

@@ -13,7 +13,7 @@ from common.metrics import Metrics
 from common.node_settings.controllers import ControllerSettings
 from common.pacing import Pacer, Strain
 from common.ports import Address, Ports
-from common.settings import same
+from common.settings import same, seconds
 from kraft.controller.cell_duties import CellDuties
 from kraft.controller.driver import ControllerDriver, DriverConfig
 from kraft.controller.leader_return import LeaderReturn, LeaderReturnConfig
@@ -22,6 +22,7 @@ from kraft.controller.metadata_fetch import MetadataFetch
 from kraft.controller.node_metrics import register_metrics
 from kraft.controller.piecework import Piecework, PieceworkConfig
 from kraft.controller.policy import ControllerPolicy
+from kraft.controller.reported_usage import ReportedUsage
 from kraft.controller.requests import ControllerRequests
 from kraft.controller.state_machine import MetadataStateMachine
 from kraft.controller.stepper import Act, Stepper
@@ -64,6 +65,7 @@ class ControllerConfig:
     leader_return: LeaderReturnConfig = field(default_factory=LeaderReturnConfig)
     quorum: QuorumConfig = field(default_factory=QuorumConfig)
     limits: ServerLimits = field(default_factory=ServerLimits)
+    usage_report_interval_s: float = same(ControllerSettings, "usage_report_interval_ms", seconds)
     tail_batches_max: int = same(ControllerSettings, "metadata_tail_batches_max")
     tail_bytes_max: int = same(ControllerSettings, "metadata_tail_bytes_max")
 
@@ -109,6 +111,9 @@ class ControllerNode:
         )
         self._piecework = Piecework(self.driver, config.policy, PieceworkConfig())
         self.machine.subscribe(self._piecework.applied)
+        self._clock = ports.clock
+        self.usage = ReportedUsage(config.usage_report_interval_s)
+        self.machine.subscribe(self.usage.applied)
         tenants = TenantDuties(self.driver, config.policy, ports.random)
         acts: list[Act[Any]] = [tenants, CellDuties(config.policy, ports.random)]
         if config.leader_return.enabled:
@@ -122,6 +127,7 @@ class ControllerNode:
             fetch=MetadataFetch(self.machine, self.pacer, self._in_touch),
             policy=config.policy,
             tenants=tenants,
+            usage=self.usage,
             rng=ports.random,
             clock=ports.clock,
             voters=sorted(config.voters),
@@ -193,6 +199,10 @@ class ControllerNode:
         """The committed metadata that this voter has applied."""
         return self.machine.image
 
+    def now_s(self) -> float:
+        """The monotonic clock's, by which brokers' reports are dated."""
+        return self._clock.monotonic()
+
     @property
     def address(self) -> Address:
         """The bound address of the internal listener."""
@@ -203,6 +213,7 @@ class ControllerNode:
             self.quorum.adopt_cluster_id(parse_uuid(image.cluster_id))
 
     def _activity_changed(self, is_active: bool) -> None:
+        self.usage.restart(self.now_s())
         if is_active:
             self.liveness.became_active()
             self._piecework.became_active()

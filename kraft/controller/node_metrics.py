@@ -7,6 +7,7 @@ from typing import Protocol
 from common.metrics import Metrics
 from kraft.controller.driver import ControllerDriver
 from kraft.controller.liveness import BrokerLiveness
+from kraft.controller.reported_usage import ReportedUsage
 from kraft.controller.state_machine import MetadataStateMachine
 from kraft.image.metadata import MetadataImage
 from kraft.quorum.quorum import RaftQuorum
@@ -19,6 +20,9 @@ class Measured(Protocol):
     driver: ControllerDriver
     liveness: BrokerLiveness
     machine: MetadataStateMachine
+    usage: ReportedUsage
+
+    def now_s(self) -> float: ...
 
     @property
     def image(self) -> MetadataImage: ...
@@ -54,4 +58,41 @@ def register_metrics(metrics: Metrics, node: Measured) -> None:
     )
     metrics.counter(
         "tidelog_broker_silences_total", "Brokers fenced for their silence.", lambda: node.liveness.fenced_count
+    )
+    _register_usage(metrics, node)
+
+
+def _register_usage(metrics: Metrics, node: Measured) -> None:
+    """Of the active controller; the others know of no use."""
+    metrics.family(
+        "tidelog_usage_reports_received_total",
+        "counter",
+        "Requests with brokers' reports of their clients' use, by what became of them.",
+        lambda: [({"verdict": verdict}, float(count)) for verdict, count in node.usage.verdicts.items()],
+    )
+    metrics.gauge(
+        "tidelog_usage_known",
+        "1 on the active controller once every live broker has reported its use, or had the time to.",
+        lambda: int(node.driver.is_active and node.usage.is_known(node.image, node.now_s())),
+    )
+    metrics.family(
+        "tidelog_broker_client_bytes_per_second",
+        "gauge",
+        "Bytes a second that a broker's clients send (in) and are sent (out), as it reported last.",
+        lambda: [
+            ({"broker": str(broker_id), "direction": direction}, value)
+            for broker_id in node.image.brokers
+            if (rates := node.usage.rates_of(broker_id, node.now_s())) is not None
+            for direction, value in (("in", rates.bytes_in), ("out", rates.bytes_out))
+        ],
+    )
+    metrics.family(
+        "tidelog_broker_client_busy_ratio",
+        "gauge",
+        "Share of a broker's event loop that its clients' requests take, as it reported last.",
+        lambda: [
+            ({"broker": str(broker_id)}, rates.busy)
+            for broker_id in node.image.brokers
+            if (rates := node.usage.rates_of(broker_id, node.now_s())) is not None
+        ],
     )

@@ -23,6 +23,7 @@ from kraft.controller.metadata_fetch import MetadataFetch
 from kraft.controller.partitions import alter_partition
 from kraft.controller.policy import ControllerPolicy
 from kraft.controller.producer_ids import decide_allocate_producer_ids
+from kraft.controller.reported_usage import ReportedUsage
 from kraft.controller.tenant_duties import TenantDuties
 from kraft.features import SUPPORTED_FEATURES
 from kraft.records import METADATA_TOPIC
@@ -36,6 +37,8 @@ from wire.messages import (
     EnvelopeRequest,
     EnvelopeResponse,
     Message,
+    ReportUsageRequest,
+    ReportUsageResponse,
 )
 from wire.paced_codec import decode_request_work, encode_response_work
 
@@ -55,6 +58,7 @@ class ControllerRequests:
         fetch: MetadataFetch,
         policy: ControllerPolicy,
         tenants: TenantDuties,
+        usage: ReportedUsage,
         rng: random.Random,
         clock: Clock,
         voters: list[int],
@@ -66,6 +70,7 @@ class ControllerRequests:
         self._fetch = fetch
         self._policy = policy
         self._tenants = tenants
+        self._usage = usage
         self._random = rng
         self._clock = clock
         self._voters = voters
@@ -123,6 +128,13 @@ class ControllerRequests:
             answer = response(error_code=int(ErrorCode.UNKNOWN_SERVER_ERROR))
         reply.send([encode_response(header.api_key, header.version, header.correlation, answer)])
 
+    def _reported(self, request: ReportUsageRequest) -> ReportUsageResponse:
+        """Raises NOT_CONTROLLER, and as `ReportedUsage.take`."""
+        if not self._driver.is_active:
+            raise not_controller()
+        self._usage.take(self._driver.image, request, self._clock.monotonic())
+        return ReportUsageResponse(error_code=0)
+
     async def _forwarded(self, request: EnvelopeRequest) -> EnvelopeResponse:
         """A client's request forwarded by a broker, which has authenticated and authorized the principal."""
         lane = bytes(request.request_principal or b"")
@@ -155,7 +167,10 @@ class ControllerRequests:
             self._pacer.start(ending, lane)
 
     def _decision(self, header: RequestHeader, inner: Message) -> Decide:
-        at = Circumstances(self._policy, self._random, self._clock.wall_ms(), self._liveness.loads)
+        clock = self._clock
+        at = Circumstances(
+            self._policy, self._random, clock.wall_ms(), self._liveness.loads, self._usage, clock.monotonic()
+        )
         decide = decision_of(header.api_key, inner, at)
         if decide is None:
             raise ProtocolError(ErrorCode.INVALID_REQUEST, f"Api {header.api_key} cannot be forwarded.")
@@ -202,5 +217,6 @@ ANSWERS: Mapping[int, Callable[[ControllerRequests, Any, int, int], Awaitable[Me
     ),
     ApiKey.TENANT_GROUPS_CLEARED: lambda own, request, version, connection: own._tenants.groups_cleared(request),
     ApiKey.TENANT_KEYS_READY: lambda own, request, version, connection: own._tenants.keys_ready(request),
+    ApiKey.REPORT_USAGE: lambda own, request, version, connection: own._reported(request),
 }
 """All APIs on the controller's own listener."""

@@ -108,6 +108,7 @@ class LogDirectory:
         self.stray_count = 0
         """Directories that were set aside, in this run or before; they take room until an operator removes them."""
         self._is_scarce = False
+        self.free_bytes = self.size_bytes = -1  # of the device at the last look; -1 before the first
         self._upkeep: asyncio.Task[None] | None = None
         self._stopping = asyncio.Event()
         self.node_id = node_id
@@ -420,13 +421,14 @@ class LogDirectory:
         root_changed, self._root_changed = self._root_changed, False
         refusals = self._health.refusals
         try:
-            free_bytes = await asyncio.to_thread(self._tidy_in_thread, discarded, root_changed)
+            free_bytes, self.size_bytes = await asyncio.to_thread(self._tidy_in_thread, discarded, root_changed)
         except OSError as error:
             self._health.refused("upkeep", error)
             self._root_changed |= root_changed
             for path, is_directory in discarded:  # missing ones do no harm
                 self._context.trash.add(path, self._ports.clock.monotonic(), is_directory=is_directory)
             return False
+        self.free_bytes = free_bytes
         if self._health.refusals != refusals:  # a write found no room since: the next check decides
             return True
         least = self._config.free_bytes_min
@@ -435,11 +437,12 @@ class LogDirectory:
         self._health.update_free_space(FreeSpace.REFUSED if free_bytes < least else state)
         return True
 
-    def _tidy_in_thread(self, discarded: list[tuple[str, bool]], root_changed: bool) -> int:
+    def _tidy_in_thread(self, discarded: list[tuple[str, bool]], root_changed: bool) -> tuple[int, int]:
+        """The device's free bytes and size afterwards."""
         remove_all(self._disk, discarded)
         if root_changed:
             self._disk.sync_directory(self._path)
-        return self._disk.free_bytes()
+        return self._disk.free_bytes(), self._disk.size_bytes()
 
     def _upkeep_ended(self, task: "asyncio.Task[None]") -> None:
         if not task.cancelled() and task.exception() is not None:

@@ -193,6 +193,7 @@ class TenantLab:
         assert isinstance(session, ClientSession)
         rights = security.rights(principal, session.client_host, tenant) if self.rights else None
         session.belong_to(principal, tenant, rights)
+        session.grant(security.usage.of(tenant))
         connection.hand_to(self.broker.dispatcher.frame, security.frame_bytes_max)
 
     async def _connection(self, wire: Wire) -> Connection:

@@ -170,8 +170,8 @@ def test_clients_requests_are_cut_or_known_to_be_short() -> None:
     }
     assert uncut == {
         "AlterCell", "AlterTenant", "AlterUserScramCredentials", "CreateApiKey", "CreateTenant", "DescribeApiKeys",
-        "DescribeCells", "DescribeTenants", "DescribeTopicPartitions", "JoinGroup", "ListConfigResources", "ListGroups",
-        "Metadata", "RestoreTopic", "SyncGroup", "UpdateFeatures",
+        "DescribeCells", "DescribeTenants", "DescribeTopicPartitions", "DescribeUsage", "JoinGroup",
+        "ListConfigResources", "ListGroups", "Metadata", "RestoreTopic", "SyncGroup", "UpdateFeatures",
     }  # fmt: skip
 
 

@@ -28,6 +28,7 @@ from kraft.records import (
     RegisterBrokerRecord,
     RemoveAclRecord,
     RemoveApiKeyRecord,
+    RemoveTenantRecord,
     RemoveTopicRecord,
     ScramMechanism,
     TenantRecord,
@@ -39,6 +40,7 @@ from tests.common.call_count import counted_calls
 from tests.virtual_time import LoopClock
 from wire.identity import PeerIdentity
 from wire.listeners import ListenerConfig, ListenerKind, SecurityProtocol
+from wire.traffic import Traffic
 
 pytestmark = pytest.mark.virtual_time
 
@@ -61,6 +63,9 @@ class Connection:
         self.frame_bytes_max = 1 << 30
         self.handler: Any = None
         self.is_closed = False
+
+    def count_in(self, traffic: Traffic) -> None:
+        self.traffic = traffic
 
     def hand_to(self, handler: Any, frame_bytes_max: int) -> None:
         self.handler, self.frame_bytes_max = handler, frame_bytes_max
@@ -121,6 +126,24 @@ async def test_a_key_has_the_rights_of_its_acls_while_they_are_there() -> None:
     assert access.may(READ, TOPIC, f"{TENANT}_t") and not access.may(READ, TOPIC, "t")
     world.change(RemoveAclRecord(ACL))
     assert not access.may(READ, TOPIC, f"{TENANT}_t")
+
+
+async def test_what_a_connection_uses_counts_for_its_tenant_from_the_login_on() -> None:
+    world = World()
+    connection, session, _ = world.come()
+    book = world.security.usage
+    assert session.usage is not book.of(TENANT) and (book.of(TENANT).attempts, book.of(TENANT).connections) == (1, 0)
+    connection, session, refusal = await world.log_in()
+    assert not refusal and session.usage is book.of(TENANT) and connection.traffic is session.usage
+    assert (session.usage.attempts, session.usage.connections) == (2, 1)
+    session.grant(book.of(TENANT))  # again, as after a further login
+    session.closed()
+    assert (session.usage.opened, session.usage.connections) == (1, 0)
+    world.come("lkc-zzzzzz.example.org")
+    world.come("elsewhere")
+    assert len(book) == 1, "names that are no tenant's are not counted: there could be any number of them"
+    world.change(RemoveTenantRecord(TENANT))
+    assert len(book) == 0 and book.forgotten.attempts == 2
 
 
 @pytest.mark.parametrize(

@@ -229,3 +229,17 @@ def test_the_commands_of_users_and_cells(cluster: EmbeddedCluster, tmp_path: Pat
     assert "closed" in fails(cluster, 1, "tenants", "create", unique("x"), "--cell", cell)
     listed = {row["cell"]: row for row in json.loads(cluster.command_of("cells", "list", "--json"))}
     assert [broker["broker"] for broker in listed["default"]["brokers"]] == [0, 1, 2]
+
+
+def test_the_commands_of_load_and_usage(cluster: EmbeddedCluster, tmp_path: Path) -> None:
+    rows = json.loads(cluster.command_of("load", "--json"))
+    assert [row["broker"] for row in rows] == [0, 1, 2]
+    tenants = {row["id"]: row for row in json.loads(cluster.command_of("load", "--tenants", "--json"))}
+    assert not tenants or tenants[""]["tenant"] == "-"
+    assert "one of" in fails(cluster, 2, "load", "--tenants", "--partitions")
+    out = tmp_path / "usage.jsonl"
+    cluster.command_of("usage", "record", "--out", str(out), "--every", "1", "--looks", "7")
+    reports = [json.loads(line) for line in out.read_text().splitlines()]
+    assert {report["broker"] for report in reports} == {0, 1, 2}
+    assert len({(report["broker"], report["round"]) for report in reports}) == len(reports), "each round once"
+    assert all(report["requests"] >= 0 and report["disk_size_bytes"] > 0 for report in reports)

@@ -153,6 +153,9 @@ class MemoryDisk:
     def free_bytes(self) -> int:
         return 1 << 40
 
+    def size_bytes(self) -> int:
+        return 1 << 41
+
     def _change_name(self, path: str, file: MemoryFile | None) -> None:
         rename(self.names, path, file)
         self.unsynced_names.append((path, file))

@@ -20,6 +20,7 @@ from kraft.controller.key_ranges import range_step
 from kraft.controller.move_throttles import rate_lifted
 from kraft.controller.partitions import alter_partition
 from kraft.controller.policy import ControllerPolicy
+from kraft.controller.reported_usage import ReportedUsage
 from kraft.controller.tenant_deletion import deletion_step
 from kraft.controller.tenant_moves import moving
 from kraft.image.delta import MetadataDelta, replayed
@@ -46,6 +47,7 @@ from kraft.records import (
 from tests.common.call_count import counted_calls
 from tests.kraft.images import create_topics, heartbeat, new_topic, registration, with_brokers
 from tests.kraft.line_counts import LineCount
+from tests.kraft.usage_reports import report, tenant_row
 from wire import messages
 from wire.apis import ApiKey
 from wire.messages import schema_uuid
@@ -225,16 +227,31 @@ def tenants_requests() -> Iterator[tuple[str, Any]]:
     yield "MoveTenant", messages.MoveTenantRequest(tenant=TENANT, cell="default")
     yield "DescribeCells", messages.DescribeCellsRequest(cells=None)
     yield "AlterCell", messages.AlterCellRequest(cell_name="west", limits=[])
+    yield (
+        "DescribeUsage",
+        messages.DescribeUsageRequest(brokers=None, include_tenants=True, include_partitions=True),
+    )
 
 
 CASES = dict(requests())
+
+
+@cache
+def reported_by_all() -> ReportedUsage:
+    """Every broker has named every tenant."""
+    usage, image = ReportedUsage(), large_image()
+    for broker in image.brokers.values():
+        request = report(broker.broker_id, broker.epoch, tenants=[tenant_row(tenant, 1) for tenant in image.tenants])
+        usage.take(image, request, 0.5)
+    return usage
 
 
 @pytest.mark.parametrize("label", CASES)
 def test_no_slice_of_a_decision_is_long(label: str) -> None:
     message = CASES[label]
     image = large_image()
-    decide = decision_of(message.API_KEY, message, Circumstances(POLICY, random.Random(1), 1, BrokerLoads()))
+    at = Circumstances(POLICY, random.Random(1), 1, BrokerLoads(), reported_by_all(), 1.0)
+    decide = decision_of(message.API_KEY, message, at)
     assert decide is not None
     count = LineCount()
     decision = count.of(lambda: decide(image))

@@ -395,3 +395,6 @@ class SimDisk:
     def free_bytes(self) -> int:
         self._loop.check_alive()
         return 0 if self._device.full else FREE_BYTES
+
+    def size_bytes(self) -> int:
+        return 2 * FREE_BYTES

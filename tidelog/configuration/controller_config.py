@@ -66,6 +66,7 @@ def controller_config(given: Mapping[str, str]) -> ControllerConfig:
         leader_return=values.group(LeaderReturnConfig),
         quorum=replace(values.group(QuorumConfig), node=times),
         limits=server_limits(values),
+        usage_report_interval_s=settings.usage_report_interval_ms / 1000,
         tail_batches_max=settings.metadata_tail_batches_max,
         tail_bytes_max=settings.metadata_tail_bytes_max,
     )
