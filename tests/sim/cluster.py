@@ -360,6 +360,7 @@ class Cluster:
         if self.plan.tenant:
             self.within(MOVED_WITHIN_S, lambda: tenants.not_moved(self.watch.newest))
         self.within(SETTLES_S, self.unsettled)
+        self.within(SETTLES_S, self._not_reported)
         if self.watch.tier is not None and not self.plan.loses_data:
             self.within(TIER_SETTLES_S, self.tier_unsettled)
             self.history.settled = True
@@ -380,6 +381,16 @@ class Cluster:
             if partition not in served:
                 return f"nothing is acknowledged in {partition[0]}-{partition[1]}"
         return "" if len(self.history.commits) > commits else "the group commits nothing"
+
+    def _not_reported(self) -> str:
+        """Until the active controller knows what each live broker's clients use."""
+        programs = [self.world.nodes[controller_name(number)].program for number in range(CONTROLLER_COUNT)]
+        for active in [program for program in programs if program is not None and program.driver.is_active]:
+            for broker in active.image.unfenced_brokers():
+                if active.usage.rates_of(broker.broker_id, active.now_s()) is None:
+                    return f"broker {broker.broker_id} has not reported its clients' use"
+            return ""
+        return "no controller is active"
 
     def unsettled(self) -> str:
         watch, history = self.watch, self.history

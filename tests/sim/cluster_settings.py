@@ -31,6 +31,7 @@ REPLICATION_FACTOR = 3
 SNAPSHOT_AFTER_ENTRIES = 60
 TIER_URI = "file:///bucket"  # a name; what it opens is the world's bucket
 RETENTION_INTERVAL_MS = 400
+USAGE_INTERVAL_MS = 500
 CACHE_BYTES = 8_192
 
 _NODE_SETTINGS: dict[str, object] = {
@@ -95,7 +96,9 @@ def broker_settings(
         controllers=voters(INTERNAL_PORT),
         secret=SECRET,
         rack=rack,
-        sessions=ControllerSettings(broker_session_timeout_ms=900, broker_heartbeat_interval_ms=200),
+        sessions=ControllerSettings(
+            broker_session_timeout_ms=900, broker_heartbeat_interval_ms=200, usage_report_interval_ms=USAGE_INTERVAL_MS
+        ),
         topics=TopicDefaults(auto_create_topics_enable=False),
         replication=ReplicationConfig(
             controlled_shutdown_timeout_ms=1_500,
@@ -149,5 +152,6 @@ def controller_settings(number: int, *, snapshots: bool, piece: int = 1) -> Cont
         ),
         liveness=LivenessConfig(session_timeout_s=0.9, suspicion_s=0.15),
         leader_return=LeaderReturnConfig(interval_s=2.0),
+        usage_report_interval_s=USAGE_INTERVAL_MS / 1000,
         quorum=QuorumConfig(node=node),
     )
