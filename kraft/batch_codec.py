@@ -11,7 +11,8 @@ from collections.abc import Sequence
 import msgspec
 
 from common.pacing import Work
-from kraft.records import PIECE_BYTES_MAX, Batch, BatchHeader, MetadataRecord, decode_batch
+from kraft.batches import Batch, BatchHeader, MetadataRecord, decode_batch
+from kraft.records import PIECE_BYTES_MAX
 
 STRETCH = 100  # records between two yields
 ENCODING_COST, DECODING_COST = 1, 1  # per record

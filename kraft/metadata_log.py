@@ -15,7 +15,7 @@ from common.errors import ErrorCode, ProtocolError
 from common.node_settings.controllers import ControllerSettings
 from common.pacing import Work, at_once
 from kraft.batch_codec import decoding_batch
-from kraft.records import BATCH_BYTES_MAX, Batch, encode_batch
+from kraft.batches import BATCH_BYTES_MAX, Batch, encode_batch
 from records.batch import MAGIC, NO_PRODUCER_ID, NO_SEQUENCE, BatchHeader, iterate_batches
 from records.builder import assemble
 from records.record import decode_records, encode_record

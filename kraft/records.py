@@ -1,9 +1,8 @@
-"""Metadata records, and their batches, which the quorum orders.
+"""Metadata records, each with a number of its own.
 
-A batch is one msgpack array `[header, records]`; header and records are arrays too, and a record's first element is its
-type number. Evolution: fields are only ever appended, with a default, and used only if `metadata.version` allows it, or
-`tidelog.version` for records that Apache Kafka does not have. An older reader skips unknown fields at a record's end;
-an unknown type makes the whole batch undecodable: `decode_batch` returns None, on every node alike.
+A record is one msgpack array that begins with its type number. Evolution: fields are only ever appended, with a
+default, and used only if `metadata.version` allows it, or `tidelog.version` for records that Apache Kafka does not
+have. An older reader skips unknown fields at a record's end.
 
 Random values and times (ids, timestamps) are in the records: replay only applies them.
 """
@@ -17,21 +16,11 @@ import msgspec
 METADATA_TOPIC = "__cluster_metadata"
 NO_LEADER = -1
 
-BATCH_BYTES_MAX = 4 * 1024 * 1024
-"""The largest batch that may be proposed."""
-
 PIECE_RECORDS_MAX = 1_000
 PIECE_BYTES_MAX = 64 * 1024
 """Limits of the pieces into which a decision over many partitions is divided. Each piece is its own batch, so that
 encoding, committing, replaying and serving it takes milliseconds. A piece exceeds the byte limit by at most its last
 record."""
-
-
-class BatchKind(IntEnum):
-    """A batch's meaning to the state machine, apart from its records."""
-
-    RECORDS = 0
-    LEADER_CHANGE = 1
 
 
 class Cause(IntEnum):
@@ -65,7 +54,7 @@ class Cause(IntEnum):
     ROOM_IS_BACK = 25
 
 
-class _Record(msgspec.Struct, frozen=True, array_like=True, gc=False):
+class RecordBase(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Common shape of all records: immutable, compact arrays on disk.
 
     `actor`, in records that have it: the client that requested the change (`principal@address`), for the audit; "" for
@@ -73,7 +62,7 @@ class _Record(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """
 
 
-class ClusterRecord(_Record, tag=1, frozen=True, array_like=True, gc=False):
+class ClusterRecord(RecordBase, tag=1, frozen=True, array_like=True, gc=False):
     """Written once, by the first active controller. `cluster_id`: Kafka's text form of a uuid. `incarnation`: how often
     the cluster was rebuilt from its object store, starting at 1."""
 
@@ -81,7 +70,7 @@ class ClusterRecord(_Record, tag=1, frozen=True, array_like=True, gc=False):
     incarnation: int = 1
 
 
-class FeatureLevelRecord(_Record, tag=2, frozen=True, array_like=True, gc=False):
+class FeatureLevelRecord(RecordBase, tag=2, frozen=True, array_like=True, gc=False):
     """`level` 0 removes the feature."""
 
     name: str
@@ -89,11 +78,11 @@ class FeatureLevelRecord(_Record, tag=2, frozen=True, array_like=True, gc=False)
     actor: str = ""
 
 
-class NoOpRecord(_Record, tag=3, frozen=True, array_like=True, gc=False):
+class NoOpRecord(RecordBase, tag=3, frozen=True, array_like=True, gc=False):
     """A barrier: a node that has applied it has applied everything before."""
 
 
-class LeaderChangeRecord(_Record, tag=4, frozen=True, array_like=True, gc=False):
+class LeaderChangeRecord(RecordBase, tag=4, frozen=True, array_like=True, gc=False):
     """The only record of a LEADER_CHANGE batch: from its offset on, `leader_id` is the controller of `epoch`."""
 
     leader_id: int
@@ -109,7 +98,7 @@ class Endpoint(msgspec.Struct, frozen=True, array_like=True, gc=False):
     security_protocol: int = 0
 
 
-class RegisterBrokerRecord(_Record, tag=5, frozen=True, array_like=True):
+class RegisterBrokerRecord(RecordBase, tag=5, frozen=True, array_like=True):
     """A broker process (`incarnation`, 16 bytes) registered. Its broker epoch is this record's offset.
 
     `features`: (lowest, highest) supported level by name. `broker_epoch`: set only in snapshots, where the record has
@@ -130,7 +119,7 @@ class RegisterBrokerRecord(_Record, tag=5, frozen=True, array_like=True):
     lacks_room: bool = False
 
 
-class BrokerRegistrationChangeRecord(_Record, tag=6, frozen=True, array_like=True, gc=False):
+class BrokerRegistrationChangeRecord(RecordBase, tag=6, frozen=True, array_like=True, gc=False):
     """`fenced`, `in_controlled_shutdown` and `lacks_room`: None leaves the value unchanged. `lost_data`: the broker may
     lack acknowledged records."""
 
@@ -143,13 +132,13 @@ class BrokerRegistrationChangeRecord(_Record, tag=6, frozen=True, array_like=Tru
     lost_data: bool = False
 
 
-class UnregisterBrokerRecord(_Record, tag=7, frozen=True, array_like=True, gc=False):
+class UnregisterBrokerRecord(RecordBase, tag=7, frozen=True, array_like=True, gc=False):
     broker_id: int
     broker_epoch: int
     actor: str = ""
 
 
-class TopicRecord(_Record, tag=8, frozen=True, array_like=True, gc=False):
+class TopicRecord(RecordBase, tag=8, frozen=True, array_like=True, gc=False):
     """`adopts_tier`: the topic was restored or rebuilt under the id of its objects in the tier, and its first leaders
     start with the bucket's data. `left_out`: what of its records was not restored, only for the audit."""
 
@@ -160,7 +149,7 @@ class TopicRecord(_Record, tag=8, frozen=True, array_like=True, gc=False):
     left_out: str = ""
 
 
-class PartitionRecord(_Record, tag=9, frozen=True, array_like=True, gc=False):
+class PartitionRecord(RecordBase, tag=9, frozen=True, array_like=True, gc=False):
     """A whole partition: at creation, and in snapshots."""
 
     topic_id: bytes
@@ -179,7 +168,7 @@ class PartitionRecord(_Record, tag=9, frozen=True, array_like=True, gc=False):
     actor: str = ""
 
 
-class PartitionChangeRecord(_Record, tag=10, frozen=True, array_like=True, gc=False):
+class PartitionChangeRecord(RecordBase, tag=10, frozen=True, array_like=True, gc=False):
     """Changes of one partition; None leaves a value unchanged. Each such record increments the partition epoch.
 
     A `leader` other than None, even the current one, increments the leader epoch.
@@ -199,7 +188,7 @@ class PartitionChangeRecord(_Record, tag=10, frozen=True, array_like=True, gc=Fa
     actor: str = ""
 
 
-class RemoveTopicRecord(_Record, tag=11, frozen=True, array_like=True, gc=False):
+class RemoveTopicRecord(RecordBase, tag=11, frozen=True, array_like=True, gc=False):
     """Removes the topic, its partitions and its configs. `name` is for the audit."""
 
     topic_id: bytes
@@ -214,7 +203,7 @@ class ResourceType(IntEnum):
     BROKER = 4
 
 
-class ConfigRecord(_Record, tag=12, frozen=True, array_like=True, gc=False):
+class ConfigRecord(RecordBase, tag=12, frozen=True, array_like=True, gc=False):
     """`value` None removes the override. A BROKER resource named "" is the cluster's default."""
 
     resource_type: ResourceType
@@ -224,7 +213,7 @@ class ConfigRecord(_Record, tag=12, frozen=True, array_like=True, gc=False):
     actor: str = ""
 
 
-class ProducerIdsRecord(_Record, tag=13, frozen=True, array_like=True, gc=False):
+class ProducerIdsRecord(RecordBase, tag=13, frozen=True, array_like=True, gc=False):
     """All producer ids below `next_producer_id` are allocated; the last block belongs to this broker."""
 
     broker_id: int
@@ -283,7 +272,7 @@ class AclPermission(IntEnum):
     ALLOW = 3
 
 
-class ScramCredentialRecord(_Record, tag=14, frozen=True, array_like=True, gc=False):
+class ScramCredentialRecord(RecordBase, tag=14, frozen=True, array_like=True, gc=False):
     """A verifier (RFC 5802) for the user `name`, which for an API key is the key's id; a later record replaces it.
 
     It never has the password. `repr` shows no part of the verifier.
@@ -301,13 +290,13 @@ class ScramCredentialRecord(_Record, tag=14, frozen=True, array_like=True, gc=Fa
         return f"ScramCredentialRecord({self.name!r}, {self.mechanism.name}, iterations={self.iterations})"
 
 
-class RemoveScramCredentialRecord(_Record, tag=15, frozen=True, array_like=True, gc=False):
+class RemoveScramCredentialRecord(RecordBase, tag=15, frozen=True, array_like=True, gc=False):
     name: str
     mechanism: ScramMechanism
     actor: str = ""
 
 
-class AclRecord(_Record, tag=16, frozen=True, array_like=True, gc=False):
+class AclRecord(RecordBase, tag=16, frozen=True, array_like=True, gc=False):
     """One ACL binding under a random `id` of 16 bytes. `principal` is `Type:name`, `host` an address or `*`."""
 
     id: bytes
@@ -321,7 +310,7 @@ class AclRecord(_Record, tag=16, frozen=True, array_like=True, gc=False):
     actor: str = ""
 
 
-class RemoveAclRecord(_Record, tag=17, frozen=True, array_like=True, gc=False):
+class RemoveAclRecord(RecordBase, tag=17, frozen=True, array_like=True, gc=False):
     id: bytes
     actor: str = ""
 
@@ -345,7 +334,7 @@ class KeysPhase(IntEnum):
     COPYING = 2
 
 
-class TenantRecord(_Record, tag=18, frozen=True, array_like=True):
+class TenantRecord(RecordBase, tag=18, frozen=True, array_like=True):
     """A complete tenant; a later record with the same `id` replaces it. The names of its resources begin with `<id>_`.
 
     `limits` by name (see `kraft.image.tenants`); missing ones have the settings' defaults. Networks are CIDR text; an
@@ -371,14 +360,14 @@ class TenantRecord(_Record, tag=18, frozen=True, array_like=True):
     keys_epoch: int = 0
 
 
-class RemoveTenantRecord(_Record, tag=19, frozen=True, array_like=True, gc=False):
+class RemoveTenantRecord(RecordBase, tag=19, frozen=True, array_like=True, gc=False):
     """Removes only the tenant: its resources were removed before."""
 
     id: str
     actor: str = ""
 
 
-class ApiKeyRecord(_Record, tag=20, frozen=True, array_like=True, gc=False):
+class ApiKeyRecord(RecordBase, tag=20, frozen=True, array_like=True, gc=False):
     """An API key of a tenant; a later record with the same `id` replaces it. Its verifiers are SCRAM credentials of the
     user `id`; its `roles` (`admin`, `read:<prefix>`, `write:<prefix>`) were translated into ACLs when it was
     created."""
@@ -391,14 +380,14 @@ class ApiKeyRecord(_Record, tag=20, frozen=True, array_like=True, gc=False):
     actor: str = ""
 
 
-class RemoveApiKeyRecord(_Record, tag=21, frozen=True, array_like=True, gc=False):
+class RemoveApiKeyRecord(RecordBase, tag=21, frozen=True, array_like=True, gc=False):
     """Removes only the key: its verifiers and ACLs have their own records in the same batch."""
 
     id: str
     actor: str = ""
 
 
-class CellRecord(_Record, tag=22, frozen=True, array_like=True):
+class CellRecord(RecordBase, tag=22, frozen=True, array_like=True):
     """An operator's settings of a cell; brokers name their cell themselves (`tidelog.cell`).
 
     A cell that is not `is_open` accepts no new tenants. `limits` by name (see `kraft.image.cells`).
@@ -410,7 +399,7 @@ class CellRecord(_Record, tag=22, frozen=True, array_like=True):
     actor: str = ""
 
 
-class KeyRangeRecord(_Record, tag=23, frozen=True, array_like=True, gc=False):
+class KeyRangeRecord(RecordBase, tag=23, frozen=True, array_like=True, gc=False):
     """A cell holds its tenants' keys in `count` partitions of an internal topic from `first` on, which is where the
     range before it ends. The first range also holds the operators' keys. A range never changes."""
 
@@ -419,76 +408,3 @@ class KeyRangeRecord(_Record, tag=23, frozen=True, array_like=True, gc=False):
     first: int
     count: int
     actor: str = ""
-
-
-MetadataRecord = (
-    ClusterRecord
-    | FeatureLevelRecord
-    | NoOpRecord
-    | LeaderChangeRecord
-    | RegisterBrokerRecord
-    | BrokerRegistrationChangeRecord
-    | UnregisterBrokerRecord
-    | TopicRecord
-    | PartitionRecord
-    | PartitionChangeRecord
-    | RemoveTopicRecord
-    | ConfigRecord
-    | ProducerIdsRecord
-    | ScramCredentialRecord
-    | RemoveScramCredentialRecord
-    | AclRecord
-    | RemoveAclRecord
-    | TenantRecord
-    | RemoveTenantRecord
-    | ApiKeyRecord
-    | RemoveApiKeyRecord
-    | CellRecord
-    | KeyRangeRecord
-)
-
-
-class BatchHeader(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """The writer of a batch, and its position.
-
-    `epoch`: controller epoch (the Raft term); `sequence`: number of the batch in that epoch; `base_offset`: offset of
-    the first record; a batch is applied only if the log ends there. `metadata_version`: finalised level at the
-    decision; `timestamp_ms`: wall time for the audit.
-    """
-
-    epoch: int
-    leader_id: int
-    sequence: int
-    base_offset: int
-    kind: BatchKind = BatchKind.RECORDS
-    metadata_version: int = 0
-    timestamp_ms: int = 0
-
-
-class Batch(msgspec.Struct, frozen=True, array_like=True):
-    """Records that are applied atomically. The batch's end is `header.base_offset + len(records)`."""
-
-    header: BatchHeader
-    records: list[MetadataRecord]
-
-    @property
-    def end_offset(self) -> int:
-        return self.header.base_offset + len(self.records)
-
-
-_encoder = msgspec.msgpack.Encoder()
-_decoder = msgspec.msgpack.Decoder(Batch)
-
-
-def encode_batch(batch: Batch) -> bytes:
-    """The form of a batch in the quorum, the metadata log and the observers."""
-    return _encoder.encode(batch)
-
-
-def decode_batch(data: bytes | bytearray | memoryview) -> Batch | None:
-    """None if the bytes are not a batch of this version, or an empty one; never raises."""
-    try:
-        batch = _decoder.decode(data)
-    except (msgspec.DecodeError, ValueError, TypeError, OverflowError, RecursionError):
-        return None
-    return batch if batch.records else None

@@ -9,12 +9,12 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from kraft.audit.metadata_export import fields_of
+from kraft.batches import MetadataRecord
 from kraft.image.metadata import MetadataImage
 from kraft.records import (
     AclRecord,
     ApiKeyRecord,
     CellRecord,
-    MetadataRecord,
     RemoveAclRecord,
     RemoveApiKeyRecord,
     RemoveScramCredentialRecord,

@@ -12,11 +12,11 @@ from typing import Any
 
 from kraft.audit.access_audit import ACCESS_RULES, AccessAudit
 from kraft.audit.metadata_export import is_withheld
+from kraft.batches import Batch, MetadataRecord
 from kraft.image.brokers import BrokerImage
 from kraft.image.metadata import MetadataImage
 from kraft.image.partitions import PartitionImage
 from kraft.records import (
-    Batch,
     BrokerRegistrationChangeRecord,
     Cause,
     ClusterRecord,
@@ -24,7 +24,6 @@ from kraft.records import (
     FeatureLevelRecord,
     KeyRangeRecord,
     LeaderChangeRecord,
-    MetadataRecord,
     NoOpRecord,
     PartitionChangeRecord,
     PartitionRecord,

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from common.node_settings.catalogue import NODE_SETTINGS
 from common.topic_settings import TOPIC_SETTINGS
+from kraft.batches import MetadataRecord
 from kraft.image.metadata import MetadataImage
 from kraft.image.snapshot import snapshot_records
 from kraft.records import (
@@ -25,7 +26,6 @@ from kraft.records import (
     FeatureLevelRecord,
     KeyRangeRecord,
     LeaderChangeRecord,
-    MetadataRecord,
     NoOpRecord,
     PartitionChangeRecord,
     PartitionRecord,

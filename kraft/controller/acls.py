@@ -15,20 +15,14 @@ import msgspec
 from common.decision import Decision
 from common.errors import ErrorCode, ProtocolError
 from common.pacing import Work, at_once
+from kraft.batches import MetadataRecord
 from kraft.controller.features import check_access_level
 from kraft.controller.policy import ControllerPolicy, tenant_limit
 from kraft.image.acl_filter import CHECKED_PER_STEP, AclFilter
 from kraft.image.acls import CLUSTER_RESOURCE, AclImage, AclsImage
 from kraft.image.metadata import MetadataImage
 from kraft.image.tenants import ACLS_MAX, cluster_resource
-from kraft.records import (
-    AclOperation,
-    AclPattern,
-    AclPermission,
-    AclResource,
-    MetadataRecord,
-    RemoveAclRecord,
-)
+from kraft.records import AclOperation, AclPattern, AclPermission, AclResource, RemoveAclRecord
 from wire.messages import CreateAclsRequest, CreateAclsResponse, DeleteAclsRequest, DeleteAclsResponse
 
 ACLS_PER_REQUEST_MAX = 10_000

@@ -14,6 +14,7 @@ from collections.abc import Iterable
 
 from common.decision import Decision
 from common.errors import ErrorCode, ProtocolError
+from kraft.batches import MetadataRecord
 from kraft.controller.acls import AclDraft
 from kraft.controller.features import check_access_level
 from kraft.controller.policy import ControllerPolicy, tenant_limit
@@ -28,7 +29,6 @@ from kraft.records import (
     AclPermission,
     AclResource,
     ApiKeyRecord,
-    MetadataRecord,
     RemoveAclRecord,
     RemoveApiKeyRecord,
     RemoveScramCredentialRecord,

@@ -9,6 +9,7 @@ import msgspec
 
 from common.decision import Decision
 from common.pacing import Work
+from kraft.batches import MetadataRecord
 from kraft.controller.driver import Decided
 from kraft.image.metadata import MetadataImage
 from kraft.records import (
@@ -18,7 +19,6 @@ from kraft.records import (
     ConfigRecord,
     FeatureLevelRecord,
     KeyRangeRecord,
-    MetadataRecord,
     PartitionChangeRecord,
     PartitionRecord,
     RemoveAclRecord,

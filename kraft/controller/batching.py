@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
+from kraft.batches import MetadataRecord
 from kraft.records import (
     PIECE_BYTES_MAX,
     PIECE_RECORDS_MAX,
     ConfigRecord,
-    MetadataRecord,
     PartitionChangeRecord,
     PartitionRecord,
     RemoveTopicRecord,

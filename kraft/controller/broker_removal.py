@@ -13,13 +13,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import chain, islice
 
+from kraft.batches import MetadataRecord
 from kraft.controller.elections import Standing, changes_where_brokers_leave, standing_of
 from kraft.controller.policy import ControllerPolicy
 from kraft.features import PIECES_LEVEL, TIDELOG_VERSION
 from kraft.image.delta import replayed
 from kraft.image.metadata import MetadataImage
 from kraft.image.partition_index import NO_PARTITIONS, PartitionKey
-from kraft.records import Cause, MetadataRecord, PartitionChangeRecord
+from kraft.records import Cause, PartitionChangeRecord
 from kraft.topic_names import AUDIT_TOPIC, GROUP_TOPIC, TIER_TOPIC
 
 WHOLE = 1 << 31

@@ -11,6 +11,7 @@ from itertools import chain, islice
 
 from common.decision import Decision
 from common.errors import ErrorCode
+from kraft.batches import MetadataRecord
 from kraft.controller.broker_removal import is_listed, piece_of, with_first_piece
 from kraft.controller.elections import changes_where_leaders_lack, changes_where_room_lacks
 from kraft.controller.policy import ControllerPolicy
@@ -24,7 +25,6 @@ from kraft.records import (
     Cause,
     ConfigRecord,
     Endpoint,
-    MetadataRecord,
     RegisterBrokerRecord,
     ResourceType,
     UnregisterBrokerRecord,

@@ -16,6 +16,7 @@ from msgspec import Struct
 from common.decision import Decision
 from common.errors import ErrorCode, ProtocolError
 from common.pacing import Work, at_once
+from kraft.batches import MetadataRecord
 from kraft.controller.broker_loads import BrokerLoads
 from kraft.controller.features import check_access_level
 from kraft.controller.policy import ControllerPolicy, cell_limit
@@ -32,7 +33,7 @@ from kraft.image.cells import (
 )
 from kraft.image.metadata import MetadataImage
 from kraft.image.tenants import TenantImage
-from kraft.records import CellRecord, MetadataRecord
+from kraft.records import CellRecord
 from kraft.topic_names import KEYED_TOPICS
 from wire.messages import (
     AlterCellRequest,

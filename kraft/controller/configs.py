@@ -17,6 +17,7 @@ from common.node_settings.listeners import counts_by_address
 from common.pacing import Work
 from common.settings import Setting
 from common.topic_settings import TOPIC_SETTINGS
+from kraft.batches import MetadataRecord
 from kraft.controller.policy import MIN_ISR, UNCLEAN_ELECTION, ControllerPolicy
 from kraft.controller.setting_effects import with_effects
 from kraft.controller.static_settings import STATIC_NAMES
@@ -24,7 +25,7 @@ from kraft.controller.tier_configs import GENERATION, check_generation, check_ti
 from kraft.controller.topic_configs import topic_config
 from kraft.image.configs import CLUSTER_DEFAULT, ResourceKey
 from kraft.image.metadata import MetadataImage
-from kraft.records import ConfigRecord, MetadataRecord, ResourceType
+from kraft.records import ConfigRecord, ResourceType
 from wire.messages import (
     AlterConfigsRequest,
     AlterConfigsResponse,

@@ -27,6 +27,7 @@ from common.lifecycle import duty, end_task
 from common.pacing import SLICE_COST, Pacer, Work
 from common.ports import Ports
 from kraft.batch_codec import assembled_batch, encoding_records
+from kraft.batches import Batch, BatchHeader, BatchKind, MetadataRecord, encode_batch
 from kraft.controller.batching import chunks, pieces
 from kraft.controller.first_metadata import first_records
 from kraft.controller.policy import ControllerPolicy
@@ -35,15 +36,7 @@ from kraft.features import PIECES_LEVEL, TIDELOG_VERSION
 from kraft.image.delta import replayed, replaying_all
 from kraft.image.metadata import MetadataImage
 from kraft.quorum.state_machine import AppliedResult, NotLeader, QuorumBusy
-from kraft.records import (
-    PIECE_RECORDS_MAX,
-    Batch,
-    BatchHeader,
-    BatchKind,
-    LeaderChangeRecord,
-    MetadataRecord,
-    encode_batch,
-)
+from kraft.records import PIECE_RECORDS_MAX, LeaderChangeRecord
 
 log = logging.getLogger(__name__)
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from common.decision import Decision
 from common.errors import ErrorCode, ProtocolError
 from common.pacing import Work
+from kraft.batches import MetadataRecord
 from kraft.features import ACCESS_LEVEL, METADATA_VERSION, SUPPORTED_FEATURES, TIDELOG_VERSION
 from kraft.image.metadata import MetadataImage
-from kraft.records import FeatureLevelRecord, MetadataRecord
+from kraft.records import FeatureLevelRecord
 from wire.messages import UpdateFeaturesRequest, UpdateFeaturesResponse
 
 UPDATE_COST = 5  # of one level, besides checking each broker

@@ -7,10 +7,11 @@ from itertools import islice
 
 from common.identifiers import random_uuid, uuid_text
 from common.pacing import Work
+from kraft.batches import MetadataRecord
 from kraft.features import INITIAL_LEVELS
 from kraft.image.metadata import MetadataImage
 from kraft.image.snapshot import snapshot_records
-from kraft.records import ClusterRecord, FeatureLevelRecord, MetadataRecord, PartitionRecord, TopicRecord
+from kraft.records import ClusterRecord, FeatureLevelRecord, PartitionRecord, TopicRecord
 
 _STRETCH = 100  # records between two yields
 _RECORD_COST = 3

@@ -20,6 +20,7 @@ import msgspec
 
 from common.errors import ProtocolError
 from common.pacing import Work
+from kraft.batches import MetadataRecord
 from kraft.controller.move_throttles import may_throttle_ranges, ranges_lifted, throttles
 from kraft.controller.new_partitions import partition_records
 from kraft.controller.placement import ReplicaPlacer
@@ -34,7 +35,7 @@ from kraft.image.cells import DEFAULT_CELL, brokers_of, cell_of
 from kraft.image.metadata import MetadataImage
 from kraft.image.partitions import PartitionImage
 from kraft.image.topics import KeyRange, TopicImage
-from kraft.records import Cause, KeyRangeRecord, KeysPhase, MetadataRecord
+from kraft.records import Cause, KeyRangeRecord, KeysPhase
 from kraft.topic_names import KEYED_TOPICS
 
 RANGE_COST = 50  # of a topic that is looked at, units of `common.pacing`

@@ -17,6 +17,7 @@ from common.lifecycle import duty, end_tasks
 from common.node_settings.controllers import ControllerSettings
 from common.ports import Ports
 from common.settings import same, seconds
+from kraft.batches import MetadataRecord
 from kraft.controller.attribution import attributed
 from kraft.controller.broker_loads import BrokerLoads
 from kraft.controller.broker_removal import is_listed
@@ -25,7 +26,7 @@ from kraft.controller.driver import ControllerDriver, Quorum, not_controller
 from kraft.controller.policy import ControllerPolicy
 from kraft.controller.sessions import BrokerSessions
 from kraft.image.metadata import MetadataImage
-from kraft.records import Cause, MetadataRecord
+from kraft.records import Cause
 from wire.messages import (
     BrokerHeartbeatRequest,
     BrokerHeartbeatResponse,

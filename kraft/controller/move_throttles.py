@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from kraft.batches import MetadataRecord
 from kraft.controller.policy import ControllerPolicy
 from kraft.image.configs import CLUSTER_DEFAULT
 from kraft.image.metadata import MetadataImage
-from kraft.records import ConfigRecord, MetadataRecord, ResourceType
+from kraft.records import ConfigRecord, ResourceType
 from kraft.topic_names import KEYED_TOPICS
 
 LEADER_RATE, FOLLOWER_RATE = RATES = ("leader.replication.throttled.rate", "follower.replication.throttled.rate")

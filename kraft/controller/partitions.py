@@ -5,13 +5,14 @@ from __future__ import annotations
 from common.decision import Decision
 from common.errors import ErrorCode
 from common.pacing import Work
+from kraft.batches import MetadataRecord
 from kraft.controller.elections import CHANGE_COST, Election, Targets, change_partition
 from kraft.controller.policy import ControllerPolicy
 from kraft.controller.reassignment import completed, completion
 from kraft.image.metadata import MetadataImage
 from kraft.image.partitions import PartitionImage
 from kraft.image.topics import TopicImage
-from kraft.records import Cause, MetadataRecord
+from kraft.records import Cause
 from wire.messages import AlterPartitionRequest, AlterPartitionResponse, raw_uuid, schema_uuid
 
 NO_BROKER_EPOCH = -1

@@ -17,6 +17,7 @@ from msgspec import Struct
 from common.decision import Decision
 from common.errors import OutcomeUnknown, ProtocolError
 from common.lifecycle import duty, end_task
+from kraft.batches import MetadataRecord
 from kraft.controller.broker_removal import gone, removal_piece
 from kraft.controller.driver import ControllerDriver
 from kraft.controller.elections import (
@@ -30,7 +31,7 @@ from kraft.controller.reassignment import changes_where_moves_may_end
 from kraft.image.delta import MetadataDelta
 from kraft.image.metadata import EMPTY_IMAGE, MetadataImage
 from kraft.image.partition_index import PartitionKey
-from kraft.records import Cause, MetadataRecord, PartitionChangeRecord
+from kraft.records import Cause, PartitionChangeRecord
 
 Look = Callable[[MetadataImage, ControllerPolicy, Iterable[PartitionKey]], list[PartitionChangeRecord]]
 

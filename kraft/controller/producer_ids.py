@@ -5,8 +5,9 @@ from __future__ import annotations
 from common.decision import Decision
 from common.errors import ErrorCode
 from common.settings import LONG_MAX
+from kraft.batches import MetadataRecord
 from kraft.image.metadata import MetadataImage
-from kraft.records import MetadataRecord, ProducerIdsRecord
+from kraft.records import ProducerIdsRecord
 from wire.messages import AllocateProducerIdsRequest, AllocateProducerIdsResponse
 
 BLOCK_SIZE = 1000

@@ -5,6 +5,7 @@ from __future__ import annotations
 from common.decision import Decision
 from common.errors import ErrorCode, ProtocolError
 from common.pacing import Work
+from kraft.batches import MetadataRecord
 from kraft.controller.elections import CHANGE_COST, LOOK_COST, Targets
 from kraft.controller.policy import ControllerPolicy
 from kraft.controller.reassignment import cancel_reassignment, start_reassignment
@@ -12,7 +13,7 @@ from kraft.controller.tenant_topics import Home, check_range
 from kraft.image.metadata import MetadataImage
 from kraft.image.partitions import PartitionImage
 from kraft.image.topics import TopicImage
-from kraft.records import MetadataRecord, PartitionChangeRecord
+from kraft.records import PartitionChangeRecord
 from wire.messages import (
     AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsResponse,

@@ -12,10 +12,10 @@ from common.decision import Decision
 from common.errors import ErrorCode, ProtocolError
 from common.identifiers import ZERO_UUID
 from common.pacing import Work
+from kraft.batches import MetadataRecord
 from kraft.controller.usage_rates import BrokerUse, Head, PartitionUse, Rates, TenantUse, Verdict
 from kraft.image.delta import MetadataDelta
 from kraft.image.metadata import MetadataImage
-from kraft.records import MetadataRecord
 from wire.messages import DescribeUsageRequest, DescribeUsageResponse, ReportUsageRequest
 
 ROUNDS_WAITED = 3  # for a broker that is silent; then what it said before counts no longer

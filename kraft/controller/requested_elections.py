@@ -9,10 +9,11 @@ from itertools import chain
 from common.decision import Decision
 from common.errors import ErrorCode, ProtocolError
 from common.pacing import Work
+from kraft.batches import MetadataRecord
 from kraft.controller.elections import CHANGE_COST, LOOK_COST, Election, Targets, change_partition
 from kraft.controller.policy import ControllerPolicy
 from kraft.image.metadata import MetadataImage
-from kraft.records import NO_LEADER, Cause, MetadataRecord, PartitionChangeRecord
+from kraft.records import NO_LEADER, Cause, PartitionChangeRecord
 from wire.messages import ElectLeadersRequest, ElectLeadersResponse
 
 _Topic = ElectLeadersResponse.ReplicaElectionResult

@@ -8,13 +8,14 @@ from common.decision import Decision
 from common.errors import ErrorCode, ProtocolError
 from common.identifiers import ZERO_UUID
 from common.pacing import Work
+from kraft.batches import MetadataRecord
 from kraft.controller.configs import check_together
 from kraft.controller.policy import ControllerPolicy
 from kraft.controller.tenant_topics import TenantTopics
 from kraft.controller.tier_configs import REMOTE_STORAGE, check_tier
 from kraft.controller.topics import check_new_name, new_partitions, placed, topic_overrides
 from kraft.image.metadata import MetadataImage
-from kraft.records import Cause, ConfigRecord, MetadataRecord, ResourceType, TopicRecord
+from kraft.records import Cause, ConfigRecord, ResourceType, TopicRecord
 from wire.messages import RestoreTopicRequest, RestoreTopicResponse, raw_uuid
 
 LEFT_OUT_CHARACTERS_MAX = 4_000

@@ -15,15 +15,11 @@ from functools import partial
 from common.decision import Decision
 from common.errors import ErrorCode, ProtocolError
 from common.pacing import Work
+from kraft.batches import MetadataRecord
 from kraft.controller.features import check_access_level
 from kraft.controller.policy import ControllerPolicy
 from kraft.image.metadata import MetadataImage
-from kraft.records import (
-    MetadataRecord,
-    RemoveScramCredentialRecord,
-    ScramCredentialRecord,
-    ScramMechanism,
-)
+from kraft.records import RemoveScramCredentialRecord, ScramCredentialRecord, ScramMechanism
 from wire.messages import AlterUserScramCredentialsRequest, AlterUserScramCredentialsResponse
 
 ITERATIONS_MIN, ITERATIONS_MAX = 4_096, 16_384

@@ -11,6 +11,7 @@ from typing import TypeVar
 
 from common.decision import Decision
 from common.pacing import Work
+from kraft.batches import MetadataRecord
 from kraft.controller.broker_removal import piece_of
 from kraft.controller.elections import CHANGE_COST, changes_where_leaders_lack, changes_where_min_isr_changes
 from kraft.controller.policy import (
@@ -24,7 +25,7 @@ from kraft.controller.reassignment import changes_where_moves_may_end
 from kraft.image.delta import replaying_all
 from kraft.image.metadata import MetadataImage
 from kraft.image.partition_index import PartitionKey, PartitionSet
-from kraft.records import Cause, ConfigRecord, MetadataRecord, ResourceType
+from kraft.records import Cause, ConfigRecord, ResourceType
 
 R = TypeVar("R")
 

@@ -13,12 +13,13 @@ import msgspec
 from common.invariants import check
 from common.pacing import Work, at_once
 from kraft.batch_codec import decoding_batch
+from kraft.batches import Batch, BatchKind
 from kraft.image.delta import MetadataDelta, ReplayError
 from kraft.image.difference import differing
 from kraft.image.metadata import EMPTY_IMAGE, MetadataImage
 from kraft.image.snapshot import decoding, encoding
 from kraft.metadata_log import MetadataLog
-from kraft.records import Batch, BatchKind, LeaderChangeRecord
+from kraft.records import LeaderChangeRecord
 
 
 class Verdict(IntEnum):

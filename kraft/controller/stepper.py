@@ -18,9 +18,9 @@ from common.decision import Decision
 from common.errors import OutcomeUnknown, ProtocolError
 from common.lifecycle import duty, end_task
 from common.pacing import Work
+from kraft.batches import MetadataRecord
 from kraft.image.delta import MetadataDelta
 from kraft.image.metadata import MetadataImage
-from kraft.records import MetadataRecord
 
 log = logging.getLogger(__name__)
 

@@ -6,11 +6,12 @@ The state of a deletion is in the image, except for the groups: their brokers re
 
 from __future__ import annotations
 
+from kraft.batches import MetadataRecord
 from kraft.controller.api_keys import acls_by_principal, revocation
 from kraft.image.metadata import MetadataImage
 from kraft.image.tenant_usage import topics_of
 from kraft.image.tenants import TenantImage
-from kraft.records import MetadataRecord, RemoveAclRecord, RemoveTenantRecord, RemoveTopicRecord
+from kraft.records import RemoveAclRecord, RemoveTenantRecord, RemoveTopicRecord
 
 RECORDS_PER_STEP_MAX = 1_000
 TOPICS_PER_STEP_MAX, KEYS_PER_STEP_MAX = 100, 100

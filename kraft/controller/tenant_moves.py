@@ -16,6 +16,7 @@ import msgspec
 
 from common.errors import ProtocolError
 from common.pacing import Work
+from kraft.batches import MetadataRecord
 from kraft.controller.key_moves import KeyReports, key_step
 from kraft.controller.key_ranges import new_keys_cell
 from kraft.controller.move_throttles import lifted, rate_lifted, throttles
@@ -30,7 +31,7 @@ from kraft.image.partitions import PartitionImage
 from kraft.image.tenant_usage import home_ids, is_outside, topics_of
 from kraft.image.tenants import TenantImage
 from kraft.image.topics import TopicImage
-from kraft.records import MetadataRecord, TenantState
+from kraft.records import TenantState
 from kraft.topic_names import KEYED_TOPICS
 
 RECORDS_PER_STEP_MAX = 1_000

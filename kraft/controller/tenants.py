@@ -17,6 +17,7 @@ import msgspec
 from common.decision import Decision
 from common.errors import ErrorCode, ProtocolError
 from common.pacing import Work
+from kraft.batches import MetadataRecord
 from kraft.controller.api_keys import acls_by_principal, revocation
 from kraft.controller.broker_loads import BrokerLoads
 from kraft.controller.cells import Cells, Living, changed_limits, tenants_by_cell
@@ -27,7 +28,7 @@ from kraft.controller.policy import ControllerPolicy
 from kraft.image.metadata import MetadataImage
 from kraft.image.tenant_usage import home_ids, is_outside, topics_of
 from kraft.image.tenants import LIMITS, TenantImage
-from kraft.records import KeysPhase, MetadataRecord, TenantRecord, TenantState
+from kraft.records import KeysPhase, TenantRecord, TenantState
 from wire.messages import (
     AlterTenantRequest,
     AlterTenantResponse,

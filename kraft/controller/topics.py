@@ -13,6 +13,7 @@ from common.decision import Decision
 from common.errors import ErrorCode, ProtocolError
 from common.identifiers import ZERO_UUID, random_uuid
 from common.pacing import Work
+from kraft.batches import MetadataRecord
 from kraft.controller.configs import check_together, check_topic_configs
 from kraft.controller.key_ranges import founding_cell, missing_ranges
 from kraft.controller.new_partitions import partition_records
@@ -25,15 +26,7 @@ from kraft.image.delta import replayed
 from kraft.image.metadata import MetadataImage
 from kraft.image.tenants import TenantImage
 from kraft.image.topics import TopicImage
-from kraft.records import (
-    METADATA_TOPIC,
-    Cause,
-    ConfigRecord,
-    MetadataRecord,
-    RemoveTopicRecord,
-    ResourceType,
-    TopicRecord,
-)
+from kraft.records import METADATA_TOPIC, Cause, ConfigRecord, RemoveTopicRecord, ResourceType, TopicRecord
 from kraft.topic_names import (
     AUDIT_TOPIC,
     INTERNAL_TOPICS,

@@ -12,6 +12,7 @@ from typing import Any
 
 from common.invariants import check
 from common.pacing import Work, at_once
+from kraft.batches import Batch, MetadataRecord
 from kraft.image.access_delta import AccessDelta
 from kraft.image.acls import AclImage
 from kraft.image.brokers import BrokerImage
@@ -27,7 +28,6 @@ from kraft.image.topics import KeyRange, TopicImage, TopicsImage, names_changed
 from kraft.records import (
     AclRecord,
     ApiKeyRecord,
-    Batch,
     BrokerRegistrationChangeRecord,
     CellRecord,
     ClusterRecord,
@@ -35,7 +35,6 @@ from kraft.records import (
     FeatureLevelRecord,
     KeyRangeRecord,
     LeaderChangeRecord,
-    MetadataRecord,
     NoOpRecord,
     PartitionChangeRecord,
     PartitionRecord,

@@ -13,6 +13,7 @@ import msgspec
 
 from common.checksum import crc32c
 from common.pacing import Work, at_once
+from kraft.batches import MetadataRecord
 from kraft.image.brokers import BrokerImage
 from kraft.image.delta import MetadataDelta, ReplayError
 from kraft.image.metadata import EMPTY_IMAGE, MetadataImage
@@ -21,7 +22,6 @@ from kraft.records import (
     ConfigRecord,
     FeatureLevelRecord,
     KeyRangeRecord,
-    MetadataRecord,
     ProducerIdsRecord,
     RegisterBrokerRecord,
     TopicRecord,

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from kraft.batches import MetadataRecord
 from kraft.records import (
     AclOperation,
     AclPattern,
@@ -15,7 +16,6 @@ from kraft.records import (
     AclResource,
     ApiKeyRecord,
     CellRecord,
-    MetadataRecord,
     TenantRecord,
     TenantState,
 )

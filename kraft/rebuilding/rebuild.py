@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from common.errors import ProtocolError
+from kraft.batches import MetadataRecord
 from kraft.controller.placement import ReplicaPlacer, UsableBroker
 from kraft.features import INITIAL_LEVELS, SUPPORTED_FEATURES
 from kraft.image.cells import DEFAULT_CELL
@@ -26,7 +27,6 @@ from kraft.records import (
     ClusterRecord,
     ConfigRecord,
     FeatureLevelRecord,
-    MetadataRecord,
     PartitionRecord,
     ProducerIdsRecord,
     ResourceType,

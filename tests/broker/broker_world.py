@@ -14,6 +14,7 @@ from broker.requests.context import RequestContext, WrittenRows
 from broker.requests.forwarding import Forwarder, ForwardLimits
 from broker.security.session import ClientSession
 from common.pacing import Pacer, at_once
+from kraft.batches import MetadataRecord
 from kraft.controller.policy import ControllerPolicy
 from kraft.image.delta import MetadataDelta
 from kraft.image.metadata import EMPTY_IMAGE, MetadataImage
@@ -22,7 +23,6 @@ from kraft.records import (
     ClusterRecord,
     Endpoint,
     FeatureLevelRecord,
-    MetadataRecord,
     RegisterBrokerRecord,
 )
 from kraft.topic_names import GROUP_TOPIC

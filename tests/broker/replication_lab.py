@@ -22,6 +22,7 @@ from broker.replication.config import ReplicationConfig
 from common.errors import ErrorCode
 from common.pacing import Pacer, at_once
 from common.ports import Ports
+from kraft.batches import MetadataRecord
 from kraft.image.delta import MetadataDelta
 from kraft.image.difference import differing
 from kraft.image.metadata import EMPTY_IMAGE, MetadataImage
@@ -30,7 +31,6 @@ from kraft.records import (
     BrokerRegistrationChangeRecord,
     ConfigRecord,
     Endpoint,
-    MetadataRecord,
     PartitionChangeRecord,
     PartitionRecord,
     RegisterBrokerRecord,

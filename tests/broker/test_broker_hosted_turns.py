@@ -21,9 +21,10 @@ from common.machine_disk import MachineDisk
 from common.node_settings.replication import ReplicationSettings
 from common.pacing import Pacer
 from common.ports import Disk
+from kraft.batches import MetadataRecord
 from kraft.image.delta import MetadataDelta
 from kraft.image.metadata import EMPTY_IMAGE, MetadataImage
-from kraft.records import MetadataRecord, PartitionChangeRecord, PartitionRecord, RemoveTopicRecord, TopicRecord
+from kraft.records import PartitionChangeRecord, PartitionRecord, RemoveTopicRecord, TopicRecord
 from storage.audit.audit_trail import NoTrail
 from storage.directory.log_directory import LogDirectory
 from storage.disk.checkpoint_files import encode_partition_metadata

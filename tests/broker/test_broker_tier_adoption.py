@@ -9,15 +9,8 @@ import pytest
 
 from broker.partitions.replica import Role
 from common.errors import ErrorCode
-from kraft.records import (
-    ClusterRecord,
-    ConfigRecord,
-    MetadataRecord,
-    PartitionChangeRecord,
-    PartitionRecord,
-    ResourceType,
-    TopicRecord,
-)
+from kraft.batches import MetadataRecord
+from kraft.records import ClusterRecord, ConfigRecord, PartitionChangeRecord, PartitionRecord, ResourceType, TopicRecord
 from tests.broker.replication_lab import (
     NOW_MS,
     TOPIC,

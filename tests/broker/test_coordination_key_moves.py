@@ -25,13 +25,14 @@ from broker.coordination.shard import CoordinatorRecord, Now
 from broker.handlers.internal import ImportKeys
 from common.errors import ErrorCode, ProtocolError
 from common.pacing import at_once
+from kraft.batches import MetadataRecord
 from kraft.controller.key_moves import KeyReports, KeyStep, Report, key_step, keys_are_home
 from kraft.image.delta import replayed
 from kraft.image.key_ranges import Keeping, keeping, range_for
 from kraft.image.metadata import MetadataImage
 from kraft.image.tenants import TenantImage
 from kraft.observers.controller_channel import ControllerUnavailable
-from kraft.records import Cause, KeysPhase, MetadataRecord, PartitionChangeRecord, TenantState
+from kraft.records import Cause, KeysPhase, PartitionChangeRecord, TenantState
 from kraft.topic_names import GROUP_TOPIC
 from tests.broker.test_coordination_key_ranges import with_group_topic
 from tests.kraft.decisions import decide_move_tenant

@@ -24,13 +24,13 @@ from broker.security.decoy_verifiers import (
 )
 from broker.security.scram import ScramExchange
 from common.pacing import at_once
+from kraft.batches import MetadataRecord
 from kraft.image.credentials import ScramCredential
 from kraft.image.delta import MetadataDelta
 from kraft.image.difference import differing
 from kraft.image.metadata import EMPTY_IMAGE, MetadataImage
 from kraft.records import (
     ApiKeyRecord,
-    MetadataRecord,
     RemoveApiKeyRecord,
     RemoveScramCredentialRecord,
     ScramCredentialRecord,

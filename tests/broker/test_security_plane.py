@@ -13,6 +13,7 @@ from broker.security.moved_tenants import LEFT_ALONE_S
 from broker.security.plane import FrameHandlers, Security
 from broker.security.session import ANONYMOUS, ClientSession
 from common.machine import machine_random
+from kraft.batches import MetadataRecord
 from kraft.image.delta import MetadataDelta
 from kraft.image.metadata import EMPTY_IMAGE, MetadataImage
 from kraft.records import (
@@ -23,7 +24,6 @@ from kraft.records import (
     AclResource,
     ApiKeyRecord,
     BrokerRegistrationChangeRecord,
-    MetadataRecord,
     PartitionRecord,
     RegisterBrokerRecord,
     RemoveAclRecord,

@@ -8,20 +8,12 @@ from typing import Any
 
 from common.pacing import Pacer
 from common.ports import Address
+from kraft.batches import Batch, BatchHeader, BatchKind, MetadataRecord, encode_batch
 from kraft.controller.metadata_fetch import MetadataFetch
 from kraft.controller.state_machine import MetadataStateMachine, Verdict
 from kraft.links import Link
 from kraft.metadata_log import MetadataLog
-from kraft.records import (
-    Batch,
-    BatchHeader,
-    BatchKind,
-    ClusterRecord,
-    LeaderChangeRecord,
-    MetadataRecord,
-    TopicRecord,
-    encode_batch,
-)
+from kraft.records import ClusterRecord, LeaderChangeRecord, TopicRecord
 from wire.client import ConnectionLost
 
 

@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from kraft.audit.metadata_audit import MetadataAudit
+from kraft.batches import Batch, BatchHeader, MetadataRecord
 from kraft.controller.attribution import _ATTRIBUTED
 from kraft.image.delta import replayed
 from kraft.image.metadata import EMPTY_IMAGE, MetadataImage
@@ -19,10 +20,7 @@ from kraft.records import (
     AclRecord,
     AclResource,
     ApiKeyRecord,
-    Batch,
-    BatchHeader,
     CellRecord,
-    MetadataRecord,
     RemoveAclRecord,
     RemoveApiKeyRecord,
     RemoveScramCredentialRecord,

@@ -12,15 +12,11 @@ import pytest
 from common.decision import Decision
 from common.errors import ErrorCode, OutcomeUnknown, ProtocolError
 from common.invariants import check
+from kraft.batches import MetadataRecord
 from kraft.controller.driver import Decide, DriverConfig
 from kraft.image.delta import replayed
 from kraft.image.metadata import MetadataImage
-from kraft.records import (
-    ConfigRecord,
-    MetadataRecord,
-    ResourceType,
-    TopicRecord,
-)
+from kraft.records import ConfigRecord, ResourceType, TopicRecord
 from tests.common.call_count import counted_calls
 from tests.kraft.decisions import decide_create_topics
 from tests.kraft.fake_quorum import Bench

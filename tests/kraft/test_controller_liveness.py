@@ -9,6 +9,7 @@ import pytest
 
 from common.decision import Decision
 from common.errors import ErrorCode, ProtocolError
+from kraft.batches import MetadataRecord
 from kraft.controller.broker_removal import removal_piece
 from kraft.controller.driver import ControllerDriver
 from kraft.controller.leader_return import LeaderReturn, LeaderReturnConfig
@@ -17,7 +18,7 @@ from kraft.controller.policy import ControllerPolicy
 from kraft.controller.sessions import BrokerSessions
 from kraft.controller.stepper import Step, Stepper
 from kraft.image.metadata import MetadataImage
-from kraft.records import Cause, MetadataRecord, PartitionChangeRecord
+from kraft.records import Cause, PartitionChangeRecord
 from tests.common.call_count import counted_calls
 from tests.kraft.decisions import decide_create_topics
 from tests.kraft.images import create_topics, new_topic, registration, rng

@@ -13,6 +13,7 @@ from common.decision import Decision
 from common.errors import OutcomeUnknown
 from common.pacing import SLICE_COST, at_once
 from kraft.batch_codec import encoding_records
+from kraft.batches import MetadataRecord, decode_batch
 from kraft.controller.batching import pieces
 from kraft.controller.broker_removal import is_listed, removal_piece
 from kraft.controller.brokers import decide_heartbeat, decide_unregister, fence
@@ -31,13 +32,11 @@ from kraft.records import (
     Cause,
     ConfigRecord,
     FeatureLevelRecord,
-    MetadataRecord,
     NoOpRecord,
     PartitionChangeRecord,
     PartitionRecord,
     ResourceType,
     TopicRecord,
-    decode_batch,
 )
 from tests.common.call_count import counted_calls
 from tests.kraft.decisions import decide_incremental_alter_configs

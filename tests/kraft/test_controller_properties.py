@@ -10,6 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from common.decision import Decision
 from common.errors import ErrorCode, ProtocolError
+from kraft.batches import Batch, BatchHeader, BatchKind, MetadataRecord, encode_batch
 from kraft.controller.broker_removal import removal_piece
 from kraft.controller.brokers import decide_heartbeat, decide_registration, decide_unregister, fence
 from kraft.controller.policy import ControllerPolicy, min_insync_replicas
@@ -20,16 +21,7 @@ from kraft.image.metadata import MetadataImage
 from kraft.image.partitions import PartitionImage
 from kraft.image.snapshot import decode_snapshot, encode_snapshot, snapshot_records
 from kraft.metadata_log import MetadataLog, unframe_batches
-from kraft.records import (
-    NO_LEADER,
-    Batch,
-    BatchHeader,
-    BatchKind,
-    Cause,
-    LeaderChangeRecord,
-    MetadataRecord,
-    encode_batch,
-)
+from kraft.records import NO_LEADER, Cause, LeaderChangeRecord
 from tests.kraft.decisions import (
     changes_to_preferred_leaders,
     decide_alter_partition,

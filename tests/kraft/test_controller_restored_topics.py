@@ -10,10 +10,10 @@ import pytest
 from common.errors import ErrorCode
 from common.pacing import at_once
 from kraft.audit.metadata_audit import MetadataAudit
+from kraft.batches import Batch, BatchHeader
 from kraft.controller.policy import ControllerPolicy
 from kraft.controller.restored_topics import LEFT_OUT_CHARACTERS_MAX, restore_topic
 from kraft.image.delta import replayed
-from kraft.records import Batch, BatchHeader
 from records.audit_event import AuditKind
 from tests.kraft.images import with_brokers, with_topic
 from wire.messages import RestoreTopicRequest, schema_uuid

@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from common.decision import Decision
 from common.errors import ErrorCode, OutcomeUnknown, ProtocolError
 from common.pacing import Work, at_once
+from kraft.batches import MetadataRecord
 from kraft.controller.stepper import RETRY_S, Act, Step, Stepper
 from kraft.image.delta import MetadataDelta
 from kraft.image.metadata import MetadataImage
-from kraft.records import MetadataRecord
 from tests.sim.loop import run
 
 PAUSE_S, COMMIT_S = 0.1, 0.01

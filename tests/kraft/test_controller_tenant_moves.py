@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from common.errors import ErrorCode
 from common.node_settings.tenants import TenantSettings
 from common.pacing import at_once
+from kraft.batches import MetadataRecord
 from kraft.controller.key_moves import KeyReports
 from kraft.controller.move_throttles import FOLLOWER_RATE, LEADER_RATE, REPLICAS
 from kraft.controller.policy import ControllerPolicy
@@ -21,13 +22,7 @@ from kraft.controller.tenants import decide_delete_tenant
 from kraft.image.delta import replayed
 from kraft.image.metadata import MetadataImage
 from kraft.image.tenants import TenantImage
-from kraft.records import (
-    ConfigRecord,
-    MetadataRecord,
-    RegisterBrokerRecord,
-    ResourceType,
-    TenantState,
-)
+from kraft.records import ConfigRecord, RegisterBrokerRecord, ResourceType, TenantState
 from tests.kraft.decisions import decide_alter_partition, decide_move_tenant, usage_by_tenant
 from tests.kraft.images import POLICY, alter_partition, new_topic
 from tests.kraft.tenants import (

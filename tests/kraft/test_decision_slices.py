@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from common.node_settings.tenants import TenantSettings
+from kraft.batches import MetadataRecord
 from kraft.controller.broker_loads import BrokerLoads
 from kraft.controller.brokers import decide_heartbeat, decide_registration, decide_unregister
 from kraft.controller.cell_duties import CellDuties
@@ -34,7 +35,6 @@ from kraft.records import (
     AclResource,
     ApiKeyRecord,
     ConfigRecord,
-    MetadataRecord,
     PartitionChangeRecord,
     PartitionRecord,
     ResourceType,

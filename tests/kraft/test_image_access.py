@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from common.pacing import at_once
+from kraft.batches import Batch, BatchHeader, MetadataRecord, decode_batch, encode_batch
 from kraft.image.acls import WILDCARD, AclImage, AclsImage
 from kraft.image.delta import MetadataDelta, replayed
 from kraft.image.difference import differing
@@ -23,10 +24,7 @@ from kraft.records import (
     AclRecord,
     AclResource,
     ApiKeyRecord,
-    Batch,
-    BatchHeader,
     CellRecord,
-    MetadataRecord,
     RemoveAclRecord,
     RemoveApiKeyRecord,
     RemoveScramCredentialRecord,
@@ -35,8 +33,6 @@ from kraft.records import (
     ScramMechanism,
     TenantRecord,
     TenantState,
-    decode_batch,
-    encode_batch,
 )
 from tests.common.kept_memory import kept_bytes
 

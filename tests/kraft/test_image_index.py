@@ -7,12 +7,13 @@ import random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kraft.batches import MetadataRecord
 from kraft.image.delta import replayed
 from kraft.image.metadata import EMPTY_IMAGE, MetadataImage
 from kraft.image.partition_index import PartitionKey, PartitionSet
 from kraft.image.partition_table import PLAIN_MAX, PartitionTable
 from kraft.image.partitions import PartitionImage
-from kraft.records import MetadataRecord, PartitionChangeRecord, PartitionRecord, RemoveTopicRecord, TopicRecord
+from kraft.records import PartitionChangeRecord, PartitionRecord, RemoveTopicRecord, TopicRecord
 from tests.common.kept_memory import kept_bytes
 
 BROKERS = range(4)

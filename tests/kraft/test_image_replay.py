@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from common.pacing import at_once
+from kraft.batches import Batch, BatchHeader, BatchKind, MetadataRecord, decode_batch, encode_batch
 from kraft.controller.state_machine import MetadataStateMachine, Verdict
 from kraft.image.delta import MetadataDelta, ReplayError, replayed
 from kraft.image.difference import differing
@@ -15,14 +16,10 @@ from kraft.image.metadata import EMPTY_IMAGE, MetadataImage
 from kraft.image.snapshot import DamagedSnapshot, decode_snapshot, encode_snapshot
 from kraft.metadata_log import MetadataLog
 from kraft.records import (
-    Batch,
-    BatchHeader,
-    BatchKind,
     ClusterRecord,
     ConfigRecord,
     FeatureLevelRecord,
     LeaderChangeRecord,
-    MetadataRecord,
     NoOpRecord,
     PartitionChangeRecord,
     PartitionRecord,
@@ -30,8 +27,6 @@ from kraft.records import (
     RemoveTopicRecord,
     ResourceType,
     TopicRecord,
-    decode_batch,
-    encode_batch,
 )
 from tests.common.call_count import counted_calls
 from tests.kraft.images import registered, with_brokers

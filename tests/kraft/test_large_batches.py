@@ -8,21 +8,12 @@ import pytest
 
 from common.pacing import SLICE_COST, Pacer, at_once
 from kraft.batch_codec import assembled_batch, decoding_batch, encoding_records
+from kraft.batches import Batch, BatchHeader, MetadataRecord, decode_batch, encode_batch
 from kraft.controller.state_machine import MetadataStateMachine, Verdict
 from kraft.image.metadata import MetadataImage
 from kraft.metadata_log import MetadataLog
 from kraft.observers.observer import MetadataObserver, ObserverConfig
-from kraft.records import (
-    Batch,
-    BatchHeader,
-    MetadataRecord,
-    NoOpRecord,
-    PartitionRecord,
-    RemoveTopicRecord,
-    TopicRecord,
-    decode_batch,
-    encode_batch,
-)
+from kraft.records import NoOpRecord, PartitionRecord, RemoveTopicRecord, TopicRecord
 from tests.kraft.observed_log import Controller, LocalLinks, Writer
 from tests.kraft.works import costs_of
 from tests.virtual_time import lab_ports

@@ -12,14 +12,12 @@ import pytest
 
 from common.decision import Decision
 from kraft.audit.metadata_audit import AUDIT_RULES, WITHHELD, MetadataAudit
+from kraft.batches import Batch, BatchHeader, BatchKind, MetadataRecord, decode_batch, encode_batch
 from kraft.controller.attribution import actor_of, attributed
 from kraft.controller.state_machine import MetadataStateMachine, Verdict
 from kraft.image.metadata import EMPTY_IMAGE, MetadataImage
 from kraft.metadata_log import MetadataLog, unframe_batches
 from kraft.records import (
-    Batch,
-    BatchHeader,
-    BatchKind,
     BrokerRegistrationChangeRecord,
     Cause,
     ClusterRecord,
@@ -27,7 +25,6 @@ from kraft.records import (
     Endpoint,
     FeatureLevelRecord,
     LeaderChangeRecord,
-    MetadataRecord,
     NoOpRecord,
     PartitionChangeRecord,
     PartitionRecord,
@@ -36,8 +33,6 @@ from kraft.records import (
     ResourceType,
     TopicRecord,
     UnregisterBrokerRecord,
-    decode_batch,
-    encode_batch,
 )
 from records.audit_event import AuditEvent, AuditKind, decode_audit_event, encode_audit_event
 from tests.kraft.line_counts import LineCount

@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from common.pacing import SLICE_COST, Pacer
+from kraft.batches import MetadataRecord
 from kraft.controller.metadata_fetch import MetadataFetch
 from kraft.observers.observer import MetadataObserver, ObserverConfig
-from kraft.records import PIECE_RECORDS_MAX, MetadataRecord, PartitionRecord, TopicRecord
+from kraft.records import PIECE_RECORDS_MAX, PartitionRecord, TopicRecord
 from tests.kraft.observed_log import Controller, LocalLinks, Writer
 from tests.virtual_time import lab_ports
 

@@ -15,12 +15,13 @@ from common.errors import ProtocolError, StorageFailure
 from common.machine_disk import MachineDisk
 from common.pacing import Pacer
 from common.ports import Disk
+from kraft.batches import Batch, BatchHeader
 from kraft.image.delta import MetadataDelta
 from kraft.image.metadata import EMPTY_IMAGE, MetadataImage
 from kraft.metadata_log import MetadataLog, frame_batch, unframe_batches
 from kraft.observers.local_copy import LocalCopy
 from kraft.observers.observer import MetadataObserver, ObserverConfig
-from kraft.records import Batch, BatchHeader, NoOpRecord, TopicRecord
+from kraft.records import NoOpRecord, TopicRecord
 from tests.kraft.observed_log import Controller, LocalLinks, Writer
 from tests.storage.log_workbench import FaultyDisk
 from tests.virtual_time import lab_ports

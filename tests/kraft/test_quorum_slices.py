@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from common.pacing import SLICE_COST, Pacer
+from kraft.batches import MetadataRecord
 from kraft.controller.state_machine import MetadataStateMachine
 from kraft.image.delta import replayed
 from kraft.metadata_log import MetadataLog
@@ -17,7 +18,7 @@ from kraft.quorum.node import RaftNode
 from kraft.quorum.snapshot_file import Snapshot, SnapshotFile, encode_snapshot
 from kraft.quorum.snapshot_keeper import LANE, BackgroundKeeper
 from kraft.quorum.snapshot_transfer import Arrived
-from kraft.records import MetadataRecord, PartitionRecord, TopicRecord
+from kraft.records import PartitionRecord, TopicRecord
 from tests.kraft.images import with_brokers
 from tests.kraft.quorum_world import BYTES_PER_STEP, STEP_S, QuorumWorld, UseClock, run_in_virtual_time
 from tests.virtual_time import lab_ports

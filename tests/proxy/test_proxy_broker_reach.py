@@ -9,6 +9,7 @@ import random
 import pytest
 
 from common.pacing import SLICE_COST, Pacer, at_once
+from kraft.batches import MetadataRecord
 from kraft.image.delta import MetadataDelta
 from kraft.image.difference import differing
 from kraft.image.metadata import EMPTY_IMAGE, MetadataImage
@@ -17,7 +18,6 @@ from kraft.records import (
     Endpoint,
     KeyRangeRecord,
     KeysPhase,
-    MetadataRecord,
     PartitionChangeRecord,
     PartitionRecord,
     RegisterBrokerRecord,
