@@ -1,0 +1,1 @@
+"""Calculations of tenants' quotas."""
