@@ -107,7 +107,7 @@ class DataPlane:
         self.fetchers = Fetchers(
             self._link_services(config, machinery, broker_epoch), self.partitions, config.internal_listener.name
         )
-        self.partitions.follow_through(self.fetchers)
+        self.partitions.set_fetchers(self.fetchers)
         self.producer_ids = ProducerIds(channel, config.node_id, broker_epoch)
         self.duties = Duties(
             hosted=self.partitions,

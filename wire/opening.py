@@ -113,7 +113,7 @@ class Openings:
         if self._retry is not None and len(self._all) <= self._openings_max // 2:
             self._loop.call_soon(self._go_on)
 
-    def line_up(self, opening: _Opening) -> None:
+    def enqueue(self, opening: _Opening) -> None:
         self._line.append(opening)
         if not self._stepping:
             self._stepping = True
@@ -163,7 +163,7 @@ class _Opening:
             self.fail("refused", str(error))
         else:
             if wants is None:
-                self._openings.line_up(self)
+                self._openings.enqueue(self)
                 return
             self.waits_since = self._openings.now()
             if wants is Wants.READ:

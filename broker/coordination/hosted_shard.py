@@ -384,7 +384,7 @@ class HostedShard(Generic[ShardType]):
         refused, self._open_waiters = self._open_waiters, []
         for future, _ in refused:
             _answer(future, ProtocolError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "the log refuses appends"))
-        shard.take_back(before[::-1], self.now())
+        shard.undo(before[::-1], self.now())
         self._release_or_wait(self._answered())
 
     def _await_commit(self, batch: Uncommitted) -> None:

@@ -92,10 +92,10 @@ class RevocableShard(Shard, Protocol):
     """A shard that survives an append that its log rejects; any other shard is dropped and loaded again."""
 
     def before(self, record: CoordinatorRecord) -> Any:
-        """The current state that `record` is about to change, for `take_back`."""
+        """The current state that `record` is about to change, for `undo`."""
         ...
 
-    def take_back(self, before: list[Any], now: Now) -> None:
+    def undo(self, before: list[Any], now: Now) -> None:
         """The log rejected the newest replayed records. Restore what was `before` each of them, newest first, and adapt
         soft state. The caller rejects the requests that decided them."""
         ...

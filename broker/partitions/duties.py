@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 REVIEW_S = 0.5
 STALL_MIN_S = 0.5  # a review that is this late shows that the event loop was stalled
 PARTITIONS_PER_TURN = 128
-QUIET_PER_ROUND = 512  # quiet partitions reviewed per round; see `Outlook.QUIET`
+QUIET_PER_ROUND = 512  # quiet partitions reviewed per round; see `ReviewResult.QUIET`
 PARTITION_COST = 1  # of checking a partition that needs nothing
 
 

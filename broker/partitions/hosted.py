@@ -18,7 +18,7 @@ from broker.partitions.long_lived import LongLived
 from broker.partitions.partition import Partition
 from broker.partitions.ports import Following, IsrChanges, Tier
 from broker.partitions.replica import Replica, Role
-from broker.partitions.replica_set import IsrProposal, Outlook
+from broker.partitions.replica_set import IsrProposal, ReviewResult
 from broker.partitions.role_changes import Key, RoleChanges
 from broker.partitions.throttles import ReplicationThrottles
 from common.errors import ErrorCode, ProtocolError
@@ -87,11 +87,11 @@ class HostedPartitions:
         self._lag_max_s = replication.replica_lag_time_max_ms / 1000
         self._leadership: dict[str, list[LeadershipListener]] = {}
 
-    def follow_through(self, following: Following) -> None:
+    def set_fetchers(self, following: Following) -> None:
         """Set the fetchers. Called once, before the first `apply`, because the fetchers need these partitions."""
         self.following = following
 
-    def keep_in(self, tier: Tier) -> None:
+    def set_tier(self, tier: Tier) -> None:
         """Set the tier. Called once, if there is an object store, because the tier needs these partitions."""
         self.tier = tier
 
@@ -188,10 +188,10 @@ class HostedPartitions:
         for partition in list(islice(waiting, partitions_max)):
             self._settled(partition)
             outlook = partition.review(stalled_s)
-            if outlook is Outlook.UNSETTLED:
+            if outlook is ReviewResult.UNSETTLED:
                 self.unsettled_partitions[partition] = None
-            elif outlook is not Outlook.SETTLED:
-                self.quiet_partitions[partition] = outlook is Outlook.STARVED
+            elif outlook is not ReviewResult.SETTLED:
+                self.quiet_partitions[partition] = outlook is ReviewResult.STARVED
 
     def _settled(self, partition: Partition) -> None:
         self.unsettled_partitions.pop(partition, None)
@@ -385,12 +385,12 @@ class HostedPartitions:
         return False
 
     def step_back(self, partition: Partition) -> None:
-        """Stop serving as leader until `lead_after_all`, because the log lacks records that the tier holds."""
+        """Stop serving as leader until `resume_leadership`, because the log lacks records that the tier holds."""
         if partition.is_leader and partition.image is not None:
             partition.await_tier(partition.image)
             self._leadership_changed(partition, None)
 
-    def lead_after_all(self, partition: Partition) -> None:
+    def resume_leadership(self, partition: Partition) -> None:
         """Resume leadership after `step_back` if the image still names this broker: the tier has answered."""
         image = self.image.partition(partition.topic_id, partition.index)
         if image is None or image.leader != self.node_id or self.roles.stopped or self.offline:

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from broker.partitions.replica import LEADER, NO_LEADER, ByteWatch, Replica, Role
-from broker.partitions.replica_set import FetchingSession, Follower, IsrProposal, Outlook, ReplicaSet
+from broker.partitions.replica_set import FetchingSession, Follower, IsrProposal, ReplicaSet, ReviewResult
 from broker.partitions.waiters import CommitCallback, CommitQueue, CommitWaiter
 from common.errors import ErrorCode, ProtocolError
 from common.invariants import check
@@ -404,7 +404,7 @@ class Partition(Replica):
         if may_join and self.admits(follower.held):
             self._host.isr_proposed(self, replicas.propose_join(follower.node))
 
-    def review(self, stalled_s: float = 0.0) -> Outlook:
+    def review(self, stalled_s: float = 0.0) -> ReviewResult:
         """Review the followers; called from time to time while the partition is unsettled.
 
         Lagging replicas leave the ISR, and caught-up replicas outside it may join. Fetches alone do not show this,
@@ -413,7 +413,7 @@ class Partition(Replica):
         """
         replicas = self.replica_set
         if replicas is None:
-            return Outlook.SETTLED
+            return ReviewResult.SETTLED
         now = self._now()
         replicas.note_whole(self.log.written_end_offset, now)
         if replicas.proposal is None:
@@ -424,7 +424,7 @@ class Partition(Replica):
         for follower in fetching:
             self._consider_joining(replicas, follower)
         self.advance()
-        return Outlook.UNSETTLED if fetching or not self.is_settled else replicas.outlook
+        return ReviewResult.UNSETTLED if fetching or not self.is_settled else replicas.outlook
 
     def isr_committed(self, isr: tuple[int, ...], leader_epoch: int, partition_epoch: int) -> None:
         """The controller's answer to a proposal, which the image will confirm a little later."""

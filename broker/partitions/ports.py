@@ -53,7 +53,7 @@ class Tier(Protocol):
         ...
 
     def may_lead(self, partition: Partition, image: PartitionImage) -> bool:
-        """False if the tier must first answer what it holds; then the tier calls `HostedPartitions.lead_after_all`."""
+        """False if the tier must first answer what it holds; it then calls `HostedPartitions.resume_leadership`."""
         ...
 
     async def delete_records(self, partition: Partition, offset: int, timeout_s: float, actor: str = "") -> None:

@@ -177,7 +177,7 @@ class Replica:
         allowed = max(self.tier_end_offset, self.log.log_start_offset, self.lacks_below)
         return held.tier_generation >= generation and held.lacks_below <= allowed
 
-    def leader_said(
+    def apply_leader_state(
         self,
         high_watermark: int,
         log_start_offset: int,

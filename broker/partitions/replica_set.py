@@ -127,7 +127,7 @@ class IsrProposal(NamedTuple):
     partition_epoch: int
 
 
-class Outlook(Enum):
+class ReviewResult(Enum):
     """Result of the review of a led partition."""
 
     SETTLED = "settled"  # nothing to do
@@ -289,11 +289,11 @@ class ReplicaSet:
         return [follower for follower in self._joining if follower.has_fetched_since(since)]
 
     @property
-    def outlook(self) -> Outlook:
+    def outlook(self) -> ReviewResult:
         """The outlook if no record waits to be committed and no replica outside the ISR fetches."""
         if not self._joining:
-            return Outlook.SETTLED
-        return Outlook.STARVED if self.is_starved else Outlook.QUIET
+            return ReviewResult.SETTLED
+        return ReviewResult.STARVED if self.is_starved else ReviewResult.QUIET
 
     def may_join(self, follower: Follower, high_watermark: int, epoch_start: int, now: float) -> bool:
         """Whether a replica outside the ISR holds everything committed and everything from before this epoch."""

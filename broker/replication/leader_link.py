@@ -363,7 +363,7 @@ class LeaderLink:
         log_start, log_end = ends.log_start, ends.log_end
         if row.end > row.start and not partition.append_fetched(view, row.start, row.end):
             raise ProtocolError(ErrorCode.CORRUPT_MESSAGE, "the response contains no whole batch")
-        partition.leader_said(
+        partition.apply_leader_state(
             row.high_watermark, row.log_start_offset, row.tier_end, row.erased_end, row.tier_generation
         )
         if partition.tier_generation and partition.lacks_untiered and not _is_member(partition):

@@ -103,7 +103,7 @@ class TierPlane:
                 lambda: writer, exports.exports, ports.clock, ports.random, config.export_interval_ms / 1000
             )
         )
-        hosted.keep_in(self.service)
+        hosted.set_tier(self.service)
 
     @property
     def export_trouble(self) -> ExportTrouble:

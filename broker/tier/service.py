@@ -411,7 +411,7 @@ class TierService:
             await self._begin_again(led)
         if led.held_back:
             led.let_lead()
-            self._hosted.lead_after_all(partition)
+            self._hosted.resume_leadership(partition)
             if not led.is_current:
                 raise Fenced("this broker no longer waits to lead")
         await reconcile(led, self._calls)

@@ -239,7 +239,7 @@ class BrokerLiveness:
                 self.became_active()
                 continue
             if deadline is not None and now - deadline > LATE_S_MIN:  # their heartbeats may wait in the sockets
-                self._sessions.give_back(now - deadline, now)
+                self._sessions.forgive_stall(now - deadline, now)
             await self._fence_expired(now)
 
     async def _fence_expired(self, now: float) -> None:

@@ -78,7 +78,7 @@ class BrokerSessions:
             and session.deadline > now
         )
 
-    def give_back(self, late_s: float, now: float) -> None:
+    def forgive_stall(self, late_s: float, now: float) -> None:
         """This process was stalled for `late_s`, so heartbeats may be unread. Extend sessions that seem to be over,
         once until the broker is heard again."""
         for session in self._sessions.values():

@@ -125,7 +125,7 @@ class Candidacy:
     def is_led(self, now: float) -> bool:
         return self._heard_at is not None and now - self._heard_at < self._loyalty_s
 
-    def give_back(self, late_s: float) -> None:
+    def forgive_stall(self, late_s: float) -> None:
         """This process was stalled for `late_s`: messages of the leader may be unread."""
         if self._heard_at is not None:
             self._heard_at += late_s

@@ -227,7 +227,7 @@ class RaftNode(SyncObj):  # type: ignore[misc]  # the library is untyped
     def was_held_up(self, late_s: float) -> None:
         """This process was stalled for `late_s`: messages may be unread, so silence does not count that long."""
         self._SyncObj__raftElectionDeadline += late_s
-        self._candidacy.give_back(late_s)
+        self._candidacy.forgive_stall(late_s)
         answered: dict[Node, float] = self._SyncObj__lastResponseTime
         for node in answered:
             answered[node] += late_s

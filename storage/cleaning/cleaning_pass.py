@@ -123,7 +123,7 @@ class CleaningPass:
                         self.end_offset = max(start, self._map.latest_offset + 1)
                         return
                 yield len(view)
-            self._map.took_in(segment.next_offset - 1)
+            self._map.advance_to(segment.next_offset - 1)
         self.end_offset = max(start, self._map.latest_offset + 1)
 
     def groups(self) -> list[list[CompactionSegment]]:

@@ -141,7 +141,7 @@ class OffsetMap:
         self._offsets[short] = offset
         return True
 
-    def took_in(self, offset: int) -> None:
+    def advance_to(self, offset: int) -> None:
         """All records up to `offset` were read."""
         self.latest_offset = max(self.latest_offset, offset)
 

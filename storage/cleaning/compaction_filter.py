@@ -93,9 +93,9 @@ def index_batch(
             offset = header.base_offset + delta
             if key is not None and offset >= start_offset and not offset_map.put(key, offset):
                 return False
-            offset_map.took_in(offset)
+            offset_map.advance_to(offset)
     if header.last_offset >= start_offset:
-        offset_map.took_in(header.last_offset)
+        offset_map.advance_to(header.last_offset)
     return True
 
 

@@ -67,7 +67,7 @@ class FileHandle:
         self.file = file
         self.recently_used = True
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         """Close its file."""
         file, self.file = self.file, None
         if file is not None:
@@ -191,13 +191,13 @@ class OpenFiles:
     def close(self, handle: FileHandle) -> None:
         if handle.file is not None:
             del self._clock[handle]
-            handle.let_go()
+            handle.release()
 
     def close_all(self) -> None:
         """Close all files at the end of the node, also those with unsent regions."""
         while self._clock:
             handle, _ = self._clock.popitem(last=False)
-            handle.let_go()
+            handle.release()
 
     def _evict(self) -> None:
         """Close the first file that was not used since the hand passed it; every handle is checked at most twice."""
@@ -208,5 +208,5 @@ class OpenFiles:
                 clock.move_to_end(handle)
                 continue
             del clock[handle]
-            handle.let_go()
+            handle.release()
             return

@@ -142,7 +142,7 @@ class SegmentReader:
         size = STEP_BYTES
         while position < closed.end_position:
             data = file.pread(min(size, closed.end_position - position), position)
-            used = built.take_in(memoryview(data), position - closed.position)
+            used = built.add_batches(memoryview(data), position - closed.position)
             if used == 0:
                 size = _batch_bytes(data)
                 if size <= len(data) or size > closed.end_position - position:
@@ -203,7 +203,7 @@ class _Built:
         self.records = 0
         self.has_transactions = False
 
-    def take_in(self, view: memoryview, position: int) -> int:
+    def add_batches(self, view: memoryview, position: int) -> int:
         """Process the complete batches of `view`, which is at `position` of the copy. Returns their size."""
         used = 0
         for at, header in iterate_batches(view, 0, len(view)):

@@ -253,7 +253,7 @@ class LogTail:
                 epochs.assign(header.leader_epoch, header.base_offset)
             if header.producer_id >= 0:
                 self._update_producer(header, markers.get(number) if markers is not None else None)
-            indexes = active.take_in(header, next_offset - 1, position, config.index_interval_bytes)
+            indexes = active.add_batch(header, next_offset - 1, position, config.index_interval_bytes)
             if indexes is not None:
                 if indexes.is_lump_due:
                     self._files.write_index_lumps(active)

@@ -79,7 +79,7 @@ class Replay(Struct, frozen=True):
         for segment in self.segments[self.segments.index(self.mark.segment) :]:
             _replay(disk, self.producers, segment, position, segment.size, self.mark.offset)
             position = 0
-        self.producers.took_in(self.log_end_offset)
+        self.producers.advance_to(self.log_end_offset)
 
 
 def load_newest(disk: Disk, log: Remembering, upto_offset: int, now_ms: int) -> None:
@@ -108,7 +108,7 @@ def replay_segments(disk: Disk, log: Remembering, segments: Sequence[Segment], l
         is_before = not is_last and segments[number + 1].base_offset <= start
         if size and not is_before and start < log.log_end_offset:
             _replay(disk, log.producers, segment, 0, size, start)
-    log.producers.took_in(log.log_end_offset)
+    log.producers.advance_to(log.log_end_offset)
 
 
 def _replay(disk: Disk, producers: ProducerStates, segment: Segment, begin: int, size: int, start_offset: int) -> None:

@@ -304,14 +304,14 @@ class ProducerStates:
     def _is_expired(self, last_timestamp: int, transaction_start: int, now_ms: int) -> bool:
         return transaction_start == NO_OFFSET and now_ms - last_timestamp >= self.expiration_ms
 
-    def took_in(self, end_offset: int) -> None:
+    def advance_to(self, end_offset: int) -> None:
         """The log up to `end_offset` was applied, including batches without a producer."""
         self.end_offset = max(self.end_offset, end_offset)
 
     def advance_log_start(self, log_start_offset: int) -> None:
         """The log start has moved. Producers stay until they expire, as in Apache Kafka."""
         self.on_high_watermark(log_start_offset)
-        self.took_in(log_start_offset)
+        self.advance_to(log_start_offset)
 
     def reset(self, end_offset: int) -> None:
         """Forget everything, before a snapshot is loaded or because the log starts over at `end_offset`."""

@@ -84,7 +84,7 @@ class LogScan:
                 if not is_last:
                     self._cut(number + 1)
                 break
-        self.producers.took_in(self.log_end_offset)
+        self.producers.advance_to(self.log_end_offset)
 
     def _trusted_part(self, segment: Segment, recovery_point: int) -> IndexedPart:
         if recovery_point <= segment.base_offset:

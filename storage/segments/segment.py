@@ -193,7 +193,7 @@ class Segment:
         """There was no room for its files: they are created with the first batch."""
         self.exists = False
 
-    def take_in(
+    def add_batch(
         self, header: BatchHeader, last_offset: int, position: int, index_interval_bytes: int
     ) -> SegmentIndexes | None:
         """Add a batch that is being appended at `position`. Returns the indexes if it got an entry in them."""

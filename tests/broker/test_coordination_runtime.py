@@ -243,7 +243,7 @@ class Revocable(Register):
     def before(self, record: CoordinatorRecord) -> CoordinatorRecord:
         return CoordinatorRecord(record.key, self.values.get(record.key))
 
-    def take_back(self, before: list[CoordinatorRecord], now: Now) -> None:
+    def undo(self, before: list[CoordinatorRecord], now: Now) -> None:
         self.taken_back = len(before)
         for record in before:
             self.replay(*record)

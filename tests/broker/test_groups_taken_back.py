@@ -24,7 +24,7 @@ class FullDriver(GroupDriver):
         for record in records:
             before.append(self.shard.before(record))
             self.shard.replay(record.key, record.value)
-        self.shard.take_back(before[::-1], self.now)
+        self.shard.undo(before[::-1], self.now)
 
 
 def test_offsets_are_what_they_were() -> None:

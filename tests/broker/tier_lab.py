@@ -166,7 +166,7 @@ class BrokerTier:
         self.service = TierService(services, config)
         self.proposals = Proposals(services, self.service, config)
         """Not started: tests have it `run_round`."""
-        hosted.keep_in(self.service)
+        hosted.set_tier(self.service)
         self.publisher.start()
         self.service.start()
 

@@ -192,13 +192,13 @@ def test_what_a_late_process_has_not_read_yet_counts_once_for_the_broker() -> No
         sessions.heard(broker, 7, 0, broker, 0.0)
     sessions.connection_closed(1, 0.9)
     sessions.found_gone(1, 7, 0.95)
-    sessions.give_back(0.2, 1.2)  # the timer of 1.0 fires
+    sessions.forgive_stall(0.2, 1.2)  # the timer of 1.0 fires
     assert [broker for broker, _epoch, _cause in sessions.expired(1.2)] == [1], "whose process is known to be gone"
     assert [broker for broker, _epoch, _cause in sessions.expired(1.5)] == [0, 1]
-    sessions.give_back(0.2, 1.5)
+    sessions.forgive_stall(0.2, 1.5)
     assert sessions.is_expired(0, 7, 1.5), "once alone"
     sessions.heard(0, 7, 0, 0, 1.5)
-    sessions.give_back(0.2, 2.6)
+    sessions.forgive_stall(0.2, 2.6)
     assert not sessions.is_expired(0, 7, 2.7)
 
 

@@ -76,7 +76,7 @@ def test_a_voter_is_loyal_to_the_leader_that_it_hears() -> None:
 def test_time_in_which_the_process_stood_still_is_no_silence() -> None:
     voter = candidacy()
     voter.heard_leader(10.0)
-    voter.give_back(2.0)
+    voter.forgive_stall(2.0)
     assert not voter.judge(2, question_of(2), 12.9, END)
 
 

@@ -26,5 +26,5 @@ def check_taken_back(shard: TierShard, records: Sequence[TierRecord]) -> None:
             shard.replay(*record)
         for one in before[::-1]:
             assert one is not None
-            shard.take_back(one)
+            shard.undo(one)
         assert state_of(shard) == was

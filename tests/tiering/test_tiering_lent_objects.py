@@ -271,7 +271,7 @@ async def test_who_asks_for_what_is_being_read_ahead_is_waited_for() -> None:
                 await asyncio.sleep(0)
             told.set()
 
-        def let_go(self) -> None: ...
+        def release(self) -> None: ...
 
     downloads.want_ahead(Slow.key, Slow, 1)
     async with asyncio.timeout(10):

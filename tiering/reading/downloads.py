@@ -58,7 +58,7 @@ class Task(Protocol):
         """Download and cache it, at low priority while no reader waits. Raises the ProtocolError for readers."""
         ...
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         """Called after `run`, when the waiting readers have retried; until then the result must stay. Never raises."""
         ...
 
@@ -244,7 +244,7 @@ class Downloads:
             self._poll.cancel()
         await end_tasks(self._running.values())
         while self._held:
-            self._held.popleft().let_go()
+            self._held.popleft().release()
 
     def _pump(self) -> None:
         """Start downloads within the limits. The last place is kept for readers that wait."""
@@ -294,7 +294,7 @@ class Downloads:
 
     def _let_go(self) -> None:
         if self._held:
-            self._held.popleft().let_go()
+            self._held.popleft().release()
             self._pump()
 
     def _remember(self, key: Key, error: ProtocolError) -> None:

@@ -199,13 +199,13 @@ class RemoteIndexes:
         return _SectionDownload(self, self._store, remote, key, name, make, self._limits.timeout_s)
 
     def keep(self, key: Key, known: Known) -> None:
-        """Keep it until `let_go` at least."""
+        """Keep it until `release` at least."""
         self._known[key] = known
         self._coming[key] = None
         self.memory_bytes += known.memory_bytes
         self._make_room()
 
-    def let_go(self, key: Key) -> None:
+    def release(self, key: Key) -> None:
         """Note that the waiting readers of `key` have retried."""
         if self._coming.pop(key, self) is None:
             self._make_room()
@@ -280,8 +280,8 @@ class _SectionDownload:
             raise damaged(remote.key, f"section {self._name}", str(error)) from None
         self._indexes.keep(self.key, known)
 
-    def let_go(self) -> None:
-        self._indexes.let_go(self.key)
+    def release(self) -> None:
+        self._indexes.release(self.key)
 
     def _build(self, section: Section | None, data: bytes) -> Known:
         if section is not None and crc32c(data) != section.crc32c:

@@ -323,7 +323,7 @@ class _ChunkDownload:
             part = f"bytes [{position}, {position + length})"
             raise damaged(self._remote.key, part, chunk.index.holes[0].reason, is_partial=True)
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         if self._came is not None:
             self._came.unpin()
             self._came = None

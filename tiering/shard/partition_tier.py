@@ -50,7 +50,7 @@ class TierBefore(NamedTuple):
 
 
 class PartitionTier:
-    """One partition's tier. `replay` changes it, and `take_back` undoes the newest replay. Finished segments neither
+    """One partition's tier. `replay` changes it, and `undo` undoes the newest replay. Finished segments neither
     overlap nor share a base offset."""
 
     __slots__ = (
@@ -352,7 +352,7 @@ class PartitionTier:
         identity = (self.topic_id, self.partition)
         return TierBefore(identity, self.record, self.state_offset, self.swap, self.generation, segments)
 
-    def take_back(self, before: TierBefore) -> None:
+    def undo(self, before: TierBefore) -> None:
         """Undo the record that was replayed last."""
         for segment, _ in before.segments:  # all of them first: an output may begin where an input does
             self._forget(segment)

@@ -1,7 +1,7 @@
 """The tier shard: which broker leads which partition in the tier, and what the object store holds of it. No I/O.
 
 It *decides* (request in, records of `__tier_state` and a reply out) and *replays* (records in). Only replay changes the
-state, and `take_back`, which undoes the newest replays of records that were not appended. Its guarantees, whatever its
+state, and `undo`, which undoes the newest replays of records that were not appended. Its guarantees, whatever its
 clients believe:
 
 - a claimed leader epoch fences all lower ones, and a broker epoch the lower ones of that broker;
@@ -106,10 +106,10 @@ class TierShard:
             touched = decode_swap(value).segment_ids()
         return (self.partitions.get(identity) or PartitionTier(*identity)).before(touched)
 
-    def take_back(self, before: TierBefore) -> None:
+    def undo(self, before: TierBefore) -> None:
         """Undo the record that was replayed last, which was not appended. `before`: the state that it changed."""
         tier = self.partitions.pop(before.identity, None) or PartitionTier(*before.identity)
-        tier.take_back(before)
+        tier.undo(before)
         if not tier.is_empty:
             self.partitions[before.identity] = tier
 

@@ -119,7 +119,7 @@ class GroupShard:
             return record._replace(value=self.offsets.value_of(key))
         return record._replace(value=self.committed.get(decoded.group_id) if (decoded := decode_key(key)) else None)
 
-    def take_back(self, before: list[CoordinatorRecord], now: Now) -> None:
+    def undo(self, before: list[CoordinatorRecord], now: Now) -> None:
         """Members of a generation without a record join again."""
         for key, value in before:
             self.replay(key, value)

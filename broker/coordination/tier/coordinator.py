@@ -54,10 +54,10 @@ class HostedTierShard:
     def before(self, record: CoordinatorRecord) -> TierBefore | None:
         return self.tiers.before(record.key, record.value)
 
-    def take_back(self, before: list[TierBefore | None], now: Now) -> None:
+    def undo(self, before: list[TierBefore | None], now: Now) -> None:
         for one in before:
             if one is not None:
-                self.tiers.take_back(one)
+                self.tiers.undo(one)
 
     def decide(
         self, topic_id: bytes, partition: int, request: Request, now: Now
