@@ -7,7 +7,6 @@ unfence the broker. Stop: leadership moves away first, then everything is flushe
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable
 
@@ -19,8 +18,8 @@ from broker.data_plane import DataPlane, Machinery
 from broker.dispatch import Dispatcher
 from broker.dynamic_settings import DynamicSettings
 from broker.handler_set import handlers
-from broker.heartbeat_report import LoadMeter, RoomWatch
 from broker.listeners import secured
+from broker.membership import Membership
 from broker.node_metrics import register_metrics
 from broker.partitions.hosted import HostedPartitions
 from broker.replication.cold_plane import ColdPlane
@@ -34,20 +33,15 @@ from broker.tenancy.scope import ProxyAddress
 from broker.tier.opening import OpenStore
 from broker.tier.plane import TierPlane
 from broker.usage_report import Machine, UsageReporter
-from common.identifiers import random_uuid
-from common.lifecycle import duty
 from common.metrics import Metrics
 from common.pacing import Pacer, Strain
 from common.ports import Address, Ports
-from kraft.features import SUPPORTED_FEATURES
 from kraft.image.delta import MetadataDelta
 from kraft.image.difference import differing
 from kraft.image.metadata import EMPTY_IMAGE, MetadataImage
 from kraft.links import NodeLinks
-from kraft.observers.broker_lifecycle import BrokerLifecycle, LifecycleConfig, Registration
 from kraft.observers.controller_channel import ChannelConfig, ControllerChannel
 from kraft.observers.observer import MetadataObserver, ObserverConfig
-from kraft.records import Endpoint
 from object_store.opening import open_store
 from storage.audit.audit_journal import AuditJournal
 from storage.directory.log_directory import LogDirectory
@@ -63,8 +57,6 @@ logger = logging.getLogger(__name__)
 METADATA_DIRECTORY = "__cluster_metadata-0"
 METADATA_WAIT_S = 1.0
 CLOSE_GRACE_S = 0.2
-# after a restart, the old session ends within one session timeout; a new controller starts it once more
-SESSIONS_UNTIL_DUPLICATE = 3
 
 
 class BrokerNode:
@@ -99,15 +91,19 @@ class BrokerNode:
         self.logs = LogDirectory(
             ports, "", config.node_id, journal, config.duties, pacer=self.pacer, on_failed=self._storage_failed
         )
-        self.room = RoomWatch(self.logs.context.health, asyncio.get_running_loop().time)
-        self._load = LoadMeter(asyncio.get_running_loop().time, ports.cpu_s, lambda: machinery.pool.moved)
         self.observer = self._make_observer(links)
         self._channel, self._heartbeats = (
             ControllerChannel(links, config.controllers, ports.random, ChannelConfig(), self._active_controller)
             for _ in range(2)
         )
-        self.lifecycle: BrokerLifecycle | None = None
-        self._giving_up: asyncio.Task[None] | None = None
+        self.membership = Membership(
+            ports=ports,
+            config=config,
+            channel=self._heartbeats,
+            logs=self.logs,
+            moved_bytes=lambda: machinery.pool.moved,
+            fatal=fatal,
+        )
         usage = UsageBook()
         self.pacer.tell(usage.spent)
         self.security = self._make_security(usage)
@@ -127,7 +123,7 @@ class BrokerNode:
             partitions=self.partitions,
             forwarder=forwarder,
             links=links,
-            lifecycle=lambda: self.lifecycle,
+            lifecycle=lambda: self.membership.lifecycle,
         )
         self.audit = self._make_audit(journal, links)
         self.dispatcher = self._make_dispatcher(chain)
@@ -159,20 +155,7 @@ class BrokerNode:
         cluster_id = self.observer.image.cluster_id or ""
         await self.logs.open(cluster_id)
         self._make_tier(cluster_id)
-        lifecycle = self.lifecycle = self._make_lifecycle(cluster_id)
-        claimed = self.logs.previous_broker_epoch
-        registering = asyncio.create_task(lifecycle.start(), name="register")
-        try:
-            image = self.observer.image
-            settings = self.data_plane.settings
-            threads = settings.under(image, self._config.duties).recovery_threads
-            await self.logs.recover(lambda topic: settings.config_of(image, topic), self._recovering, threads)
-            broker_epoch = await registering
-            if self.logs.previous_broker_epoch != claimed:  # the scan found that records were lost
-                broker_epoch = await lifecycle.register_unclean(random_uuid(self._ports.random))
-        finally:
-            registering.cancel()
-            await asyncio.gather(registering, return_exceptions=True)
+        broker_epoch = await self.membership.register(cluster_id, lambda: self.partitions.applied_offset, self._recover)
         self.logs.begin_run(broker_epoch)
         while not await self.observer.wait_for(broker_epoch, METADATA_WAIT_S):
             logger.info("waiting for metadata", extra={"wanted": broker_epoch, "have": self.observer.image.offset})
@@ -184,12 +167,16 @@ class BrokerNode:
             await self.cold.start()
             await self.tier.start()
         self.server.start()
-        lifecycle.logs_recovered()
+        self.membership.logs_recovered()
 
     async def wait_ready(self) -> None:
         """Wait until the controller has unfenced this broker."""
-        if self.lifecycle is not None:
-            await self.lifecycle.wait_unfenced()
+        await self.membership.wait_unfenced()
+
+    async def _recover(self) -> None:
+        image, settings = self.observer.image, self.data_plane.settings
+        threads = settings.under(image, self._config.duties).recovery_threads
+        await self.logs.recover(lambda topic: settings.config_of(image, topic), self._recovering, threads)
 
     def _make_observer(self, links: NodeLinks) -> MetadataObserver:
         config = self._config
@@ -325,38 +312,6 @@ class BrokerNode:
         self.cold.register(self.metrics)
         tier.service.erasure.forget_through(self.cold.remote.cache.forget_all)
 
-    def _make_lifecycle(self, cluster_id: str) -> BrokerLifecycle:
-        config = self._config
-        registration = Registration(
-            config.node_id,
-            cluster_id,
-            random_uuid(self._ports.random),
-            tuple(
-                Endpoint(listen.name, listen.advertised[0], listen.advertised[1], int(listen.protocol))
-                for listen in config.listeners
-            ),
-            config.rack or None,
-            (self.logs.directory_id,),
-            self.logs.previous_broker_epoch,
-            SUPPORTED_FEATURES,
-            config.cell,
-        )
-        return BrokerLifecycle(
-            ports=self._ports,
-            channel=self._heartbeats,
-            registration=registration,
-            config=LifecycleConfig(
-                heartbeat_interval_s=config.sessions.broker_heartbeat_interval_ms / 1000,
-                call_timeout_s=config.sessions.broker_session_timeout_ms / 2000,
-                shutdown_timeout_s=config.replication.controlled_shutdown_timeout_ms / 1000,
-                duplicate_patience_s=SESSIONS_UNTIL_DUPLICATE * config.sessions.broker_session_timeout_ms / 1000,
-            ),
-            metadata_offset=lambda: self.partitions.applied_offset,
-            on_fatal=self._fatal,
-            lacks_room=self.room.look,
-            load=self._load.look,
-        )
-
     async def _take_roles(self) -> None:
         """Take all roles in slices, because for a starting broker everything changes at once. Later changes wait."""
         image, self._missed = self.observer.image, []
@@ -368,7 +323,7 @@ class BrokerNode:
         await self.partitions.roles.wait_applied()
         while (waits := await self.pacer.run(self.partitions.set_aside_strays(), "start", own=True)) is not None:
             await waits.wait()
-        self.partitions.roles.subscribe(self._roles_taken)
+        self.partitions.roles.subscribe(self.membership.metadata_advanced)
 
     def _metadata_changed(self, delta: MetadataDelta, image: MetadataImage) -> None:
         if self._missed is not None:
@@ -378,11 +333,7 @@ class BrokerNode:
         self._dynamic.metadata_changed(delta, image)
         self.partitions.apply(delta, image)
         self.coordinators.metadata_changed(delta, image)
-        self._roles_taken()
-
-    def _roles_taken(self) -> None:
-        if self.lifecycle is not None:
-            self.lifecycle.metadata_advanced()
+        self.membership.metadata_advanced()
 
     # stop --------------------------------------------------------------------------------------------------
 
@@ -392,13 +343,8 @@ class BrokerNode:
         if self._stopping:
             return
         self._stopping = True
-        lifecycle = self.lifecycle
-        if (
-            lifecycle is not None
-            and self._config.replication.controlled_shutdown_enable
-            and not await lifecycle.shut_down()
-        ):
-            logger.warning("leadership has not moved in time")
+        if self._config.replication.controlled_shutdown_enable:
+            await self.membership.shut_down()
         self.server.stop_accepting()
         await self.usage.stop()
         await self.audit.stop()
@@ -410,15 +356,13 @@ class BrokerNode:
         await self.server.close(CLOSE_GRACE_S)
         if self.cold is not None:
             await self.cold.stop()
-        if self._giving_up is not None:
-            await self._giving_up
-        if lifecycle is not None and self.logs.offline is None and lifecycle.broker_epoch >= 0:
-            await self.logs.close_clean(lifecycle.broker_epoch)
+        await self.membership.reported()
+        if self.logs.offline is None and self.membership.broker_epoch >= 0:
+            await self.logs.close_clean(self.membership.broker_epoch)
         else:
             await self.logs.close()
         await self.audit.close()
-        if lifecycle is not None:
-            await lifecycle.stop()
+        await self.membership.stop()
         await self.observer.stop()
         await self._channel.close()
         await self._heartbeats.close()
@@ -431,7 +375,7 @@ class BrokerNode:
         problem = self.health_problem()
         if problem is not None:
             return problem
-        lifecycle = self.lifecycle
+        lifecycle = self.membership.lifecycle
         if lifecycle is None or lifecycle.broker_epoch < 0:
             done, total = self._recovered
             return f"starting, {done} of {total} logs recovered"
@@ -448,18 +392,8 @@ class BrokerNode:
         return self.logs.passes(what, error)  # which keep the journal, and so are made after it
 
     def _storage_failed(self, reason: str) -> None:
-        """The only log directory failed, so the broker has nothing to serve. It tells the controller, so that
-        leaderships move."""
         self.partitions.go_offline()
-        self._giving_up = asyncio.create_task(self._give_up(reason), name=duty("give-up"))
-
-    async def _give_up(self, reason: str) -> None:
-        try:
-            lifecycle = self.lifecycle
-            if lifecycle is not None and not await lifecycle.storage_failed((self.logs.directory_id,)):
-                logger.warning("the failure of the log directory was not reported to a controller")
-        finally:
-            self._fatal(f"the log directory failed: {reason}")
+        self.membership.give_up(reason)
 
     # parts -------------------------------------------------------------------------------------------------
 
@@ -478,7 +412,7 @@ class BrokerNode:
         )
 
     def _broker_epoch(self) -> int:
-        return self.lifecycle.broker_epoch if self.lifecycle is not None else -1
+        return self.membership.broker_epoch
 
     def _active_controller(self) -> int:
         return self.observer.image.leader_id

@@ -7,7 +7,7 @@ from typing import Protocol
 from broker.coordinators import Coordinators
 from broker.data_plane import DataPlane
 from broker.dispatch import Dispatcher
-from broker.heartbeat_report import RoomWatch
+from broker.membership import Membership
 from broker.partitions.hosted import HostedPartitions
 from broker.partitions.partition import Partition
 from common.metrics import Metrics
@@ -24,7 +24,7 @@ class Measured(Protocol):
     logs: LogDirectory
     server: Server
     dispatcher: Dispatcher
-    room: RoomWatch
+    membership: Membership
     coordinators: Coordinators
     observer: MetadataObserver
     pacer: Pacer
@@ -116,7 +116,7 @@ def _register_replicas(metrics: Metrics, node: Measured) -> None:
     metrics.gauge(
         "tidelog_lacks_room",
         "1 while the disk is too full to append, so that others lead where they have room.",
-        lambda: node.room.is_lacking,
+        lambda: node.membership.room.is_lacking,
     )
     metrics.counter(
         "tidelog_replication_received_bytes_total",
