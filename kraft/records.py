@@ -52,6 +52,11 @@ class Cause(IntEnum):
     FIRST_LEADER = 23
     NO_ROOM = 24
     ROOM_IS_BACK = 25
+    NO_CLIENT_TRAFFIC = 26
+    SLOWER_THAN_PEERS = 27
+    STORAGE_STUCK = 28
+    HEALTH_CHANGED_BY_OPERATOR = 29
+    HEALTH_IS_BACK = 40
 
 
 class RecordBase(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -98,6 +103,29 @@ class Endpoint(msgspec.Struct, frozen=True, array_like=True, gc=False):
     security_protocol: int = 0
 
 
+class HealthState(IntEnum):
+    """The controller's treatment of a broker. DEMOTED: it leads nothing that another broker can lead, and stays in
+    ISRs. SLOW: it also leaves the ISRs that can commit without it, and goes on replicating. STORAGE: it fenced itself
+    because its disk did not answer."""
+
+    HEALTHY = 0
+    DEMOTED = 1
+    SLOW = 2
+    STORAGE = 3
+
+
+class Health(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A broker's state, why and since when (wall time) it is in it, and what was seen, for operators."""
+
+    state: HealthState = HealthState.HEALTHY
+    cause: Cause = Cause.UNSPECIFIED
+    since_ms: int = 0
+    evidence: str = ""
+
+
+HEALTHY = Health()
+
+
 class RegisterBrokerRecord(RecordBase, tag=5, frozen=True, array_like=True):
     """A broker process (`incarnation`, 16 bytes) registered. Its broker epoch is this record's offset.
 
@@ -117,11 +145,12 @@ class RegisterBrokerRecord(RecordBase, tag=5, frozen=True, array_like=True):
     cell: str | None = None
     broker_epoch: int = -1
     lacks_room: bool = False
+    health: Health = HEALTHY
 
 
 class BrokerRegistrationChangeRecord(RecordBase, tag=6, frozen=True, array_like=True, gc=False):
-    """`fenced`, `in_controlled_shutdown` and `lacks_room`: None leaves the value unchanged. `lost_data`: the broker may
-    lack acknowledged records."""
+    """`fenced`, `in_controlled_shutdown`, `lacks_room` and `health`: None leaves the value unchanged. `lost_data`: the
+    broker may lack acknowledged records."""
 
     broker_id: int
     broker_epoch: int
@@ -130,6 +159,8 @@ class BrokerRegistrationChangeRecord(RecordBase, tag=6, frozen=True, array_like=
     cause: Cause = Cause.UNSPECIFIED
     lacks_room: bool | None = None
     lost_data: bool = False
+    health: Health | None = None
+    actor: str = ""
 
 
 class UnregisterBrokerRecord(RecordBase, tag=7, frozen=True, array_like=True, gc=False):

@@ -212,9 +212,11 @@ class HostedPartitions:
         broker = self.image.brokers.get(node)
         return broker is not None and not broker.fenced
 
-    def is_eligible(self, node: int, broker_epoch: int) -> bool:
+    def is_eligible(self, node: int, broker_epoch: int, in_need: bool) -> bool:
         broker = self.image.brokers.get(node)
-        return broker is not None and broker.may_join and broker.epoch == broker_epoch
+        if broker is None or broker.epoch != broker_epoch:
+            return False
+        return broker.may_join_in_need if in_need else broker.may_join
 
     def on_leadership(self, topic: str, listener: LeadershipListener) -> None:
         """Call `listener` whenever this broker becomes or stops being leader of a partition of `topic`."""

@@ -50,8 +50,9 @@ class PartitionHost(ByteWatch, Protocol):
         """Whether that broker is registered and not fenced."""
         ...
 
-    def is_eligible(self, node: int, broker_epoch: int) -> bool:
-        """Whether that broker, with that broker epoch, may join an ISR (KIP-903)."""
+    def is_eligible(self, node: int, broker_epoch: int, in_need: bool) -> bool:
+        """Whether that broker, with that broker epoch, may join an ISR (KIP-903), or one that is too small to commit
+        anything (`in_need`)."""
         ...
 
 
@@ -399,7 +400,7 @@ class Partition(Replica):
         return self.replica_set is not None and self.replica_set.isr_has_fetched_since(self._now() - seconds)
 
     def _consider_joining(self, replicas: ReplicaSet, follower: Follower) -> None:
-        follower.check_eligible(self._host.is_eligible)
+        follower.check_eligible(self._host.is_eligible, replicas.is_starved)
         may_join = replicas.may_join(follower, self.high_watermark, self.epoch_start_offset, self._now())
         if may_join and self.admits(follower.held):
             self._host.isr_proposed(self, replicas.propose_join(follower.node))

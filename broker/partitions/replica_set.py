@@ -107,9 +107,10 @@ class Follower:
         """Whether it has fetched in this epoch at or after `when`, even without progress here."""
         return self.fetched_at >= when or (self.session is not None and self.session.fetched_at >= when)
 
-    def check_eligible(self, is_eligible: Callable[[int, int], bool]) -> None:
-        """`is_eligible(broker, epoch)`: whether the metadata says that the broker is alive with this epoch."""
-        self.eligible = is_eligible(self.node, self.broker_epoch)
+    def check_eligible(self, is_eligible: Callable[[int, int, bool], bool], in_need: bool = False) -> None:
+        """`is_eligible(broker, epoch, in_need)`: whether the metadata says that the broker is alive with this epoch and
+        may join an ISR. `in_need`: the ISR is too small to commit anything, so that a slow broker may join too."""
+        self.eligible = is_eligible(self.node, self.broker_epoch, in_need)
 
     def stayed_caught_up(self, now: float) -> None:
         """It holds the whole log now, although no fetch says so."""

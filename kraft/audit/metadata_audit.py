@@ -22,6 +22,7 @@ from kraft.records import (
     ClusterRecord,
     ConfigRecord,
     FeatureLevelRecord,
+    Health,
     KeyRangeRecord,
     LeaderChangeRecord,
     NoOpRecord,
@@ -39,8 +40,9 @@ from records.audit_event import AuditEvent, AuditKind, AuditSource
 WITHHELD = "(withheld)"
 _PARTITION_FIELDS = ("leader", "leader_epoch", "isr", "elr", "last_known_elr", "last_known_leader", "replicas",
                      "adding", "removing", "partition_epoch")  # fmt: skip
-_BROKER_FIELDS = ("fenced", "in_controlled_shutdown", "lacks_room")
+_BROKER_FIELDS = ("fenced", "in_controlled_shutdown", "lacks_room", "health")
 Fields = dict[str, Any]
+BrokerFields = tuple[bool, bool, bool, Health]
 
 
 class MetadataAudit:
@@ -54,8 +56,7 @@ class MetadataAudit:
         self._partitions: dict[bytes, dict[int, PartitionImage]] = {}  # by topic id
         self._configs: dict[tuple[ResourceType, str], dict[str, str | None]] = {}  # by resource
         self._features: dict[str, int] = {}
-        # (fenced, in controlled shutdown, lacks room); None: no longer registered
-        self._brokers: dict[int, tuple[bool, bool, bool] | None] = {}
+        self._brokers: dict[int, BrokerFields | None] = {}  # None: no longer registered
         self._access = AccessAudit(base)
 
     def of_access(self, record: MetadataRecord) -> Fields:
@@ -97,11 +98,13 @@ class MetadataAudit:
         known = self._partitions.get(topic_id, {}).get(index)
         return known or (self._base.partition(topic_id, index) if self._base is not None else None)
 
-    def _broker(self, broker_id: int) -> tuple[bool, bool, bool] | None:
+    def _broker(self, broker_id: int) -> BrokerFields | None:
         if broker_id in self._brokers or self._base is None:
             return self._brokers.get(broker_id)
         broker: BrokerImage | None = self._base.brokers.get(broker_id)
-        return None if broker is None else (broker.fenced, broker.in_controlled_shutdown, broker.lacks_room)
+        if broker is None:
+            return None
+        return broker.fenced, broker.in_controlled_shutdown, broker.lacks_room, broker.health
 
     def _place(self, topic_id: bytes, partition: int) -> Fields:
         return {"topic": self._name_of(topic_id), "topic_id": topic_id.hex(), "partition": partition}
@@ -133,7 +136,12 @@ class MetadataAudit:
 
     def _registered(self, record: RegisterBrokerRecord) -> Fields:
         is_new = self._base is not None and self._broker(record.broker_id) is None
-        self._brokers[record.broker_id] = (record.fenced, record.in_controlled_shutdown, record.lacks_room)
+        self._brokers[record.broker_id] = (
+            record.fenced,
+            record.in_controlled_shutdown,
+            record.lacks_room,
+            record.health,
+        )
         stopped = "clean start" if record.clean_stop else "unclean shutdown"
         return {
             "event": AuditKind.BROKER_REGISTERED,
@@ -151,15 +159,17 @@ class MetadataAudit:
         known = self._broker(record.broker_id)
         before: Fields = {}
         after: Fields = {"broker_id": record.broker_id, "broker_epoch": record.broker_epoch}
-        given = (record.fenced, record.in_controlled_shutdown, record.lacks_room)
-        for name, old, new in zip(_BROKER_FIELDS, known or (None, None, None), given, strict=True):
+        given = (record.fenced, record.in_controlled_shutdown, record.lacks_room, record.health)
+        for name, old, new in zip(_BROKER_FIELDS, known or (None, None, None, None), given, strict=True):
             if new is not None:
-                after[name] = new
+                after[name] = new.state.name.lower() if isinstance(new, Health) else new
                 if old is not None:
-                    before[name] = old
+                    before[name] = old.state.name.lower() if isinstance(old, Health) else old
+        if record.health is not None and record.health.evidence:
+            after["evidence"] = record.health.evidence
         if known is not None:
-            fenced, leaving, low_on_disk = (old if new is None else new for old, new in zip(known, given, strict=True))
-            self._brokers[record.broker_id] = (fenced, leaving, low_on_disk)
+            now: Any = tuple(old if new is None else new for old, new in zip(known, given, strict=True))
+            self._brokers[record.broker_id] = now
         return {"event": AuditKind.BROKER_CHANGED, "cause": _cause(record), "before": before, "after": after}
 
     def _unregistered(self, record: UnregisterBrokerRecord) -> Fields:

@@ -7,13 +7,14 @@ registered (fenced) --heartbeat, caught up, wants it--> unfenced --wants to stop
 
 from __future__ import annotations
 
-from itertools import chain, islice
+from itertools import islice
 
 from common.decision import Decision
 from common.errors import ErrorCode
 from kraft.batches import MetadataRecord
+from kraft.controller.broker_health import allows_health, concerned_by
 from kraft.controller.broker_removal import is_listed, piece_of, with_first_piece
-from kraft.controller.elections import changes_where_leaders_lack, changes_where_room_lacks
+from kraft.controller.elections import changes_where_brokers_are_unfit, changes_where_leaders_lack
 from kraft.controller.policy import ControllerPolicy
 from kraft.features import ROOM_LEVEL, TIDELOG_VERSION
 from kraft.image.brokers import BrokerImage
@@ -21,10 +22,13 @@ from kraft.image.cells import CELL_NAME
 from kraft.image.delta import replayed
 from kraft.image.metadata import MetadataImage
 from kraft.records import (
+    HEALTHY,
     BrokerRegistrationChangeRecord,
     Cause,
     ConfigRecord,
     Endpoint,
+    Health,
+    HealthState,
     RegisterBrokerRecord,
     ResourceType,
     UnregisterBrokerRecord,
@@ -74,6 +78,7 @@ def decide_registration(
         features={f.name: (f.min_supported_version, f.max_supported_version) for f in request.features},
         clean_stop=clean,
         cell=request.cell,
+        health=HEALTHY if existing is None else existing.health,
     )
     reply = BrokerRegistrationResponse(error_code=0, broker_epoch=image.next_offset)
     return Decision(reply, with_first_piece(image, policy, [registration], cause))
@@ -104,9 +109,10 @@ def decide_heartbeat(
     *,
     moves_seen: bool,
     fencing_seen: bool = True,
+    now_ms: int = 0,
 ) -> Decision[MetadataRecord, BrokerHeartbeatResponse]:
     """BrokerHeartbeat (63). `moves_seen`: the other brokers know that its leaderships have moved. `fencing_seen`: a
-    fenced broker knows the metadata as of when it was first heard again.
+    fenced broker knows the metadata as of when it was first heard again. `now_ms`: wall time, for what is recorded.
 
     A broker is unfenced when it requests it (its logs are recovered) and has replayed its own registration, its fencing
     and the last piece of it. Otherwise a broker that was cut off would continue leaderships that others have taken, or
@@ -123,11 +129,15 @@ def decide_heartbeat(
     if broker.fenced:
         may_stop = request.want_shut_down
         wants = caught_up and not (request.want_fence or request.want_shut_down or request.offline_log_dirs)
+        wants = wants and not request.storage_stuck
         if wants and not is_listed(image, broker.broker_id):
             records = unfence(image, broker, policy)
             fenced = False
     elif request.offline_log_dirs:
         records = fence(image, broker, policy, Cause.BROKER_REQUEST, unclean=True)
+        fenced = True
+    elif request.storage_stuck:
+        records = _fence_stuck(image, broker, policy, now_ms)
         fenced = True
     elif request.want_fence and not request.want_shut_down:
         records = fence(image, broker, policy, Cause.BROKER_REQUEST)
@@ -178,16 +188,40 @@ def fence(
 
 
 def unfence(image: MetadataImage, broker: BrokerImage, policy: ControllerPolicy) -> list[MetadataRecord]:
-    """Unfence a broker: clients see it again, and it leads partitions that have no leader without it."""
+    """Unfence a broker: clients see it again, and it leads partitions that have no leader without it. A disk that did
+    not answer works again."""
+    was_stuck = broker.health.state is HealthState.STORAGE
     records: list[MetadataRecord] = [
         BrokerRegistrationChangeRecord(
-            broker.broker_id, broker.epoch, fenced=False, in_controlled_shutdown=False, cause=Cause.BROKER_UNFENCED
+            broker.broker_id,
+            broker.epoch,
+            fenced=False,
+            in_controlled_shutdown=False,
+            cause=Cause.BROKER_UNFENCED,
+            health=HEALTHY if was_stuck else None,
         )
     ]
     after = replayed(image, records)
     index = after.topics.index
     keys = islice(index.leaderless.within(index.with_replica(broker.broker_id)), piece_of(image, policy))
     return [*records, *changes_where_leaders_lack(after, policy, keys, Cause.BROKER_UNFENCED)]
+
+
+def _fence_stuck(
+    image: MetadataImage, broker: BrokerImage, policy: ControllerPolicy, now_ms: int
+) -> list[MetadataRecord]:
+    """Fence a broker that reports that its disk does not answer; from then on that is its health."""
+    cause = Cause.STORAGE_STUCK
+    health = Health(HealthState.STORAGE, cause, now_ms, "an operation of its disk does not end")
+    fencing = BrokerRegistrationChangeRecord(
+        broker.broker_id,
+        broker.epoch,
+        fenced=True,
+        in_controlled_shutdown=False,
+        cause=cause,
+        health=health if allows_health(image) else None,
+    )
+    return with_first_piece(image, policy, [fencing], cause)
 
 
 def _begin_shutdown(image: MetadataImage, broker: BrokerImage, policy: ControllerPolicy) -> list[MetadataRecord]:
@@ -210,10 +244,8 @@ def _apply_room(
     ]
     if lacks_room:
         after = replayed(image, records)
-        index = after.topics.index
-        led_first = chain(index.led_by(broker.broker_id), index.in_sync_with(broker.broker_id))
-        keys = dict.fromkeys(islice(led_first, piece_of(image, policy)))
-        records += changes_where_room_lacks(after, policy, keys)
+        keys = dict.fromkeys(islice(concerned_by(after, after.brokers[broker.broker_id]), piece_of(image, policy)))
+        records += changes_where_brokers_are_unfit(after, policy, keys)
     return records
 
 

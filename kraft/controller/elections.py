@@ -1,9 +1,10 @@
 """Leader, ISR and ELR of a partition after an event. No I/O.
 
-Leaders come from the ISR (brokers with room on their disks first), else from the ELR. If both are empty, only the last
-known leader may return; another replica only with unclean elections, or if the partition has never had a leader. The
-eligible leader replicas (KIP-966) are those that left the ISR while it was below `min.insync.replicas`: the high
-watermark has not moved since, so they hold everything committed. A replica that stopped uncleanly leaves both sets.
+Leaders come from the ISR (healthy brokers with room on their disks first), else from the ELR. If both are empty, only
+the last known leader may return; another replica only with unclean elections, or if the partition has never had a
+leader. The eligible leader replicas (KIP-966) are those that left the ISR while it was below `min.insync.replicas`: the
+high watermark has not moved since, so they hold everything committed. A replica that stopped uncleanly leaves both
+sets.
 
 A broker leaves many partitions in pieces (`kraft.controller.broker_removal`). Until the last piece, some partitions
 still list it, and every decision treats it as gone from them: see `Standing`.
@@ -44,8 +45,8 @@ class Election(Enum):
 class PartitionTarget(msgspec.Struct, frozen=True, gc=False):
     """The intended state of a partition. Sets that are None stay.
 
-    `acceptable`: whether a broker may lead now. One in `low_on_disk` is elected only if no other in-sync replica is
-    left. `leaving` brokers leave every ISR; `unclean` replicas lost unflushed records, and leave every ELR as well.
+    `acceptable`: whether a broker may lead now. One in `unfit` is elected only if no other in-sync replica is left.
+    `leaving` brokers leave every ISR; `unclean` replicas lost unflushed records, and leave every ELR as well.
     """
 
     acceptable: Callable[[int], bool]
@@ -57,20 +58,21 @@ class PartitionTarget(msgspec.Struct, frozen=True, gc=False):
     removing: Replicas | None = None
     unclean: Collection[int] = ()
     election: Election = Election.KEEP
-    low_on_disk: frozenset[int] = frozenset()
+    unfit: frozenset[int] = frozenset()
     leaving: frozenset[int] = frozenset()
 
 
 class Standing(Struct, frozen=True):
     """The state of brokers towards partitions in one image.
 
-    `leaving`: brokers that partitions list as in sync although they are not active: fenced, shutting down or
-    unregistered. `unclean`: those of them, and of the eligible ones, that lost unflushed records: a partition that
-    still lists such a broker does so from before the loss.
+    `unfit`: brokers that are without room or not healthy, so that others should lead. `leaving`: brokers that
+    partitions list as in sync although they are not active: fenced, shutting down or unregistered. `unclean`: those of
+    them, and of the eligible ones, that lost unflushed records: a partition that still lists such a broker does so from
+    before the loss.
     """
 
     active: frozenset[int]
-    low_on_disk: frozenset[int]
+    unfit: frozenset[int]
     leaving: frozenset[int]
     unclean: frozenset[int]
 
@@ -80,7 +82,7 @@ def standing_of(image: MetadataImage) -> Standing:
     active = frozenset(broker.broker_id for broker in brokers.values() if broker.is_active)
     return Standing(
         active,
-        frozenset(broker.broker_id for broker in brokers.values() if broker.lacks_room),
+        frozenset(b.broker_id for b in brokers.values() if b.lacks_room or not b.is_healthy),
         frozenset(broker_id for broker_id in index.in_sync if broker_id not in active),
         frozenset(b for b in chain(index.in_sync, index.eligible) if b not in brokers or brokers[b].is_unclean),
     )
@@ -115,7 +117,7 @@ class Targets:
             isr,
             unclean=standing.unclean,
             election=election or (Election.UNCLEAN if unclean else Election.KEEP),
-            low_on_disk=standing.low_on_disk,
+            unfit=standing.unfit,
             leaving=standing.leaving,
         )
 
@@ -210,14 +212,14 @@ def _elect(
 ) -> tuple[int, Cause]:
     """(leader, cause of the whole change)."""
     acceptable, current = target.acceptable, partition.leader
-    in_sync = sorted((r for r in replicas if r in isr and acceptable(r)), key=target.low_on_disk.__contains__)
+    in_sync = sorted((r for r in replicas if r in isr and acceptable(r)), key=target.unfit.__contains__)
     if in_sync:
         if target.election is Election.PREFERRED and in_sync[0] == replicas[0]:
             return in_sync[0], target.cause
         if current in in_sync:
             return current, target.cause
         return in_sync[0], target.cause if current != NO_LEADER else Cause.ELECTED_FROM_ISR
-    for replica in replicas:
+    for replica in sorted(replicas, key=target.unfit.__contains__):
         if replica in elr and acceptable(replica):
             return replica, Cause.ELECTED_FROM_ELR
     if not isr and not elr:
@@ -249,28 +251,46 @@ def changes_where_leaders_lack(
     return _changes(image, policy, keys, cause, lambda partition: not partition.has_leader)
 
 
-def changes_where_room_lacks(
+def changes_where_brokers_are_unfit(
     image: MetadataImage, policy: ControllerPolicy, keys: Iterable[PartitionKey]
 ) -> list[PartitionChangeRecord]:
-    """Changes by which brokers with full disks leave ISRs that can commit without them, and stop leading there.
+    """Changes by which others lead in place of brokers without room or health, and by which those of them that should
+    not be in an ISR leave it.
 
-    If fewer members with room than `min.insync.replicas` would remain, nothing changes: no other leader could commit,
-    and the current one reports the reason to producers.
+    No ISR falls below `min.insync.replicas`. Where that would be needed, a broker without room also goes on leading: no
+    other leader could commit, and this one reports the reason to producers. Any other broker hands its leadership over.
     """
     targets = Targets(image, policy)
-    able = frozenset(broker.broker_id for broker in image.brokers.values() if broker.may_join)
+    unfit, active = targets.standing.unfit, targets.standing.active
     records = []
     for topic, partition in _found(image, keys):
-        if targets.standing.low_on_disk.isdisjoint(partition.isr) or able.isdisjoint(partition.isr):
+        if unfit.isdisjoint(partition.isr):
             continue
-        isr = tuple(r for r in partition.isr if r in able)
-        if len(isr) < min(targets.min_isr(topic), partition.settled_replica_count):
+        members = tuple(r for r in partition.isr if r in active)
+        needed = max(1, min(targets.min_isr(topic), partition.settled_replica_count))
+        roomless = tuple(r for r in members if image.brokers[r].lacks_room)
+        isr = tuple(r for r in members if r not in roomless)
+        if len(isr) < needed:
+            if roomless:
+                continue
+            isr = members
+        without_slow = tuple(r for r in isr if not image.brokers[r].should_leave_isr)
+        if len(without_slow) >= needed:
+            isr = without_slow
+        leaders = frozenset(r for r in isr if r not in unfit) or frozenset(isr)
+        if not leaders or (isr == partition.isr and partition.leader in leaders):
             continue
-        target = targets.of(topic, Cause.NO_ROOM, election=Election.KEEP, isr=isr, leaders=able)
+        cause = Cause.NO_ROOM if roomless else _cause_of_unfitness(image, partition.isr)
+        target = targets.of(topic, cause, election=Election.KEEP, isr=isr, leaders=leaders)
         record = change_partition(partition, target)
         if record is not None:
             records.append(record)
     return records
+
+
+def _cause_of_unfitness(image: MetadataImage, isr: Replicas) -> Cause:
+    brokers = (image.brokers[r] for r in isr if r in image.brokers)
+    return next((broker.health.cause for broker in brokers if not broker.is_healthy), Cause.UNSPECIFIED)
 
 
 def changes_where_isr_suffices(
@@ -309,10 +329,10 @@ def _without_elr(partition: PartitionImage) -> PartitionChangeRecord:
 def return_leaders(
     image: MetadataImage, policy: ControllerPolicy, changes_max: int
 ) -> Work[list[PartitionChangeRecord]]:
-    """Changes that return leadership to the first replica if it is active, in sync and has room; at most
-    `changes_max`."""
+    """Changes that return leadership to the first replica if it is active, in sync, healthy and has room; at
+    most `changes_max`."""
     targets = Targets(image, policy)
-    fit = targets.standing.active - targets.standing.low_on_disk
+    fit = targets.standing.active - targets.standing.unfit
     records: list[PartitionChangeRecord] = []
     for topic, partition in _found(image, image.topics.index.astray):
         yield LOOK_COST

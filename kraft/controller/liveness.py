@@ -197,6 +197,7 @@ class BrokerLiveness:
             self._policy,
             moves_seen=self._moves_seen(request.broker_id),
             fencing_seen=self._fencing_seen(request.broker_id, request.current_metadata_offset),
+            now_ms=self._clock.wall_ms(),
         )
 
     def _fencing_seen(self, broker_id: int, known_offset: int) -> bool:

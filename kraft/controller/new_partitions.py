@@ -19,6 +19,7 @@ def partition_records(
 ) -> list[PartitionRecord]:
     """Records of new partitions from number `first` on. Raises INVALID_REPLICATION_ASSIGNMENT if no replica could lead
     one."""
+    fit = {broker.broker_id: None for broker in image.brokers.values() if broker.is_fit}
     active = {broker.broker_id: None for broker in image.brokers.values() if broker.is_active}
     records = []
     for index, replicas in enumerate(assignments, first):
@@ -28,5 +29,6 @@ def partition_records(
                 ErrorCode.INVALID_REPLICATION_ASSIGNMENT, f"All brokers for partition {index} are fenced or stopping."
             )
         epoch = leader_epochs[index - first] if leader_epochs else 0
-        records.append(PartitionRecord(topic_id, index, replicas, isr, isr[0], epoch, cause=cause))
+        leader = next((r for r in isr if r in fit), isr[0])
+        records.append(PartitionRecord(topic_id, index, replicas, isr, leader, epoch, cause=cause))
     return records

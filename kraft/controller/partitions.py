@@ -27,9 +27,9 @@ def alter_partition(
 ) -> Work[Decision[MetadataRecord, AlterPartitionResponse]]:
     """AlterPartition (56). Each partition succeeds or fails on its own; a stale broker epoch fails the whole request.
 
-    Version 3 has the broker epoch of each member. A broker that joins the ISR must be active and have room, and its
-    epoch must be that of its current registration (KIP-903): a replica that restarted since the leader saw it may have
-    lost its tail.
+    Version 3 has the broker epoch of each member. A broker that joins the ISR must be active, have room and not be
+    slow, and its epoch must be that of its current registration (KIP-903): a replica that restarted since the leader
+    saw it may have lost its tail.
     """
     broker = image.brokers.get(request.broker_id)
     if broker is None or broker.epoch != request.broker_epoch:
@@ -72,7 +72,7 @@ def _alter(
     if partition is None:
         return _failed(change, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
     members = _members(change, version)
-    code = _refusal(image, partition, change, members, broker_id)
+    code = _refusal(image, partition, change, members, broker_id, targets.min_isr(topic))
     if code is not None:
         return _failed(change, code)
     isr = tuple(member for member, _epoch in members)
@@ -104,7 +104,12 @@ def _members(change: _Change, version: int) -> list[tuple[int, int]]:
 
 
 def _refusal(
-    image: MetadataImage, partition: PartitionImage, change: _Change, members: list[tuple[int, int]], broker_id: int
+    image: MetadataImage,
+    partition: PartitionImage,
+    change: _Change,
+    members: list[tuple[int, int]],
+    broker_id: int,
+    min_isr: int,
 ) -> ErrorCode | None:
     # A leader is ahead of this image: this node is no longer the controller.
     if change.leader_epoch > partition.leader_epoch or change.partition_epoch > partition.partition_epoch:
@@ -120,18 +125,21 @@ def _refusal(
         return ErrorCode.INVALID_REQUEST
     if partition.leader not in isr or change.leader_recovery_state != RECOVERED:
         return ErrorCode.INVALID_REQUEST
-    if not all(_may_join(image, partition, member, epoch) for member, epoch in members):
+    in_need = len(partition.isr) < min(min_isr, partition.settled_replica_count)
+    if not all(_may_join(image, partition, member, epoch, in_need) for member, epoch in members):
         return ErrorCode.INELIGIBLE_REPLICA
     return None
 
 
-def _may_join(image: MetadataImage, partition: PartitionImage, member: int, epoch: int) -> bool:
+def _may_join(image: MetadataImage, partition: PartitionImage, member: int, epoch: int, in_need: bool) -> bool:
+    """`in_need`: the ISR is too small to commit anything, so a slow member is better than none."""
     broker = image.brokers.get(member)
     if broker is None or not broker.is_active:
         return False
     if epoch == NO_BROKER_EPOCH:  # accepted only for current members, which were there before this registration
         return member in partition.isr
-    return epoch == broker.epoch and (broker.may_join or member in partition.isr)
+    may_join = broker.may_join_in_need if in_need else broker.may_join
+    return epoch == broker.epoch and (may_join or member in partition.isr)
 
 
 def _failed(change: _Change, code: ErrorCode) -> _Partition:

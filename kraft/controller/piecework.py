@@ -18,12 +18,13 @@ from common.decision import Decision
 from common.errors import OutcomeUnknown, ProtocolError
 from common.lifecycle import duty, end_task
 from kraft.batches import MetadataRecord
+from kraft.controller.broker_health import concerned_by
 from kraft.controller.broker_removal import gone, removal_piece
 from kraft.controller.driver import ControllerDriver
 from kraft.controller.elections import (
+    changes_where_brokers_are_unfit,
     changes_where_isr_suffices,
     changes_where_leaders_lack,
-    changes_where_room_lacks,
     standing_of,
 )
 from kraft.controller.policy import MIN_ISR, UNCLEAN_ELECTION, ControllerPolicy
@@ -37,11 +38,11 @@ Look = Callable[[MetadataImage, ControllerPolicy, Iterable[PartitionKey]], list[
 
 
 class PieceworkConfig(Struct, frozen=True):
-    """Seconds. `room_look_s`: how often to check whether others can take over from a broker without room, if the
-    metadata has changed."""
+    """Seconds. `unfit_look_s`: how often to check whether others can take over from brokers without room or health, if
+    the metadata has changed."""
 
     retry_s: float = 0.1
-    room_look_s: float = 5.0
+    unfit_look_s: float = 5.0
 
 
 class _Walk:
@@ -71,7 +72,7 @@ class Piecework:
         self._policy = policy
         self._config = config
         self._walks: list[_Walk] = []
-        self._room_known = EMPTY_IMAGE  # image in which brokers without room were last checked
+        self._unfit_known = EMPTY_IMAGE  # image in which brokers without room or health were last checked
         self._changed = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
@@ -89,7 +90,7 @@ class Piecework:
 
     def became_active(self) -> None:
         index = self._driver.image.topics.index
-        self._walks, self._room_known = [], EMPTY_IMAGE
+        self._walks, self._unfit_known = [], EMPTY_IMAGE
         self._walk(index.unsettled, changes_where_isr_suffices)
         self._walk(index.leaderless, partial(changes_where_leaders_lack, cause=Cause.REQUESTED_ELECTION))
         self._walk(index.moving, changes_where_moves_may_end)
@@ -107,13 +108,13 @@ class Piecework:
 
     async def _run(self) -> None:
         loop = asyncio.get_running_loop()
-        room_due_s = 0.0
+        unfit_due_s = 0.0
         while True:
             self._changed.clear()
             image = self._driver.image
-            low_on_disk = [broker.broker_id for broker in image.brokers.values() if broker.lacks_room]
-            if not low_on_disk:
-                self._room_known = EMPTY_IMAGE
+            unfit = [broker for broker in image.brokers.values() if broker.is_active and not broker.is_fit]
+            if not unfit:
+                self._unfit_known = EMPTY_IMAGE
             if self._driver.is_active:
                 try:
                     if await self._step():
@@ -121,21 +122,20 @@ class Piecework:
                 except (ProtocolError, OutcomeUnknown):
                     await asyncio.sleep(self._config.retry_s)
                     continue
-                if low_on_disk and loop.time() >= room_due_s and self._room_may_be_elsewhere(image):
-                    room_due_s = loop.time() + self._config.room_look_s
-                    index = image.topics.index
-                    keys = chain.from_iterable(chain(index.led_by(b), index.in_sync_with(b)) for b in low_on_disk)
-                    self._walk(keys, changes_where_room_lacks)
+                if unfit and loop.time() >= unfit_due_s and self._others_may_take_over(image):
+                    unfit_due_s = loop.time() + self._config.unfit_look_s
+                    keys = chain.from_iterable(concerned_by(image, broker) for broker in unfit)
+                    self._walk(keys, changes_where_brokers_are_unfit)
                     continue
             try:
-                async with asyncio.timeout(self._config.room_look_s if low_on_disk else None):
+                async with asyncio.timeout(self._config.unfit_look_s if unfit else None):
                     await self._changed.wait()
             except TimeoutError:
                 pass
 
-    def _room_may_be_elsewhere(self, image: MetadataImage) -> bool:
+    def _others_may_take_over(self, image: MetadataImage) -> bool:
         """Whether anything relevant has changed since the last check."""
-        known, self._room_known = self._room_known, image
+        known, self._unfit_known = self._unfit_known, image
         return not (known.topics is image.topics and known.brokers is image.brokers and known.configs is image.configs)
 
     async def _step(self) -> bool:

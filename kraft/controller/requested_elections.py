@@ -91,7 +91,7 @@ def _election(
     if record is None or record.leader is None or record.leader == NO_LEADER:
         if preferred:
             who = f"Broker {partition.preferred_leader}, the preferred leader,"
-            message = f"{who} is not in sync, not alive or without room."
+            message = f"{who} is not in sync, not alive, not healthy or without room."
             raise ProtocolError(ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE, message)
         raise ProtocolError(ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE, "No replica is alive.")
     return record

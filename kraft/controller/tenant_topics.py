@@ -99,7 +99,7 @@ class TenantTopics:
         if key not in self._placers:
             all_brokers = list(self._image.brokers.values())
             brokers = all_brokers if key is None else brokers_of(key, self._image.brokers)
-            self._placers[key] = ReplicaPlacer([usable(self._image, broker) for broker in brokers], self._random)
+            self._placers[key] = ReplicaPlacer(usable_brokers(self._image, brokers), self._random)
         return self._placers[key]
 
     def check_partitions(self, tenant: TenantImage | None, added: int) -> Work[None]:
@@ -131,5 +131,18 @@ class TenantTopics:
 
 
 def usable(image: MetadataImage, broker: BrokerImage) -> UsableBroker:
-    fenced = not broker.is_active or is_cordoned(image, broker.broker_id)
+    fenced = not broker.is_active or not broker.is_healthy or is_cordoned(image, broker.broker_id)
     return UsableBroker(broker.broker_id, broker.rack, fenced=fenced)
+
+
+def usable_brokers(image: MetadataImage, brokers: list[BrokerImage]) -> list[UsableBroker]:
+    """Where no other broker is live, one that is not healthy serves."""
+    found = [usable(image, broker) for broker in brokers]
+    if all(broker.fenced for broker in found):
+        found = [
+            UsableBroker(
+                broker.broker_id, broker.rack, fenced=not broker.is_active or is_cordoned(image, broker.broker_id)
+            )
+            for broker in brokers
+        ]
+    return found

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from kraft.records import Endpoint
+from kraft.records import HEALTHY, Endpoint, Health, HealthState
+
+_OUT_OF_ISR = (HealthState.SLOW, HealthState.STORAGE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,8 +16,10 @@ class BrokerImage:
 
     `endpoints` by listener name; `features` by name, as (lowest, highest) supported level. A fenced broker leads
     nothing, joins no ISR and is not shown to clients. A broker that `lacks_room` on its disk appends nothing: it joins
-    no ISR, and other brokers lead where enough of them have room. `is_unclean`: from a registration or disk failure
-    after which it may lack acknowledged records, until it is unfenced; an ISR or ELR that lists it is from before that.
+    no ISR, and other brokers lead where enough of them have room. `health`: a broker that is not healthy leads only
+    where no other can; a slow one is in the ISR only where it is needed. `is_unclean`: from a registration or disk
+    failure after which it may lack acknowledged records, until it is unfenced; an ISR or ELR that lists it is from
+    before that.
     """
 
     broker_id: int
@@ -30,6 +34,7 @@ class BrokerImage:
     cell: str | None = None
     lacks_room: bool = False
     is_unclean: bool = False
+    health: Health = HEALTHY
 
     @property
     def is_active(self) -> bool:
@@ -39,7 +44,26 @@ class BrokerImage:
     @property
     def may_join(self) -> bool:
         """Whether it may join an ISR."""
-        return self.is_active and not self.lacks_room
+        return self.is_active and not self.lacks_room and self.health.state not in _OUT_OF_ISR
+
+    @property
+    def may_join_in_need(self) -> bool:
+        """Whether it may join an ISR that is too small to commit anything: a slow replica is better than none."""
+        return self.is_active and not self.lacks_room and self.health.state is not HealthState.STORAGE
+
+    @property
+    def is_healthy(self) -> bool:
+        return self.health.state is HealthState.HEALTHY
+
+    @property
+    def is_fit(self) -> bool:
+        """Whether it may lead, and no other broker had better do so."""
+        return self.is_active and not self.lacks_room and self.is_healthy
+
+    @property
+    def should_leave_isr(self) -> bool:
+        """Whether it leaves each ISR that can commit without it."""
+        return self.lacks_room or self.health.state in _OUT_OF_ISR
 
     def address(self, listener_name: str) -> tuple[str, int] | None:
         """(host, port) of the broker on that listener."""

@@ -275,6 +275,7 @@ class MetadataDelta:
                 record.lacks_room,
                 # a second start after the loss does not restore what was lost
                 not record.clean_stop or (before is not None and before.is_unclean),
+                record.health,
             )
         )
 
@@ -296,6 +297,7 @@ class MetadataDelta:
                 else record.in_controlled_shutdown,
                 lacks_room=broker.lacks_room if record.lacks_room is None else record.lacks_room,
                 is_unclean=record.lost_data or (broker.is_unclean and record.fenced is not False),
+                health=broker.health if record.health is None else record.health,
             )
         )
 

@@ -155,4 +155,5 @@ def _broker_record(broker: BrokerImage) -> RegisterBrokerRecord:
         cell=broker.cell,
         broker_epoch=broker.epoch,
         lacks_room=broker.lacks_room,
+        health=broker.health,
     )

@@ -289,7 +289,7 @@ async def test_a_new_controller_goes_on_where_the_last_one_stopped() -> None:
 async def test_a_broker_without_room_is_looked_at_again_when_something_has_changed_alone() -> None:
     bench = Bench()
     await made(bench, with_partitions(3, 100))
-    work = Piecework(bench.driver, bench.policy, PieceworkConfig(room_look_s=0.001))
+    work = Piecework(bench.driver, bench.policy, PieceworkConfig(unfit_look_s=0.001))
     bench.machine.subscribe(work.applied)
     work.start()
     full = dataclasses.replace(bench.policy, min_insync_replicas=3)

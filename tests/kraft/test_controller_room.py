@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from common.errors import ErrorCode
 from kraft.controller.brokers import fence
-from kraft.controller.elections import changes_where_room_lacks
+from kraft.controller.elections import changes_where_brokers_are_unfit
 from kraft.controller.policy import ControllerPolicy
 from kraft.image.delta import replayed
 from kraft.image.metadata import MetadataImage
@@ -30,7 +30,7 @@ def looked_at(image: MetadataImage, policy: ControllerPolicy) -> MetadataImage:
     keys = [(p.topic_id, p.partition) for p in image.topics.partitions()]
     if not any(broker.lacks_room for broker in image.brokers.values()):
         return image
-    return replayed(image, changes_where_room_lacks(image, policy, keys))
+    return replayed(image, changes_where_brokers_are_unfit(image, policy, keys))
 
 
 def test_a_leader_without_room_hands_over_and_leaves_the_isr() -> None:

@@ -117,7 +117,7 @@ def keep_unclean_replica(replace: Replace) -> None:
 def join_with_old_broker_epoch(replace: Replace) -> None:
     """A replica joins the ISR on what its leader knew of an earlier life of its broker."""
     replace(partitions, "_may_join", lambda image, partition, member, epoch: True)
-    replace(HostedPartitions, "is_eligible", lambda self, node, broker_epoch: True)
+    replace(HostedPartitions, "is_eligible", lambda self, node, broker_epoch, in_need: True)
     replace(FetchHandler, "_check_replica", lambda self, client, call: None)
 
 
