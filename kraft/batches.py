@@ -10,6 +10,7 @@ from enum import IntEnum
 
 import msgspec
 
+from kraft.fleet_records import BalanceMoveRecord, BalanceOperationRecord
 from kraft.records import (
     AclRecord,
     ApiKeyRecord,
@@ -71,6 +72,8 @@ MetadataRecord = (
     | RemoveApiKeyRecord
     | CellRecord
     | KeyRangeRecord
+    | BalanceOperationRecord
+    | BalanceMoveRecord
 )
 
 

@@ -62,6 +62,8 @@ class AuditKind(StrEnum):
     API_KEY_REVOKED = "api_key_revoked"
     CELL_CHANGED = "cell_changed"
     KEY_RANGE_GIVEN = "key_range_given"
+    BALANCE_OPERATION_CHANGED = "balance_operation_changed"
+    BALANCE_MOVE_CHANGED = "balance_move_changed"
     # of the tier, from its state
     TIER_PARTITION_CHANGED = "tier_partition_changed"
     TIER_PARTITION_DELETED = "tier_partition_deleted"

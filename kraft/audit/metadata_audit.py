@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from kraft.audit.access_audit import ACCESS_RULES, AccessAudit
+from kraft.audit.balance_audit import BALANCE_RULES
 from kraft.audit.metadata_export import is_withheld
 from kraft.batches import Batch, MetadataRecord
 from kraft.image.brokers import BrokerImage
@@ -62,6 +63,10 @@ class MetadataAudit:
     def of_access(self, record: MetadataRecord) -> Fields:
         """The event of a record of credentials, ACLs, tenants, keys or cells."""
         return ACCESS_RULES[type(record)](self._access, record)
+
+    def of_balance(self, record: MetadataRecord) -> Fields:
+        """The event of the balancer's operation or move."""
+        return BALANCE_RULES[type(record)](record)
 
     def events(self, batch: Batch) -> list[AuditEvent]:
         """The events of a batch that begins at `next_offset`."""
@@ -297,4 +302,5 @@ AUDIT_RULES: Mapping[type[MetadataRecord], Callable[[MetadataAudit, Any], Fields
     ProducerIdsRecord: MetadataAudit._producer_ids,
     KeyRangeRecord: MetadataAudit._key_range,
     **dict.fromkeys(ACCESS_RULES, MetadataAudit.of_access),
+    **dict.fromkeys(BALANCE_RULES, MetadataAudit.of_balance),
 }

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from common.node_settings.catalogue import NODE_SETTINGS
 from common.topic_settings import TOPIC_SETTINGS
 from kraft.batches import MetadataRecord
+from kraft.fleet_records import BalanceMoveRecord, BalanceOperationRecord
 from kraft.image.metadata import MetadataImage
 from kraft.image.snapshot import snapshot_records
 from kraft.records import (
@@ -136,6 +137,8 @@ EXPORT_RULES: Mapping[type[MetadataRecord], ExportRule] = {
     RemoveApiKeyRecord: ExportRule(reason=_FOLDED),
     CellRecord: ExportRule("cell"),
     KeyRangeRecord: ExportRule("key_range"),
+    BalanceOperationRecord: ExportRule("balance_operation"),
+    BalanceMoveRecord: ExportRule("balance_move"),
 }
 
 

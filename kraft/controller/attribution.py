@@ -11,6 +11,7 @@ from common.decision import Decision
 from common.pacing import Work
 from kraft.batches import MetadataRecord
 from kraft.controller.driver import Decided
+from kraft.fleet_records import BalanceOperationRecord
 from kraft.image.metadata import MetadataImage
 from kraft.records import (
     AclRecord,
@@ -39,6 +40,7 @@ _SIGN_COST = 2
 _ATTRIBUTED = (
     AclRecord
     | ApiKeyRecord
+    | BalanceOperationRecord
     | CellRecord
     | ConfigRecord
     | FeatureLevelRecord

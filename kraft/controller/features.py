@@ -6,7 +6,7 @@ from common.decision import Decision
 from common.errors import ErrorCode, ProtocolError
 from common.pacing import Work
 from kraft.batches import MetadataRecord
-from kraft.features import ACCESS_LEVEL, METADATA_VERSION, SUPPORTED_FEATURES, TIDELOG_VERSION
+from kraft.features import ACCESS_LEVEL, FLEET_LEVEL, METADATA_VERSION, SUPPORTED_FEATURES, TIDELOG_VERSION
 from kraft.image.metadata import MetadataImage
 from kraft.records import FeatureLevelRecord
 from wire.messages import UpdateFeaturesRequest, UpdateFeaturesResponse
@@ -22,6 +22,15 @@ def check_access_level(image: MetadataImage) -> None:
         raise ProtocolError(
             ErrorCode.UNSUPPORTED_VERSION,
             f"The cluster's {TIDELOG_VERSION} is below {ACCESS_LEVEL}; raise it when all nodes run this version.",
+        )
+
+
+def check_fleet_level(image: MetadataImage) -> None:
+    """Raises UNSUPPORTED_VERSION while nodes may run that do not support the records of `kraft.fleet_records`."""
+    if image.features.get(TIDELOG_VERSION, 0) < FLEET_LEVEL:
+        raise ProtocolError(
+            ErrorCode.UNSUPPORTED_VERSION,
+            f"The cluster's {TIDELOG_VERSION} is below {FLEET_LEVEL}; raise it when all nodes run this version.",
         )
 
 

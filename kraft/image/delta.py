@@ -13,8 +13,10 @@ from typing import Any
 from common.invariants import check
 from common.pacing import Work, at_once
 from kraft.batches import Batch, MetadataRecord
+from kraft.fleet_records import BalanceMoveRecord, BalanceOperationRecord
 from kraft.image.access_delta import AccessDelta
 from kraft.image.acls import AclImage
+from kraft.image.balance import BalanceDelta
 from kraft.image.brokers import BrokerImage
 from kraft.image.cells import CellImage
 from kraft.image.configs import ConfigsImage, ResourceKey
@@ -84,6 +86,7 @@ class MetadataDelta:
         self.features_changed = result is not None and result.features != base.features
         self.access = AccessDelta(base)
         """Changes of credentials, ACLs, tenants, keys and cells."""
+        self.balance = BalanceDelta(base.balance)
         self._offset = base.offset
         self._epoch = base.epoch
         self._leader_id = base.leader_id
@@ -136,6 +139,7 @@ class MetadataDelta:
             or self.configs_changed
             or self.features_changed
             or not self.access.is_empty
+            or not self.balance.is_empty
         )
 
     def image(self) -> MetadataImage:
@@ -170,6 +174,7 @@ class MetadataDelta:
             access.tenants_image(),
             access.keys_image(),
             access.cells_image(),
+            self.balance.image(),
         )
         return self._result
 
@@ -410,6 +415,8 @@ _REPLAY: dict[type[MetadataRecord], Callable[[MetadataDelta, Any], None]] = {
     RemoveApiKeyRecord: lambda delta, record: delta.access.keys.put(record.id, None),
     CellRecord: lambda delta, record: delta.access.cells.put(record.name, CellImage.of(record)),
     KeyRangeRecord: MetadataDelta._replay_key_range,
+    BalanceOperationRecord: lambda delta, record: delta.balance.put_operation(record),
+    BalanceMoveRecord: lambda delta, record: delta.balance.put_move(record),
 }
 
 

@@ -44,4 +44,5 @@ def differing(old: MetadataImage, new: MetadataImage) -> Work[MetadataDelta]:
             delta.configs_changed[key] = None
         yield RESOURCE_COST
     yield from access_difference(delta.access, new)
+    delta.balance.differs(new.balance)
     return delta

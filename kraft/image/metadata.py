@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from kraft.image.acls import AclsImage
+from kraft.image.balance import NO_BALANCE, BalanceImage
 from kraft.image.brokers import BrokerImage
 from kraft.image.cells import CellImage
 from kraft.image.configs import ConfigsImage
@@ -42,6 +43,7 @@ class MetadataImage:
     tenants: TenantsImage = field(default_factory=TenantsImage)
     keys: ApiKeysImage = field(default_factory=ApiKeysImage)
     cells: Mapping[str, CellImage] = field(default_factory=dict)
+    balance: BalanceImage = NO_BALANCE
 
     @property
     def next_offset(self) -> int:

@@ -125,6 +125,7 @@ def snapshot_records(image: MetadataImage) -> Iterator[MetadataRecord]:
             yield ConfigRecord(resource_type, resource_name, name, value)
     yield ProducerIdsRecord(-1, -1, image.next_producer_id)
     yield from _access_records(image)
+    yield from image.balance.records()
 
 
 def _access_records(image: MetadataImage) -> Iterator[MetadataRecord]:
