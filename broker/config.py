@@ -14,6 +14,7 @@ from broker.tier.config import TierConfig
 from common.node_settings.controllers import ControllerSettings
 from common.node_settings.identity import NodeSettings
 from common.node_settings.proxy import ProxySettings
+from common.node_settings.quotas import QuotaSettings
 from common.node_settings.tenants import TenantSettings
 from common.node_settings.tier import TierReads, TierStateSettings
 from common.node_settings.topics import TopicDefaults
@@ -37,6 +38,7 @@ class BrokerConfig:
     cluster_id: str = ""  # empty: taken from the metadata quorum
     sessions: ControllerSettings = field(default_factory=ControllerSettings)
     topics: TopicDefaults = field(default_factory=TopicDefaults)
+    quotas: QuotaSettings = field(default_factory=QuotaSettings)
     replication: ReplicationConfig = field(default_factory=ReplicationConfig)
     limits: ServerLimits = field(default_factory=ServerLimits)
     duties: LogDuties = field(default_factory=LogDuties)

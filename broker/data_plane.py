@@ -15,6 +15,7 @@ from broker.config import BrokerConfig
 from broker.coordination.producer_ids import ProducerIds
 from broker.deadlines import Deadlines
 from broker.handlers.fetch import FetchHandler, FetchServices
+from broker.handlers.fetch_answers import FetchAnswers
 from broker.handlers.produce import ProduceHandler, ProduceServices
 from broker.handlers.record_inspection import RecordInspection
 from broker.partitions.duties import REVIEW_S, Duties
@@ -126,13 +127,11 @@ class DataPlane:
     ) -> FetchServices:
         return FetchServices(
             hosted=self.partitions,
-            hints=hints,
+            answers=FetchAnswers(chain.throttle, hints, config.replication.fetch_max_bytes),
             sessions=self.sessions,
             reader=FetchReader(self.partitions, hints, config.replication.rack_aware_reads),
             deadlines=self.deadlines,
             tick=machinery.tick,
-            throttle=chain.throttle,
-            fetch_bytes_max=config.replication.fetch_max_bytes,
             open_files=self._logs.context.open_files,
             now=machinery.ports.clock.monotonic,
             remote_wait_ms=config.tier_reads.remote_fetch_max_wait_ms,

@@ -140,15 +140,15 @@ class Dispatcher:
         began = self._now()
         if key == PRODUCE and PRODUCE_VERSIONS[0] <= version <= PRODUCE_VERSIONS[1]:
             head = request_head(buffer, at, end, version >= _PRODUCE_FLEXIBLE_FROM)
-            unread = self._produce.handle(session, buffer, view, head.body, end, version, head.correlation)
+            unread = self._produce.handle(session, buffer, view, head, at, end)
             if unread is not None:
-                produce = LongProduce(self._produce, unread, buffer, version, head.correlation)
+                produce = LongProduce(self._produce, unread, buffer, head, end - at)
                 self._take_long(session, connection, end - at, produce.serve)
         elif key == FETCH and FETCH_VERSIONS[0] <= version <= FETCH_VERSIONS[1]:
             head = request_head(buffer, at, end, version >= _FETCH_FLEXIBLE_FROM)
-            unnamed = self._fetch.handle(session, buffer, head.body, end, version, head.correlation)
+            unnamed = self._fetch.handle(session, buffer, head, at, end)
             if unnamed is not None:
-                fetch = LongFetch(self._fetch, unnamed, version, head.correlation)
+                fetch = LongFetch(self._fetch, unnamed, head, end - at)
                 self._take_long(session, connection, end - at, fetch.serve)
         else:
             self._by_schema(session, connection, view, at, end)
@@ -201,7 +201,7 @@ class Dispatcher:
         kind = connection.listener.kind if connection.listener is not None else ListenerKind.OPERATOR
         if route is None or served(kind, header.api_key, header.version) is None:
             raise MalformedFrame(f"api {header.api_key} version {header.version} is not served here")
-        throttle_ms = self.serving.chain.throttle.charge(session, header.api_key, size)
+        throttle_ms = self.serving.chain.throttle.charge(session, header.client_id, header.api_key, size, 0)
         context = RequestContext(
             session,
             header.api_key,

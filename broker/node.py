@@ -22,6 +22,7 @@ from broker.listeners import secured
 from broker.membership import Membership
 from broker.node_metrics import register_metrics
 from broker.partitions.hosted import HostedPartitions
+from broker.quotas.client_throttle import ClientThrottle
 from broker.replication.cold_plane import ColdPlane
 from broker.requests.context import RequestChain
 from broker.requests.forwarding import Forwarder, ForwardLimits
@@ -107,15 +108,12 @@ class BrokerNode:
         usage = UsageBook()
         self.pacer.tell(usage.spent)
         self.security = self._make_security(usage)
+        self.throttle = ClientThrottle(config.quotas, ports.clock.monotonic)
         chain = self._make_chain()
         self.data_plane = DataPlane(
-            config=config,
-            machinery=machinery,
-            logs=self.logs,
-            channel=self._channel,
-            broker_epoch=self._broker_epoch,
-            chain=chain,
-        )
+            config=config, machinery=machinery, logs=self.logs, channel=self._channel,
+            broker_epoch=self._broker_epoch, chain=chain
+        )  # fmt: skip
         forwarder = self._forwarder = self._make_forwarder()
         self.coordinators = Coordinators(
             config=config,
@@ -233,7 +231,7 @@ class BrokerNode:
         config = self._config
         proxies = ProxyAddress(config.proxy_domain, config.proxy_port)
         names = TenantNames(lambda: self.observer.image, proxies, Compiler(FIELD_CLASSES))
-        return RequestChain(names, self.security.rates)
+        return RequestChain(names, self.throttle)
 
     def _make_dispatcher(self, chain: RequestChain) -> Dispatcher:
         return Dispatcher(

@@ -5,7 +5,8 @@ Otherwise the fetch waits, without a task or timer of its own, for a change of i
 Records from the tier end the wait even if they are few. A fetch that needs a download from the tier, or a read from the
 local device, waits up to remote.fetch.max.wait.ms; the download or read continues after that. A follower's fetch
 acknowledges everything before its offsets, and is answered at the end of the turn of the event loop in which there is
-something for it. At least one batch is returned, however small the limits.
+something for it. At least one batch is returned, however small the limits. A client that is over its quota gets no rows
+and a throttle time instead.
 
 Versions: sessions from 7 on, follower reads and racks from 11 on, topic ids from 13 on, leader hints from 16 on.
 Replica fetches are accepted only on the internal listener, because they move the high watermark.
@@ -15,19 +16,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import islice
 
 from broker.deadlines import Deadlines
+from broker.handlers.fetch_answers import FetchAnswers
 from broker.partitions.hosted import HostedPartitions
-from broker.partitions.leader_hints import LeaderHints
 from broker.partitions.partition import Partition
 from broker.partitions.replica import OFFLINE
 from broker.partitions.throttles import ReplicationQuota
 from broker.replication.fetch_reading import FetchReader, Read
 from broker.replication.fetch_sessions import NO_SESSION, FetchSession, FetchSessionCache, Position
-from broker.requests.context import Throttle
 from broker.security.session import ClientSession
 from common.errors import ErrorCode, ProtocolError
 from common.node_settings.tier import TierReads
@@ -37,16 +37,12 @@ from storage.disk.cold_reads import PageWait
 from storage.disk.open_files import OpenFiles
 from storage.segments.region import Region
 from tiering.reading.downloads import Ticket
-from wire.connection import Connection
 from wire.hot_codec import (
-    FETCH,
-    Endpoint,
     FetchCall,
     FetchedRow,
-    LeaderHint,
     ManyParts,
+    RequestHead,
     decode_fetch,
-    encode_fetch_response,
     fetch_decoding,
 )
 from wire.outgoing import Reply
@@ -64,13 +60,11 @@ class FetchServices:
     """Dependencies of the handler."""
 
     hosted: HostedPartitions
-    hints: LeaderHints
+    answers: FetchAnswers
     sessions: FetchSessionCache
     reader: FetchReader
     deadlines: Deadlines
     tick: Tick
-    throttle: Throttle
-    fetch_bytes_max: int
     open_files: OpenFiles
     parts_at_once: int
     now: Callable[[], float]
@@ -82,14 +76,14 @@ class PendingFetch:
 
     __slots__ = (
         "_client",
-        "_correlation",
         "_full",
         "_handler",
+        "_head",
         "_positions",
         "_reply",
         "_session",
+        "_size",
         "_tickets",
-        "_version",
         "bytes_max",
         "bytes_min",
         "call",
@@ -101,21 +95,22 @@ class PendingFetch:
         handler: FetchHandler,
         client: ClientSession,
         call: FetchCall,
-        version: int,
-        correlation: int,
+        head: RequestHead,
+        size: int,
         session: FetchSession | None,
     ) -> None:
+        """`size`: bytes of the request's frame."""
         self._handler = handler
         self._client = client
-        self._version = version
-        self._correlation = correlation
+        self._head = head
+        self._size = size
         self._session = session
         self._reply: Reply | None = None
         self._positions: list[Position] = []
         self._full = True
         self._tickets: list[Ticket | PageWait] | None = None  # downloads and disk reads that this fetch waits for
         self.call = call
-        self.bytes_max = call.bytes_max if call.replica >= 0 else min(call.bytes_max, handler.fetch_bytes_max)
+        self.bytes_max = handler.answers.bytes_max(client, head, call)
         self.bytes_min = min(call.bytes_min, self.bytes_max)
         self.settled = False
 
@@ -143,7 +138,7 @@ class PendingFetch:
     def _watch(self, positions: Iterable[Position]) -> None:
         reader, call, session = self._handler.reader, self.call, self._session
         for position in positions:
-            position.watch(reader.find(position, self._version, self._client))
+            position.watch(reader.find(position, self._head.version, self._client))
             if call.replica >= 0 and session is not None:
                 reader.acknowledge(position, call, session)
 
@@ -174,7 +169,7 @@ class PendingFetch:
             self._session.park(self)
         else:
             for position in self._positions:
-                position.watch(self._handler.reader.find(position, self._version, self._client))
+                position.watch(self._handler.reader.find(position, self._head.version, self._client))
         self._handler.add_deadline(wait_ms, self)
 
     # waiting -----------------------------------------------------------------------------------------------
@@ -281,7 +276,7 @@ class PendingFetch:
     def _read_some(self, positions: list[Position], left: int, regions: int) -> list[tuple[Position, Read]]:
         """Read `positions`, at most `left` bytes of records. `regions`: number of regions that this fetch has read
         already."""
-        reader, call, version, session = self._handler.reader, self.call, self._version, self._session
+        reader, call, version, session = self._handler.reader, self.call, self._head.version, self._session
         reads: list[tuple[Position, Read]] = []
         empty = not regions
         files = None if call.replica >= 0 else self._handler.open_files
@@ -326,8 +321,26 @@ class PendingFetch:
 
     def _answer(self, reads: list[tuple[Position, Read]]) -> None:
         session = self._session
+        size = sum([read.size for _, read in reads]) if self.call.replica < 0 else 0
+        pause_ms = self._handler.answers.refuses_ms(self._client, self._head, size) if size else 0
+        if pause_ms:
+            self._refuse(reads, pause_ms)
+            return
         rows = self._rows(reads)
-        self._finish(ErrorCode.NONE, session.id if session is not None else NO_SESSION, rows)
+        self._finish(ErrorCode.NONE, session.id if session is not None else NO_SESSION, rows, size)
+
+    def _refuse(self, reads: list[tuple[Position, Read]], pause_ms: int) -> None:
+        """Answer without rows, because the client is over its quota: nothing of `reads` counts as sent.
+
+        A full fetch has not begun a session then, as in Apache Kafka: its answer would need a row for each partition.
+        """
+        release_reads(reads)
+        session = self._session
+        if session is not None and self._full:
+            self._session = None
+            session.unpark(self)
+            self._handler.sessions.give_up(session)
+        self._finish(ErrorCode.NONE, NO_SESSION if self._session is None else self._session.id, [], pause_ms=pause_ms)
 
     def _rows(self, reads: list[tuple[Position, Read]]) -> list[FetchedRow]:
         """The rows to send from `reads`, recorded as sent."""
@@ -349,7 +362,10 @@ class PendingFetch:
                     session.served(position)
         return rows
 
-    def _finish(self, error: ErrorCode, session_id: int, rows: list[FetchedRow]) -> None:
+    def _finish(
+        self, error: ErrorCode, session_id: int, rows: list[FetchedRow], size: int = 0, pause_ms: int | None = None
+    ) -> None:  # fmt: skip
+        """`size`: bytes of records in `rows`; `pause_ms`: known already, without a charge."""
         self.settled = True
         if self._tickets is not None:
             self._unlisten()
@@ -361,7 +377,10 @@ class PendingFetch:
         else:
             session.unpark(self)
             self._client.adopt(session)
-        self._handler.reply(self._client, self._reply, self._version, self._correlation, error, session_id, rows)
+        answers = self._handler.answers
+        if pause_ms is None:
+            pause_ms = answers.charge(self._client, self._head, self._size, size)
+        answers.send(self._client, self._reply, self._head, error, session_id, rows, pause_ms)
         self._let_go()
 
     def _let_go(self) -> None:
@@ -375,16 +394,14 @@ class FetchHandler:
 
     def __init__(self, services: FetchServices) -> None:
         self._hosted = services.hosted
-        self._hints = services.hints
+        self.answers = services.answers
         self.sessions = services.sessions
         self.parts_at_once = services.parts_at_once
         self._deadlines = services.deadlines
-        self._throttle = services.throttle
         self._loop = asyncio.get_running_loop()
         self.now = services.now
         self.reader = services.reader
         self.tick = services.tick
-        self.fetch_bytes_max = services.fetch_bytes_max
         self.remote_wait_ms = services.remote_wait_ms
         self.open_files = services.open_files
 
@@ -393,28 +410,29 @@ class FetchHandler:
         self.remote_wait_ms = wait_ms
 
     def handle(
-        self, client: ClientSession, buffer: bytearray, at: int, end: int, version: int, correlation: int
+        self, client: ClientSession, buffer: bytearray, head: RequestHead, at: int, end: int
     ) -> Work[FetchCall] | None:
-        """Serve the request whose body is `buffer[at:end]`. Raises MalformedFrame.
+        """Serve the request in the frame `buffer[at:end]`, which begins with `head`. Raises MalformedFrame.
 
         A request with more than `parts_at_once` partitions is not served: the returned work decodes it.
         """
+        version, body = head.version, head.body
         try:
-            call = decode_fetch(buffer, at, end, version, client.topic_prefix, self.parts_at_once)
+            call = decode_fetch(buffer, body, end, version, client.topic_prefix, self.parts_at_once)
         except ManyParts:
-            return fetch_decoding(buffer, at, end, version, client.topic_prefix)
+            return fetch_decoding(buffer, body, end, version, client.topic_prefix)
         try:
             session = self.resume(client, call, version)
         except ProtocolError as error:
-            self.refuse(client, None, version, correlation, error.code)
+            self.refuse(client, None, head, end - at, error.code)
             return None
         if session is not None:
-            PendingFetch(self, client, call, version, correlation, session).start_incremental()
+            PendingFetch(self, client, call, head, end - at, session).start_incremental()
             if not session.positions:
                 self.sessions.remove(session.id)
             return None
         session = self.create(client, call, version)
-        PendingFetch(self, client, call, version, correlation, session).start_full()
+        PendingFetch(self, client, call, head, end - at, session).start_full()
         return None
 
     def resume(self, client: ClientSession, call: FetchCall, version: int) -> FetchSession | None:
@@ -430,10 +448,11 @@ class FetchHandler:
         )
 
     def refuse(
-        self, client: ClientSession, reply: Reply | None, version: int, correlation: int, error: ErrorCode
+        self, client: ClientSession, reply: Reply | None, head: RequestHead, size: int, error: ErrorCode
     ) -> None:  # fmt: skip
-        """Send an error for the whole request."""
-        self.reply(client, reply, version, correlation, error, NO_SESSION, [])
+        """Send an error for the whole request, of `size` bytes."""
+        pause_ms = self.answers.charge(client, head, size, 0)
+        self.answers.send(client, reply, head, error, NO_SESSION, [], pause_ms)
         if error == ErrorCode.CLUSTER_AUTHORIZATION_FAILED:
             client.connection.close_after_flush()
 
@@ -453,39 +472,6 @@ class FetchHandler:
         broker = self._hosted.image.brokers.get(call.replica)
         if broker is not None and call.replica_epoch < broker.epoch:  # from an earlier registration of that broker
             raise ProtocolError(ErrorCode.STALE_BROKER_EPOCH)
-
-    def reply(
-        self,
-        client: ClientSession,
-        reply: Reply | None,
-        version: int,
-        correlation: int,
-        error: ErrorCode,
-        session_id: int,
-        rows: list[FetchedRow],
-    ) -> None:
-        """Send the response, in the order of requests if it had to wait."""
-        connection: Connection = client.connection
-        # checked here too, because this runs for every follower's fetch
-        pause_ms = 0 if client.internal else self.charge(client)
-        hints = [row.leader for row in rows if row.leader is not None]
-        endpoints = self.endpoints(client, hints) if hints else ()
-        parts = encode_fetch_response(
-            version, correlation, error, session_id, rows, pause_ms, endpoints, client.topic_prefix
-        )
-        if reply is not None:
-            reply.send(parts)
-        else:
-            connection.reply(parts)
-        if pause_ms:
-            connection.mute_for(pause_ms / 1000)
-
-    def charge(self, client: ClientSession) -> int:
-        """Milliseconds for which the client's connection is muted after its response."""
-        return 0 if client.internal else self._throttle.charge(client, FETCH, 0)
-
-    def endpoints(self, client: ClientSession, hints: Collection[LeaderHint]) -> Sequence[Endpoint]:
-        return self._hints.endpoints(hints, client.listener, client.tenant) if hints else ()
 
 
 def release_reads(reads: list[tuple[Position, Read]]) -> None:

@@ -22,8 +22,8 @@ from broker.requests.long_requests import LongRequest
 from broker.security.session import ClientSession
 from common.errors import ErrorCode, ProtocolError
 from common.pacing import Work
-from wire.hot_codec import PARTS_AT_ONCE, FetchCall, FetchedRow, LeaderHint, fetch_encoding
-from wire.outgoing import Part, Reply
+from wire.hot_codec import FetchCall, FetchedRow, RequestHead
+from wire.outgoing import Reply
 
 UPDATED_AT_ONCE, UPDATE_COST = 100, 4  # positions of a session per slice; cost of each in units of `common.pacing`
 WATCHED_MAX = 5_000
@@ -35,15 +35,15 @@ ROW_COST = 2
 class LongFetch:
     """One request from its frame to its response."""
 
-    def __init__(self, handler: FetchHandler, decoding: Work[FetchCall], version: int, correlation: int) -> None:
-        """`decoding`: the work that decodes the request."""
+    def __init__(self, handler: FetchHandler, decoding: Work[FetchCall], head: RequestHead, size: int) -> None:
+        """`decoding`: the work that decodes the request; `size`: bytes of its frame."""
         self._handler = handler
         self._decoding = decoding
-        self._version = version
-        self._correlation = correlation
+        self._head = head
+        self._size = size
 
     async def serve(self, long: LongRequest) -> None:
-        handler, client, version, correlation = self._handler, long.session, self._version, self._correlation
+        handler, client, head, version = self._handler, long.session, self._head, self._head.version
         full: FullFetch | None = None
         try:
             async with long.place():
@@ -58,7 +58,7 @@ class LongFetch:
                     await self._incremental(long, call, session)
                     return
                 session = handler.create(client, call, version)
-                full = FullFetch(handler, client, call, version, correlation, session, long)
+                full = FullFetch(handler, client, call, head, self._size, session, long)
                 done = await full.first()
             long.go_on()
             while not done:
@@ -66,7 +66,7 @@ class LongFetch:
                 async with long.place():
                     done = await full.again()
         except ProtocolError as error:
-            handler.refuse(client, long.reply, version, correlation, error.code)
+            handler.refuse(client, long.reply, head, self._size, error.code)
         finally:
             if full is not None:
                 full.give_up()
@@ -74,7 +74,7 @@ class LongFetch:
     async def _incremental(self, long: LongRequest, call: FetchCall, session: FetchSession) -> None:
         """Raises ProtocolError if another fetch has continued or ended the session meanwhile."""
         handler, epoch = self._handler, session.epoch
-        pending = IncrementalFetch(handler, long.session, call, self._version, self._correlation, session)
+        pending = IncrementalFetch(handler, long.session, call, self._head, self._size, session)
         await long.paced(pending.updating())
         if not handler.sessions.has(session):
             handler.sessions.give_up(session)
@@ -122,7 +122,7 @@ class FullFetch(PendingFetch):
         "_loop",
         "_owns_positions",
         "_reads",
-        "_size",
+        "_sent",
         "_superseded",
         "_until",
         "_watching",
@@ -133,17 +133,17 @@ class FullFetch(PendingFetch):
         handler: FetchHandler,
         client: ClientSession,
         call: FetchCall,
-        version: int,
-        correlation: int,
+        head: RequestHead,
+        size: int,
         session: FetchSession | None,
         long: LongRequest,
     ) -> None:
-        super().__init__(handler, client, call, version, correlation, session)
+        super().__init__(handler, client, call, head, size, session)
         self._long = long
         self._owns_positions = session is None
         self._loop = asyncio.get_running_loop()
         self._reads: list[tuple[Position, Read]] = []
-        self._size = 0
+        self._sent = 0
         self._enough = self._superseded = self._watching = False
         self._until = 0.0
 
@@ -215,24 +215,24 @@ class FullFetch(PendingFetch):
             self._positions = list(named)
 
     def _reading(self) -> Work[None]:
-        self._size = regions = 0
+        self._sent = regions = 0
         self._enough = False
         for begin in range(0, len(self._positions), READ_AT_ONCE):
             if self._has_ended():
                 return
             reads = self._read_some(
-                self._positions[begin : begin + READ_AT_ONCE], self.bytes_max - self._size, regions
+                self._positions[begin : begin + READ_AT_ONCE], self.bytes_max - self._sent, regions
             )  # fmt: skip
             self._reads += reads
             for _, read in reads:
                 self._enough = self._enough or read.urgent
                 if read.size:
-                    self._size += read.size
+                    self._sent += read.size
                     regions += 1
             yield len(reads) * READ_COST
 
     def _watching_all(self) -> Work[None]:
-        reader, client, version = self._handler.reader, self._client, self._version
+        reader, client, version = self._handler.reader, self._client, self._head.version
         for number, position in enumerate(self._positions):
             position.watch(reader.find(position, version, client))
             if number % UPDATED_AT_ONCE == 0:
@@ -270,7 +270,7 @@ class FullFetch(PendingFetch):
 
     def _is_over(self) -> bool:
         return (
-            self._has_ended() or self._superseded or self._enough or self._size >= self.bytes_min or not self._positions
+            self._has_ended() or self._superseded or self._enough or self._sent >= self.bytes_min or not self._positions
         )
 
     async def _end(self) -> None:
@@ -280,13 +280,18 @@ class FullFetch(PendingFetch):
             return
         if session is not None and not handler.sessions.has(session):
             error = ErrorCode.INVALID_FETCH_SESSION_EPOCH
-            handler.refuse(self._client, long.reply, self._version, self._correlation, error)
+            handler.refuse(self._client, long.reply, self._head, self._size, error)
+            return
+        pause_ms = handler.answers.refuses_ms(self._client, self._head, self._sent) if self._sent else 0
+        if pause_ms:  # as an ordinary fetch; `give_up` drops what was read, and the session
+            long.answer(
+                await long.paced(handler.answers.encoding(self._client, self._head, NO_SESSION, [], pause_ms)), pause_ms
+            )
             return
         rows = await long.paced(self._making_rows())
         session_id = session.id if session is not None else NO_SESSION
-        parts, pause_ms = await long.paced(
-            _answering(handler, self._client, self._version, self._correlation, session_id, rows)
-        )  # fmt: skip
+        pause_ms = handler.answers.charge(self._client, self._head, self._size, self._sent)
+        parts = await long.paced(handler.answers.encoding(self._client, self._head, session_id, rows, pause_ms))
         self._reads = []  # the reply owns them now and releases them
         if session is not None and not long.is_closed:
             session.unpark(self)
@@ -308,26 +313,3 @@ class FullFetch(PendingFetch):
             self._handler.sessions.give_up(session)
         elif self._watching and self._owns_positions:
             pace(self._unwatching(positions))
-
-
-def _answering(
-    handler: FetchHandler,
-    client: ClientSession,
-    version: int,
-    correlation: int,
-    session_id: int,
-    rows: list[FetchedRow],
-) -> Work[tuple[list[Part], int]]:
-    """The response to a long request, and for how many milliseconds its connection is muted."""
-    pause_ms = handler.charge(client)
-    hints: dict[int, LeaderHint] = {}
-    for number, row in enumerate(rows):
-        if number % PARTS_AT_ONCE == 0:
-            yield PARTS_AT_ONCE
-        if row.leader is not None:
-            hints[row.leader.leader] = row.leader
-    endpoints = handler.endpoints(client, hints.values())
-    parts = yield from fetch_encoding(
-        version, correlation, ErrorCode.NONE, session_id, rows, pause_ms, endpoints, client.topic_prefix
-    )
-    return parts, pause_ms

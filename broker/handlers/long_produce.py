@@ -27,7 +27,7 @@ from broker.security.session import ClientSession
 from common.errors import ErrorCode
 from common.pacing import Work
 from wire.connection import Connection
-from wire.hot_codec import ProduceCall, ProducedPart, ProducedRow
+from wire.hot_codec import ProduceCall, ProducedPart, ProducedRow, RequestHead
 
 PORTION_PARTS_MAX = 50
 PORTION_BYTES_MAX = 1 << 20  # unless a batch is longer
@@ -45,11 +45,10 @@ class ProducePortion(PendingProduce):
         handler: ProduceHandler,
         session: ClientSession,
         call: ProduceCall,
-        version: int,
-        correlation: int,
+        head: RequestHead,
         done: Callable[[], None],
     ) -> None:
-        super().__init__(handler, session, call, version, correlation)
+        super().__init__(handler, session, call, head, 0)
         self.gathered = {}
         self._done = done
         self._verdicts: list[tuple[list[GatheredRow], ErrorCode]] = []
@@ -121,14 +120,14 @@ class LongProduce:
     """One request from its frame to its response."""
 
     def __init__(
-        self, handler: ProduceHandler, decoding: Work[ProduceCall], buffer: bytearray, version: int, correlation: int
+        self, handler: ProduceHandler, decoding: Work[ProduceCall], buffer: bytearray, head: RequestHead, size: int
     ) -> None:
-        """`decoding`: the work that decodes the request from `buffer`."""
+        """`decoding`: the work that decodes the request from `buffer`; `size`: bytes of its frame."""
         self._handler = handler
         self._decoding = decoding
         self._buffer = buffer
-        self._version = version
-        self._correlation = correlation
+        self._head = head
+        self._size = size
         self._portions: list[ProducePortion] = []
         self._unsettled = 0
         self._loop = asyncio.get_running_loop()
@@ -148,16 +147,17 @@ class LongProduce:
         while self._unsettled and not long.is_closed and await long.changed(until - self._loop.time()):
             continue
         if long.is_closed and call.acks == NONE:
+            self._handler.pause_ms(long.session, self._head, self._size)
             return  # batches under inspection will still be appended
         rows = await long.paced(self._made_rows())
         if call.acks == NONE:
-            long.answer([], 0)
+            long.answer([], self._handler.pause_ms(long.session, self._head, self._size))
             if any(row.error for row in rows):
                 connection: Connection = long.session.connection
                 connection.close_after_flush()
             return
         frame, pause_ms = await long.paced(
-            self._handler.answering(long.session, self._version, self._correlation, rows)
+            self._handler.answering(long.session, self._head, self._size, rows)
         )  # fmt: skip
         long.answer([frame], pause_ms)
 
@@ -172,7 +172,7 @@ class LongProduce:
         with memoryview(self._buffer) as view:
             for parts in _portions(call.parts):
                 part_of_call = replace(call, parts=parts)
-                portion = ProducePortion(self._handler, session, part_of_call, self._version, self._correlation, done)
+                portion = ProducePortion(self._handler, session, part_of_call, self._head, done)
                 self._portions.append(portion)
                 self._unsettled += 1
                 self._handler.take(portion, refusal, self._buffer, view, session.topic_prefix)

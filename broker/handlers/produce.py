@@ -2,9 +2,9 @@
 
 Behaviour: for each partition the handler checks its one batch by the header, stamps it in the buffer and appends it;
 then the call returns. acks=0 gets no response (an error closes the connection, so that the client refreshes its
-metadata). acks=1 is answered when this broker holds the batch, acks=all when the high watermark has passed it, a
-duplicate like its original. A batch whose records must be inspected (`record_inspection.py`) is copied and appended
-later, in order.
+metadata), but over its quota its connection is muted all the same. acks=1 is answered when this broker holds the batch,
+acks=all when the high watermark has passed it, a duplicate like its original. A batch whose records must be inspected
+(`record_inspection.py`) is copied and appended later, in order.
 
 Versions: record errors from 8 on, leader hints from 10 on, topic ids from 13 on.
 A request has no task, future or timer of its own, except one with very many partitions or bytes (`long_produce.py`).
@@ -47,6 +47,7 @@ from wire.hot_codec import (
     ProducedPart,
     ProducedRow,
     RecordError,
+    RequestHead,
     decode_produce,
     encode_produce_response,
     produce_decoding,
@@ -93,24 +94,25 @@ class PendingProduce:
         "_handler",
         "_reply",
         "_session",
+        "_size",
         "call",
-        "correlation",
         "gathered",
+        "head",
         "rows",
         "settled",
-        "version",
     )
 
     def __init__(
-        self, handler: ProduceHandler, session: ClientSession, call: ProduceCall, version: int, correlation: int
+        self, handler: ProduceHandler, session: ClientSession, call: ProduceCall, head: RequestHead, size: int
     ) -> None:
+        """`size`: bytes of the request's frame."""
         self._handler = handler
         self._session = session
         self._answered = 0
         self._reply: Reply | None = None
+        self._size = size
         self.call = call
-        self.version = version
-        self.correlation = correlation
+        self.head = head
         self.rows: list[ProducedRow | None] = [None] * len(call.parts)
         self.settled = False
         self.gathered: dict[Partition, list[GatheredRow]] | None = None
@@ -150,10 +152,10 @@ class PendingProduce:
         rows = [row for row in self.rows if row is not None]
         handler, reply = self._handler, self._reply
         if reply is None:
-            handler.reply(self._session, reply, self.call.acks, self.version, self.correlation, rows)
+            handler.reply(self._session, reply, self.call.acks, self.head, self._size, rows)
             return
         began = handler.now()  # within another request than this one, or a timer
-        handler.reply(self._session, reply, self.call.acks, self.version, self.correlation, rows)
+        handler.reply(self._session, reply, self.call.acks, self.head, self._size, rows)
         self._session.usage.spent(handler.now() - began)
 
 
@@ -207,27 +209,26 @@ class ProduceHandler:
         session: ClientSession,
         buffer: bytearray,
         view: memoryview,
+        head: RequestHead,
         at: int,
         end: int,
-        version: int,
-        correlation: int,
     ) -> Work[ProduceCall] | None:
-        """Serve the request whose body is `buffer[at:end]`. Raises MalformedFrame.
+        """Serve the request in the frame `buffer[at:end]`, which begins with `head`. Raises MalformedFrame.
 
         A request with more than `parts_at_once` partitions, or with several batches of more than `bytes_at_once`, is
         not served: the returned work decodes it.
         """
-        prefix = session.topic_prefix
+        prefix, version, body = session.topic_prefix, head.version, head.body
         try:
-            call = decode_produce(buffer, at, end, version, prefix, self.parts_at_once)
+            call = decode_produce(buffer, body, end, version, prefix, self.parts_at_once)
         except ManyParts:
-            return produce_decoding(buffer, at, end, version, prefix)
-        if end - at > self.bytes_at_once and len(call.parts) > 1:
-            return produce_decoding(buffer, at, end, version, prefix)
-        pending = PendingProduce(self, session, call, version, correlation)
+            return produce_decoding(buffer, body, end, version, prefix)
+        if end - body > self.bytes_at_once and len(call.parts) > 1:
+            return produce_decoding(buffer, body, end, version, prefix)
+        pending = PendingProduce(self, session, call, head, end - at)
         self.take(pending, refusal_of(call), buffer, view, prefix)
         if not call.parts:
-            self.reply(session, None, call.acks, version, correlation, [])
+            self.reply(session, None, call.acks, head, end - at, [])
         elif call.acks != NONE and pending.park(0):
             timeout_ms = min(max(call.timeout_ms, 0), TIMEOUT_MS_MAX)
             self._deadlines.add(self._loop.time() + timeout_ms / 1000, pending)
@@ -247,17 +248,17 @@ class ProduceHandler:
             for number, part in enumerate(call.parts):
                 pending.answer(number, ProducedRow(part.topic, part.partition, refusal, -1))
             return
-        topics = self._hosted.by_id if pending.version >= BY_ID_FROM else self._hosted.by_name
+        topics = self._hosted.by_id if pending.head.version >= BY_ID_FROM else self._hosted.by_name
         now_ms = self._clock.wall_ms()
         access = pending.access
         for number, part in enumerate(call.parts):
             partition = topics.get(part.topic, _EMPTY).get(part.partition)
-            if access is not None and not self._may_write(access, part, partition, pending.version, prefix):
+            if access is not None and not self._may_write(access, part, partition, pending.head.version, prefix):
                 error = ErrorCode.TOPIC_AUTHORIZATION_FAILED
                 pending.answer(number, ProducedRow(part.topic, part.partition, error, -1))
                 continue
             if partition is None or (prefix and not partition.name.startswith(prefix)):
-                pending.answer(number, self._missing(part, pending.version, prefix))
+                pending.answer(number, self._missing(part, pending.head.version, prefix))
                 continue
             # a coordinator's log: a client's records must not be replayed as its decisions
             if partition.topic in INTERNAL_TOPICS:
@@ -270,7 +271,7 @@ class ProduceHandler:
                     continue
                 appended = partition.append_produced(buffer, view, part.start, part.end, call.acks, now_ms)
             except ProtocolError as error:
-                pending.answer(number, self._failed(part, error, partition, pending.version))
+                pending.answer(number, self._failed(part, error, partition, pending.head.version))
                 continue
             self._appended(pending, number, partition, appended)
 
@@ -301,13 +302,13 @@ class ProduceHandler:
                 return  # timed out: the client may have retried the batch, so this copy must not be appended
             # not raised, because a raised error would keep its frames and their data alive
             if isinstance(batch, ProtocolError):
-                pending.answer(number, self._failed(part, batch, partition, pending.version))
+                pending.answer(number, self._failed(part, batch, partition, pending.head.version))
                 return
             try:
                 with memoryview(batch) as whole:
                     appended = partition.append_produced(batch, whole, 0, len(batch), acks, self._clock.wall_ms())
             except ProtocolError as error:
-                pending.answer(number, self._failed(part, error, partition, pending.version))
+                pending.answer(number, self._failed(part, error, partition, pending.head.version))
                 return
             self._appended(pending, number, partition, appended)
 
@@ -357,17 +358,20 @@ class ProduceHandler:
         session: ClientSession,
         reply: Reply | None,
         acks: int,
-        version: int,
-        correlation: int,
+        head: RequestHead,
+        size: int,
         rows: list[ProducedRow],
     ) -> None:
         """Send the response, in the order of requests if it had to wait, with leader hints for rows that need them."""
         connection: Connection = session.connection
+        pause_ms = self.pause_ms(session, head, size)
         if acks == NONE:
             if any(row.error for row in rows):
                 connection.close_after_flush()
+            elif pause_ms:
+                connection.mute_for(pause_ms / 1000)
             return
-        pause_ms = self._pause_ms(session)
+        version = head.version
         endpoints: Sequence[Endpoint] = ()
         if any(row.error == ErrorCode.NOT_LEADER_OR_FOLLOWER for row in rows):
             rows = [self._hinted(row, version) for row in rows]
@@ -375,7 +379,7 @@ class ProduceHandler:
         prefix = session.topic_prefix
         if prefix:
             rows = [_without_prefix(row, prefix.decode()) if row.error else row for row in rows]
-        frame = encode_produce_response(version, correlation, rows, pause_ms, endpoints, prefix)
+        frame = encode_produce_response(version, head.correlation, rows, pause_ms, endpoints, prefix)
         if reply is not None:
             reply.send([frame])
         else:
@@ -384,11 +388,11 @@ class ProduceHandler:
             connection.mute_for(pause_ms / 1000)
 
     def answering(
-        self, session: ClientSession, version: int, correlation: int, rows: list[ProducedRow]
+        self, session: ClientSession, head: RequestHead, size: int, rows: list[ProducedRow]
     ) -> Work[tuple[bytes, int]]:
         """The response to a long request, and for how many milliseconds its connection is muted."""
-        pause_ms = self._pause_ms(session)
-        prefix = session.topic_prefix
+        pause_ms = self.pause_ms(session, head, size)
+        prefix, version = session.topic_prefix, head.version
         hints: dict[int, LeaderHint] = {}
         for number, row in enumerate(rows):
             if number % PARTS_AT_ONCE == 0:
@@ -400,12 +404,14 @@ class ProduceHandler:
                 hints[hinted.leader.leader] = hinted.leader
             rows[number] = _without_prefix(hinted, prefix.decode()) if prefix else hinted
         endpoints = self._hints.endpoints(hints.values(), session.listener, session.tenant)
-        frame = yield from produce_encoding(version, correlation, rows, pause_ms, endpoints, prefix)
+        frame = yield from produce_encoding(version, head.correlation, rows, pause_ms, endpoints, prefix)
         return frame, pause_ms
 
-    def _pause_ms(self, session: ClientSession) -> int:
-        """For how long the client is to pause: the longer one of what it owes, and of what the disk needs."""
-        owed_ms, disk_ms = self._throttle.charge(session, PRODUCE, 0), self._disk_pause_ms()
+    def pause_ms(self, session: ClientSession, head: RequestHead, size: int) -> int:
+        """For how long the client is to pause after a request of `size` bytes: the longer one of what its quotas say,
+        and of what the disk needs."""
+        owed_ms = self._throttle.charge(session, head.client_id, PRODUCE, size, 0)
+        disk_ms = self._disk_pause_ms()
         if disk_ms <= owed_ms:
             return owed_ms
         session.usage.throttled(DISK, disk_ms - owed_ms)

@@ -108,10 +108,22 @@ class Rewriter(Protocol):
 
 
 class Throttle(Protocol):
-    """Charges requests to quotas."""
+    """Charges requests to quotas. `client_id` is the request's, as its header has it."""
 
-    def charge(self, session: ClientSession, api_key: int, request_bytes: int) -> int:
-        """Milliseconds for which the client must pause; 0 within its quota."""
+    def charge(
+        self, session: ClientSession, client_id: bytes | str | None, api_key: int, in_bytes: int, out_bytes: int
+    ) -> int:
+        """Milliseconds for which the client must pause after the response; 0 within its quotas. `in_bytes` are those
+        of the request, `out_bytes` those of the records in the response."""
+        ...
+
+    def refuses_ms(self, session: ClientSession, client_id: bytes | str | None, out_bytes: int) -> int:
+        """Milliseconds for which a Fetch must pause before it may have `out_bytes` of records; 0 if it may have them
+        now. Charges nothing."""
+        ...
+
+    def fetch_bytes_max(self, session: ClientSession, client_id: bytes | str | None, bytes_max: int) -> int:
+        """How many bytes a Fetch of at most `bytes_max` should read; reading more would be in vain."""
         ...
 
 

@@ -11,16 +11,13 @@ from collections import OrderedDict
 from collections.abc import Callable
 
 from broker.security.session import ClientSession
-from broker.security.usage import TOO_FAST
 from common.metrics import Metrics
 from common.token_bucket import TokenBucket
 from kraft.image.metadata import MetadataImage
 from kraft.image.tenants import CONNECTION_RATE
-from wire.apis import ApiKey
 
 PAUSE_S_MAX = 10.0
 BUCKETS_MAX = 65_536  # addresses, and tenants, that connected recently
-_WITHOUT_ROOM = frozenset({ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE})
 
 
 def pause_of(bucket: TokenBucket, rate: float, now: float) -> float:
@@ -32,7 +29,8 @@ def pause_of(bucket: TokenBucket, rate: float, now: float) -> float:
 
 
 class ConnectionRates:
-    """Counts all client connections of one broker; also the request chain's throttle. A rate of 0 means no limit."""
+    """Counts all client connections of one broker. What a session owes is part of its next throttle time
+    (`ClientThrottle.charge`). A rate of 0 means no limit."""
 
     def __init__(
         self,
@@ -80,15 +78,6 @@ class ConnectionRates:
         if pause_ms:
             self.throttled[what] += 1
             session.owe_pause(pause_ms)
-
-    def charge(self, session: ClientSession, api_key: int, request_bytes: int) -> int:
-        """The throttle time in milliseconds for the response to this request, after which its connection is muted for
-        as long."""
-        if not session.pause_ms or api_key in _WITHOUT_ROOM:
-            return 0
-        pause_ms = session.take_pause()
-        session.usage.throttled(TOO_FAST, pause_ms)
-        return pause_ms
 
     def register(self, metrics: Metrics) -> None:
         metrics.family(

@@ -44,6 +44,7 @@ class ClientSession(Struct):
     access: Access | None = None
     login: ClosedListener | None = None
     pause_ms: int = 0  # throttle time for the next response, because the client connects too fast
+    charged: Any = None  # the quotas that its requests are charged to: `broker.quotas.client_throttle.Charged`
     usage: Usage = field(default_factory=Usage)  # its own until `grant`
     is_granted: bool = False
 
@@ -76,6 +77,7 @@ class ClientSession(Struct):
         self.principal = principal
         self.tenant = tenant
         self.access = access
+        self.charged = None
 
     def grant(self, usage: Usage) -> None:
         """What the connection uses from now on counts in `usage`; again after a further login."""
@@ -85,6 +87,10 @@ class ClientSession(Struct):
         self.usage = usage
         self.connection.count_in(usage)
         usage.connection_opened()
+
+    def charge_to(self, charged: object) -> None:
+        """Charge further requests to these quotas, until they change."""
+        self.charged = charged
 
     def owe_pause(self, pause_ms: int) -> None:
         """Add a throttle time of at least `pause_ms` to the next response that has a field for one."""

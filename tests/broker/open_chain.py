@@ -26,8 +26,16 @@ class KeepNames:
 
 
 class NoQuota:
-    def charge(self, session: ClientSession, api_key: int, request_bytes: int) -> int:
+    def charge(
+        self, session: ClientSession, client_id: bytes | str | None, api_key: int, in_bytes: int, out_bytes: int
+    ) -> int:
         return 0
+
+    def refuses_ms(self, session: ClientSession, client_id: bytes | str | None, out_bytes: int) -> int:
+        return 0
+
+    def fetch_bytes_max(self, session: ClientSession, client_id: bytes | str | None, bytes_max: int) -> int:
+        return bytes_max
 
 
 def open_chain() -> RequestChain:

@@ -18,7 +18,9 @@ from broker.handlers.producers import DescribeProducers, InitProducerId
 from broker.listeners import Listen
 from broker.partitions.config import LogDuties
 from broker.partitions.partition import Partition
+from broker.quotas.client_throttle import ClientThrottle
 from broker.replication.config import ReplicationConfig
+from broker.requests.context import RequestChain
 from common.errors import ErrorCode
 from common.pacing import Pacer, at_once
 from common.ports import Ports
@@ -42,7 +44,7 @@ from records.compression import Compression
 from records.record import Record, decode_records
 from storage.directory.log_directory import LogDirectory
 from tests.broker.lab_client import LabClient
-from tests.broker.open_chain import open_chain
+from tests.broker.open_chain import KeepNames
 from tests.broker.reserved_port import LOCALHOST, ReservedPort
 from tests.storage.memory_trail import MemoryTrail
 from tests.virtual_time import lab_ports
@@ -195,7 +197,8 @@ class LabBroker:
         self.machinery = Machinery(ports, Tick(), BufferPool(), Watch(), Pacer())
         self.logs = LogDirectory(ports, "", self.node_id, self.audit, config.duties)
         await self.logs.open(CLUSTER_ID)
-        chain = open_chain()
+        self.throttle = ClientThrottle(config.quotas, ports.clock.monotonic)
+        chain = RequestChain(KeepNames(), self.throttle)
         self.plane = DataPlane(config, self.machinery, self.logs, self.lab.controller, lambda: self.broker_epoch, chain)
         self.lab.prepare(self)
         image = self.lab.controller.image
@@ -409,6 +412,7 @@ async def produce_for(
     topic: str = TOPIC,
     index: int = 0,
     transactional_id: str | None = None,
+    patience_s: float = 10.0,
 ) -> Any:
     """The whole response."""
     name = ProduceRequest.TopicProduceData
@@ -419,7 +423,7 @@ async def produce_for(
         else name(name=topic, partition_data=[row])
     )
     request = ProduceRequest(transactional_id=transactional_id, acks=acks, timeout_ms=timeout_ms, topic_data=[of_topic])
-    return await connection.call(request, version, 10.0)
+    return await connection.call(request, version, patience_s)
 
 
 async def fetch(

@@ -9,10 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from broker.quotas.client_throttle import ClientThrottle
 from broker.security.config import SecurityConfig
 from broker.security.connection_rates import PAUSE_S_MAX, ConnectionRates, pause_of
 from broker.security.session import ClientSession
 from common.machine import MachineClock
+from common.node_settings.quotas import QuotaSettings
 from common.token_bucket import TokenBucket
 from kraft.image.delta import MetadataDelta
 from kraft.image.metadata import EMPTY_IMAGE, MetadataImage
@@ -73,8 +75,9 @@ def test_only_an_answer_with_room_for_it_tells_the_time_and_once() -> None:
     first, second = session(), session()
     rates.connected(first)
     rates.connected(second)
-    assert rates.charge(first, API_VERSIONS, 0) == 0
-    told = [rates.charge(second, key, 0) for key in (17, 36, API_VERSIONS, API_VERSIONS)]
+    throttle = ClientThrottle(QuotaSettings(), lambda: 5.0)
+    assert throttle.charge(first, None, API_VERSIONS, 0, 0) == 0
+    told = [throttle.charge(second, None, key, 0, 0) for key in (17, 36, API_VERSIONS, API_VERSIONS)]
     assert told == [0, 0, 1_000, 0]
 
 

@@ -17,6 +17,7 @@ from common.node_settings.connections import ConnectionSettings
 from common.node_settings.controllers import ControllerSettings
 from common.node_settings.identity import NodeSettings
 from common.node_settings.proxy import ProxySettings
+from common.node_settings.quotas import QuotaSettings
 from common.node_settings.tenants import TenantSettings
 from common.node_settings.tier import TierReads, TierSettings, TierStateSettings
 from common.node_settings.topics import TopicDefaults, with_retention
@@ -51,6 +52,7 @@ def broker_config(given: Mapping[str, str]) -> BrokerConfig:
         log_dirs=node.log_dirs,
         sessions=values.group(ControllerSettings),
         topics=values.group(TopicDefaults),
+        quotas=values.group(QuotaSettings),
         replication=values.group(ReplicationConfig),
         limits=server_limits(values),
         duties=values.group(LogDuties),

@@ -1,0 +1,183 @@
+"""Charges every request to the quotas of its client, and says for how long the client has to wait.
+
+A client waits for the longest of: what it owes because it connects too fast, the quotas of its user and client id, its
+tenant's share, and the pressure on this broker. The reason of the longest one is counted. A response is sent with the
+throttle time, then its connection is muted for as long (KIP-219). Records that a consumer may not have yet are not
+sent: its answer is empty. Other nodes are exempt.
+
+What applies to a session is looked up once and kept on it, until a bound begins or ends somewhere. While none is set, a
+request costs one comparison.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from itertools import chain
+
+from msgspec import Struct
+
+from broker.quotas.meters import Meter
+from broker.quotas.tenant_bounds import TenantBound
+from broker.quotas.windows import WindowForm
+from broker.security.session import ClientSession
+from broker.security.usage import TOO_FAST, Usage
+from common.node_settings.quotas import QuotaSettings
+from wire.apis import ApiKey
+
+WITHOUT_ROOM = frozenset({ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE})
+"""APIs whose responses have no field for a throttle time."""
+ClientId = bytes | str | None
+_PRODUCE, _FETCH = int(ApiKey.PRODUCE), int(ApiKey.FETCH)
+
+
+class TenantMeters:
+    """What one tenant uses of this broker."""
+
+    __slots__ = ("_busy_seen_s", "busy", "egress", "ingress")
+
+    def __init__(self, form: WindowForm) -> None:
+        self.ingress, self.egress, self.busy = Meter(form), Meter(form), Meter(form, round(form.sample_s * 1000))
+        self._busy_seen_s: float | None = None
+
+    def limit(self, reason: str, bound: TenantBound) -> None:
+        self.ingress.limit(reason, bound.ingress)
+        self.egress.limit(reason, bound.egress)
+        self.busy.limit(reason, bound.busy)
+        if self.busy.bound is None:
+            self._busy_seen_s = None
+
+    @property
+    def is_bounded(self) -> bool:
+        return any(meter.bound is not None for meter in (self.ingress, self.egress, self.busy))
+
+    def look_at(self, usage: Usage, now: float) -> None:
+        """Record the time that the tenant's requests have taken since the last look."""
+        if self.busy.bound is None:
+            return
+        busy_s, seen_s = usage.busy_s, self._busy_seen_s
+        self._busy_seen_s = busy_s
+        if seen_s is not None and busy_s > seen_s:
+            self.busy.record(busy_s - seen_s, now)
+
+
+class Charged(Struct, frozen=True):
+    """What the requests of one session with one client id are charged to, as of the bounds numbered `serial`."""
+
+    serial: int
+    client_id: ClientId
+    produced: tuple[Meter, ...] = ()
+    fetched: tuple[Meter, ...] = ()
+    tenant: TenantMeters | None = None
+    is_free: bool = False
+
+
+class ClientThrottle:
+    """The quotas of all clients of one broker: the request chain's throttle."""
+
+    def __init__(self, settings: QuotaSettings, now: Callable[[], float]) -> None:
+        self._form = WindowForm(settings.window_num, settings.window_size_s)
+        self._now = now
+        self._tenants: dict[str, TenantMeters] = {}
+        self._serial = 0  # of the bounds: grows when one begins or ends
+        self._is_idle = True  # no bound is set anywhere
+
+    # bounds ------------------------------------------------------------------------------------------------
+
+    def bound_tenant(self, tenant: str, reason: str, bound: TenantBound) -> None:
+        """See `TenantBounds`."""
+        meters = self._tenants.get(tenant)
+        if meters is None:
+            meters = TenantMeters(self._form)
+            meters.limit(reason, bound)
+            if meters.is_bounded:
+                self._tenants[tenant] = meters
+                self._bounds_changed()
+            return
+        meters.limit(reason, bound)
+        if not meters.is_bounded:
+            del self._tenants[tenant]
+            self._bounds_changed()
+
+    def _bounds_changed(self) -> None:
+        self._serial += 1
+        self._is_idle = not self._tenants
+
+    # requests ----------------------------------------------------------------------------------------------
+
+    def charge(self, session: ClientSession, client_id: ClientId, api_key: int, in_bytes: int, out_bytes: int) -> int:
+        """Milliseconds for which the client has to wait after the response to this request; 0 within its quotas."""
+        pause_ms, reason = 0, TOO_FAST
+        if session.pause_ms and api_key not in WITHOUT_ROOM:
+            pause_ms = session.take_pause()
+        if not self._is_idle:
+            charged = self._charged(session, client_id)
+            if not charged.is_free:
+                now = self._now()
+                for meter in _recorded(charged, session, api_key, in_bytes, out_bytes, now):
+                    meter_ms = meter.pause_ms(now)
+                    if meter_ms > pause_ms:
+                        pause_ms, reason = meter_ms, meter.reason
+        if pause_ms:
+            session.usage.throttled(reason, pause_ms)
+        return pause_ms
+
+    def refuses_ms(self, session: ClientSession, client_id: ClientId, out_bytes: int) -> int:
+        """Milliseconds for which a Fetch has to wait before it may have `out_bytes` of records; 0 if it may have them
+        now. Records nothing."""
+        if self._is_idle:
+            return 0
+        charged = self._charged(session, client_id)
+        if charged.is_free:
+            return 0
+        now, pause_ms, reason = self._now(), 0, ""
+        for meter in _read_through(charged):
+            meter_ms = meter.refuses_ms(now, out_bytes)
+            if meter_ms > pause_ms:
+                pause_ms, reason = meter_ms, meter.reason
+        if pause_ms:
+            session.usage.throttled(reason, pause_ms)
+        return pause_ms
+
+    def fetch_bytes_max(self, session: ClientSession, client_id: ClientId, bytes_max: int) -> int:
+        """How many bytes a Fetch of at most `bytes_max` should read, because it could not have more."""
+        if self._is_idle:
+            return bytes_max
+        charged, now = self._charged(session, client_id), self._now()
+        for meter in _read_through(charged):
+            bytes_max = min(bytes_max, max(int(min(meter.room(now, self._form), bytes_max)), 1))
+        return bytes_max
+
+    def _charged(self, session: ClientSession, client_id: ClientId) -> Charged:
+        charged: Charged | None = session.charged
+        if charged is not None and charged.serial == self._serial and charged.client_id == client_id:
+            return charged
+        tenant = None if session.internal or session.tenant is None else self._tenants.get(session.tenant)
+        charged = Charged(self._serial, client_id, tenant=tenant, is_free=tenant is None)
+        session.charge_to(charged)
+        return charged
+
+
+def _recorded(
+    charged: Charged, session: ClientSession, api_key: int, in_bytes: int, out_bytes: int, now: float
+) -> Iterable[Meter]:
+    """Record what a request used. Returns the meters that count for it."""
+    meters: tuple[Meter, ...] = ()
+    if api_key == _PRODUCE:
+        meters, used = charged.produced, in_bytes
+    elif api_key == _FETCH:
+        meters, used = charged.fetched, out_bytes
+    for meter in meters:
+        meter.record(used, now)
+    tenant = charged.tenant
+    if tenant is None:
+        return meters
+    if in_bytes and tenant.ingress.bound is not None:
+        tenant.ingress.record(in_bytes, now)
+    if out_bytes and tenant.egress.bound is not None:
+        tenant.egress.record(out_bytes, now)
+    tenant.look_at(session.usage, now)
+    return chain(meters, (tenant.ingress, tenant.egress, tenant.busy))
+
+
+def _read_through(charged: Charged) -> Iterable[Meter]:
+    return charged.fetched if charged.tenant is None else (*charged.fetched, charged.tenant.egress)
