@@ -28,6 +28,24 @@ class TenantSettings:
         "API keys of one tenant that has no limit of its own.", 0, 10_000)
     tenant_acls_max: int = setting("tidelog.tenant.acls.max", "int", 1_000,
         "ACLs of one tenant that has no limit of its own.", 0, 100_000)
+    tenant_ingress: int = setting("tidelog.tenant.ingress.bytes.per.second", "long", 0,
+        "Bytes per second that clients of one tenant may send, over all brokers, where the tenant has no limit of its "
+        "own; 0 is unlimited.", 0, LONG_MAX)
+    tenant_egress: int = setting("tidelog.tenant.egress.bytes.per.second", "long", 0,
+        "Bytes per second that clients of one tenant may be sent, over all brokers, where the tenant has no limit of "
+        "its own; 0 is unlimited.", 0, LONG_MAX)
+    tenant_request_percentage: int = setting("tidelog.tenant.request.percentage", "int", 0,
+        "Time of brokers' event loops that requests of one tenant may take, over all brokers, where the tenant has no "
+        "limit of its own: 100 is one loop; 0 is unlimited.", 0, 1_000_000)
+    tenant_mutation_rate: int = setting("tidelog.tenant.partition.mutations.per.second", "int", 0,
+        "Partitions per second that clients of one tenant may create and delete, where the tenant has no limit of its "
+        "own; 0 is unlimited.", 0, INT_MAX)
+    tenant_ingress_reserved: int = setting("tidelog.tenant.ingress.reserved", "long", 0,
+        "Bytes per second that one tenant without a limit of its own may always send, also to overloaded brokers.", 0,
+        LONG_MAX)
+    tenant_egress_reserved: int = setting("tidelog.tenant.egress.reserved", "long", 0,
+        "Bytes per second that one tenant without a limit of its own may always be sent, also by overloaded brokers.",
+        0, LONG_MAX)
     cell_replicas_per_broker_max: int = setting("tidelog.cell.replicas.per.broker.max", "int", 4_000,
         "Replicas that each broker of a cell may have on average, where the cell has no limit of its own.", 1, INT_MAX)
     cell_tenants_max: int = setting("tidelog.cell.tenants.max", "int", 1_000,

@@ -16,6 +16,7 @@ from msgspec import Struct
 from common.decision import Decision
 from common.errors import ErrorCode, ProtocolError
 from common.pacing import Work, at_once
+from common.settings import INT_MAX, LONG_MAX
 from kraft.batches import MetadataRecord
 from kraft.controller.broker_loads import BrokerLoads
 from kraft.controller.features import check_access_level
@@ -32,7 +33,7 @@ from kraft.image.cells import (
     cell_names,
 )
 from kraft.image.metadata import MetadataImage
-from kraft.image.tenants import TenantImage
+from kraft.image.tenants import LONG_LIMITS, TenantImage
 from kraft.records import CellRecord
 from kraft.topic_names import KEYED_TOPICS
 from wire.messages import (
@@ -147,24 +148,35 @@ class Cells:
                 *_shares(brokers, cell_limit(said, BANDWIDTH_PER_BROKER, policy), loads),
             )
 
-    def room(self, wanted: str | None, rng: random.Random, *, leaving: str = "", replicas: int = 0, factor: int) -> str:
+    def room(
+        self,
+        wanted: str | None,
+        rng: random.Random,
+        *,
+        leaving: str = "",
+        replicas: int = 0,
+        factor: int,
+        without: Mapping[str, str] | None = None,
+    ) -> str:
         """The cell for a tenant: the wanted one, or the less loaded of two random ones among those with room.
 
-        `leaving`: the cell that a moving tenant comes from. Raises POLICY_VIOLATION with the reason, or
-        RESOURCE_NOT_FOUND for an unknown cell.
+        `leaving`: the cell that a moving tenant comes from. `without`: cells without enough bandwidth for what the
+        tenant has reserved, each with the reason. Raises POLICY_VIOLATION with the reason, or RESOURCE_NOT_FOUND for an
+        unknown cell.
         """
+        without = without or {}
         if wanted is not None:
             cell = self.by_name.get(wanted)
             if cell is None:
                 raise ProtocolError(ErrorCode.RESOURCE_NOT_FOUND, f"There is no cell {wanted}.")
-            reason = cell.full_reason(factor, replicas)
+            reason = cell.full_reason(factor, replicas) or without.get(wanted)
             if reason is not None:
                 raise ProtocolError(ErrorCode.POLICY_VIOLATION, reason)
             return wanted
         others = [cell for name, cell in self.by_name.items() if name != leaving]
-        free = [cell for cell in others if cell.full_reason(factor, replicas) is None]
+        free = [cell for cell in others if cell.full_reason(factor, replicas) is None and cell.name not in without]
         if not free:
-            reasons = [cell.full_reason(factor, replicas) for cell in others]
+            reasons = [cell.full_reason(factor, replicas) or without.get(cell.name) for cell in others]
             why = " ".join(reason for reason in reasons if reason) or "There is no other cell."
             raise ProtocolError(ErrorCode.POLICY_VIOLATION, f"No cell has room for the tenant. {why}")
         return _lighter(rng.sample(free, min(2, len(free)))).name
@@ -225,10 +237,10 @@ def changed_limits(present: Mapping[str, int], wanted: Iterable[_Limit], known: 
             )
         if limit.value == -1:
             limits.pop(limit.name, None)
-        elif 0 <= limit.value < 1 << 31:
+        elif 0 <= limit.value <= (most := LONG_MAX if limit.name in LONG_LIMITS else INT_MAX):
             limits[limit.name] = limit.value
         else:
-            raise ProtocolError(ErrorCode.INVALID_REQUEST, f"{limit.name} must be from 0 to {(1 << 31) - 1}.")
+            raise ProtocolError(ErrorCode.INVALID_REQUEST, f"{limit.name} must be from 0 to {most}.")
     return limits
 
 

@@ -25,7 +25,7 @@ from kraft.controller.reported_usage import ReportedUsage, describe_usage
 from kraft.controller.requested_elections import elect_leaders
 from kraft.controller.restored_topics import restore_topic
 from kraft.controller.scram_credentials import alter_user_scram_credentials
-from kraft.controller.tenants import decide_alter_tenant, decide_create_tenant, decide_delete_tenant, move_tenant
+from kraft.controller.tenants import alter_tenant, create_tenant, decide_delete_tenant, move_tenant
 from kraft.controller.topics import create_partitions, create_topics, delete_topics
 from kraft.image.metadata import MetadataImage
 from wire.apis import ApiKey
@@ -59,11 +59,10 @@ DECISIONS: Mapping[int, Callable[[MetadataImage, Any, Circumstances], Decided[An
     ),
     ApiKey.UPDATE_FEATURES: lambda image, request, at: update_features(image, request),
     ApiKey.RESTORE_TOPIC: lambda image, request, at: restore_topic(image, request, at.policy, at.rng),
-    ApiKey.CREATE_TENANT: lambda image, request, at: knowing_tenants(
-        image,
-        lambda living: decide_create_tenant(image, request, at.policy, at.rng, at.now_ms, at.loads, living),
+    ApiKey.CREATE_TENANT: lambda image, request, at: create_tenant(
+        image, request, at.policy, at.rng, at.now_ms, at.loads
     ),
-    ApiKey.ALTER_TENANT: lambda image, request, at: decide_alter_tenant(image, request),
+    ApiKey.ALTER_TENANT: lambda image, request, at: alter_tenant(image, request, at.policy),
     ApiKey.DELETE_TENANT: lambda image, request, at: decide_delete_tenant(image, request, at.policy),
     ApiKey.MOVE_TENANT: lambda image, request, at: move_tenant(image, request, at.policy, at.rng, at.loads),
     ApiKey.CREATE_API_KEY: lambda image, request, at: decide_create_api_key(

@@ -13,7 +13,7 @@ from common.settings import declared, same
 from common.topic_settings import TOPIC_SETTINGS, TopicSettings
 from kraft.image.cells import BANDWIDTH_PER_BROKER, REPLICAS_PER_BROKER_MAX, TENANTS_MAX, CellImage
 from kraft.image.metadata import MetadataImage
-from kraft.image.tenants import ACLS_MAX, CONNECTION_RATE, CONNECTIONS_MAX, KEYS_MAX, PARTITIONS_MAX, TenantImage
+from kraft.image.tenants import TenantImage, limit_of
 from kraft.records import PIECE_RECORDS_MAX
 
 MIN_ISR = declared(TopicSettings, "min_insync_replicas").name
@@ -38,16 +38,7 @@ class ControllerPolicy(TopicDefaults):
 
 def tenant_limit(tenant: TenantImage, limit: str, policy: ControllerPolicy) -> int:
     """The tenant's own limit, else the setting's."""
-    own, defaults = tenant.limits.get(limit), policy.access
-    if own is not None:
-        return own
-    return {
-        PARTITIONS_MAX: defaults.tenant_partitions_max,
-        CONNECTIONS_MAX: defaults.tenant_connections_max,
-        CONNECTION_RATE: defaults.tenant_connection_rate,
-        KEYS_MAX: defaults.tenant_keys_max,
-        ACLS_MAX: defaults.tenant_acls_max,
-    }[limit]
+    return limit_of(tenant.limits, limit, policy.access)
 
 
 def cell_limit(cell: CellImage, limit: str, policy: ControllerPolicy) -> int:

@@ -9,7 +9,7 @@ import ipaddress
 import random
 import re
 import string
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
 import msgspec
@@ -25,6 +25,7 @@ from kraft.controller.features import check_access_level
 from kraft.controller.key_moves import keys_are_home
 from kraft.controller.key_ranges import new_keys_cell
 from kraft.controller.policy import ControllerPolicy
+from kraft.controller.reservations import cells_without, check_reserved_within_quota, reserved
 from kraft.image.metadata import MetadataImage
 from kraft.image.tenant_usage import home_ids, is_outside, topics_of
 from kraft.image.tenants import LIMITS, TenantImage
@@ -58,8 +59,12 @@ def decide_create_tenant(
     now_ms: int,
     loads: BrokerLoads | None = None,
     living: Living | None = None,
+    without: Mapping[str, str] | None = None,
 ) -> Decision[MetadataRecord, CreateTenantResponse]:
-    """CreateTenant (10004): in the wanted cell, or the less loaded of two random ones."""
+    """CreateTenant (10004): in the wanted cell, or the less loaded of two random ones.
+
+    `without`: cells without enough bandwidth for what the tenant has reserved, each with the reason.
+    """
     try:
         check_access_level(image)
         name = request.tenant_name
@@ -70,8 +75,10 @@ def decide_create_tenant(
         if len(image.tenants) >= policy.access.tenants_max:
             raise ProtocolError(ErrorCode.POLICY_VIOLATION, f"More than {policy.access.tenants_max} tenants.")
         limits = changed_limits({}, request.limits, LIMITS)
+        check_reserved_within_quota(limits, policy)
         allow, deny = _networks(request.allow_networks), _networks(request.deny_networks)
-        cell = Cells(image, policy, loads, living).room(request.cell, rng, factor=policy.default_replication_factor)
+        room = Cells(image, policy, loads, living).room
+        cell = room(request.cell, rng, factor=policy.default_replication_factor, without=without)
     except ProtocolError as error:
         return Decision(CreateTenantResponse(error_code=int(error.code), error_message=error.message))
     tenant_id = _new_id(image, rng)
@@ -79,16 +86,61 @@ def decide_create_tenant(
     return Decision(CreateTenantResponse(error_code=0, error_message=None, tenant_id=tenant_id, cell=cell), [record])
 
 
+def create_tenant(
+    image: MetadataImage,
+    request: CreateTenantRequest,
+    policy: ControllerPolicy,
+    rng: random.Random,
+    now_ms: int,
+    loads: BrokerLoads | None = None,
+) -> Work[Decision[MetadataRecord, CreateTenantResponse]]:
+    """`decide_create_tenant`, knowing what lives in the cells and is reserved there."""
+    living = yield from tenants_by_cell(image)
+    without = yield from cells_without(image, policy, _reserved_by(request, {}, policy))
+    return decide_create_tenant(image, request, policy, rng, now_ms, loads, living, without)
+
+
+def alter_tenant(
+    image: MetadataImage, request: AlterTenantRequest, policy: ControllerPolicy
+) -> Work[Decision[MetadataRecord, AlterTenantResponse]]:
+    """`decide_alter_tenant`, knowing what is reserved in the cells."""
+    tenant = image.tenants.get(request.tenant) or image.tenants.by_name(request.tenant)
+    without: Mapping[str, str] = {}
+    if tenant is not None:
+        wanted = _reserved_by(request, tenant.limits, policy)
+        if wanted > reserved(tenant.limits, policy):
+            without = yield from cells_without(image, policy, wanted, tenant.id)
+    return decide_alter_tenant(image, request, policy, without)
+
+
+def _reserved_by(
+    request: CreateTenantRequest | AlterTenantRequest, limits: Mapping[str, int], policy: ControllerPolicy
+) -> int:
+    """What the tenant would have reserved; 0 if the request is invalid, which is then rejected for that."""
+    try:
+        return reserved(changed_limits(limits, request.limits, LIMITS), policy)
+    except ProtocolError:
+        return 0
+
+
 def decide_alter_tenant(
-    image: MetadataImage, request: AlterTenantRequest
+    image: MetadataImage,
+    request: AlterTenantRequest,
+    policy: ControllerPolicy,
+    without: Mapping[str, str] | None = None,
 ) -> Decision[MetadataRecord, AlterTenantResponse]:
-    """AlterTenant (10006)."""
+    """AlterTenant (10006). `without`: as in `decide_create_tenant`, if the tenant would have more reserved."""
 
     def change(tenant: TenantImage) -> _Records:
         old = tenant.record()
+        limits = changed_limits(tenant.limits, request.limits, LIMITS)
+        check_reserved_within_quota(limits, policy)
+        lacking = (without or {}).get(tenant.home)
+        if lacking is not None:
+            raise ProtocolError(ErrorCode.POLICY_VIOLATION, lacking)
         new = msgspec.structs.replace(
             old,
-            limits=changed_limits(tenant.limits, request.limits, LIMITS),
+            limits=limits,
             allow_networks=old.allow_networks if request.allow_networks is None else _networks(request.allow_networks),
             deny_networks=old.deny_networks if request.deny_networks is None else _networks(request.deny_networks),
         )
@@ -142,6 +194,9 @@ def move_tenant(
     cell = ""
     living = yield from tenants_by_cell(image)
     holding = yield from _holding(image, request.tenant)
+    known = image.tenants.get(request.tenant) or image.tenants.by_name(request.tenant)
+    wanted = 0 if known is None else reserved(known.limits, policy)
+    without = yield from cells_without(image, policy, wanted, "" if known is None else known.id)
 
     def move(tenant: TenantImage) -> _Records:
         nonlocal cell
@@ -155,7 +210,9 @@ def move_tenant(
         if not takes_back and not gathers:
             factor = holding.factor or policy.default_replication_factor
             room = Cells(image, policy, loads, living).room
-            cell = room(request.cell, rng, leaving=tenant.home, replicas=holding.replicas, factor=factor)
+            cell = room(
+                request.cell, rng, leaving=tenant.home, replicas=holding.replicas, factor=factor, without=without
+            )
         new = msgspec.structs.replace(
             tenant.record(), state=TenantState.MOVING, target_cell=cell, epoch=tenant.epoch + 1
         )

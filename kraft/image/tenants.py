@@ -5,8 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, ValuesView
 from dataclasses import dataclass, field, fields
+from functools import lru_cache
 from operator import attrgetter
 
+from common.node_settings.tenants import TenantSettings
 from kraft.image.sharded_map import ShardedMap
 from kraft.records import KeysPhase, TenantRecord, TenantState
 
@@ -19,8 +21,51 @@ CONNECTIONS_MAX = "connections.max"
 CONNECTION_RATE = "connection.rate"
 KEYS_MAX = "keys.max"
 ACLS_MAX = "acls.max"
-LIMITS = (PARTITIONS_MAX, CONNECTIONS_MAX, CONNECTION_RATE, KEYS_MAX, ACLS_MAX)
+INGRESS = "ingress.bytes.per.second"
+EGRESS = "egress.bytes.per.second"
+REQUEST_PERCENTAGE = "request.percentage"
+MUTATION_RATE = "partition.mutations.per.second"
+INGRESS_RESERVED = "ingress.reserved"
+EGRESS_RESERVED = "egress.reserved"
+LIMITS = (
+    PARTITIONS_MAX,
+    CONNECTIONS_MAX,
+    CONNECTION_RATE,
+    KEYS_MAX,
+    ACLS_MAX,
+    INGRESS,
+    EGRESS,
+    REQUEST_PERCENTAGE,
+    MUTATION_RATE,
+    INGRESS_RESERVED,
+    EGRESS_RESERVED,
+)
 """Limits that a tenant may set; the default is the setting `tidelog.tenant.<limit>`."""
+LONG_LIMITS = frozenset({INGRESS, EGRESS, INGRESS_RESERVED, EGRESS_RESERVED})
+"""Those in bytes per second, which may be 64-bit numbers."""
+
+
+def limit_of(limits: Mapping[str, int], limit: str, defaults: TenantSettings) -> int:
+    """The tenant's own limit, else the setting's. `limits` are `TenantImage.limits`."""
+    own = limits.get(limit)
+    return _default_limits(defaults)[limit] if own is None else own
+
+
+@lru_cache(maxsize=8)
+def _default_limits(defaults: TenantSettings) -> Mapping[str, int]:
+    return {
+        PARTITIONS_MAX: defaults.tenant_partitions_max,
+        CONNECTIONS_MAX: defaults.tenant_connections_max,
+        CONNECTION_RATE: defaults.tenant_connection_rate,
+        KEYS_MAX: defaults.tenant_keys_max,
+        ACLS_MAX: defaults.tenant_acls_max,
+        INGRESS: defaults.tenant_ingress,
+        EGRESS: defaults.tenant_egress,
+        REQUEST_PERCENTAGE: defaults.tenant_request_percentage,
+        MUTATION_RATE: defaults.tenant_mutation_rate,
+        INGRESS_RESERVED: defaults.tenant_ingress_reserved,
+        EGRESS_RESERVED: defaults.tenant_egress_reserved,
+    }
 
 
 def cluster_resource(tenant_id: str) -> str:

@@ -150,7 +150,7 @@ def test_networks_and_limits_are_changed_and_checked() -> None:
 
     def altered(**fields: Any) -> tuple[MetadataImage, int]:
         limits = [AlterTenantRequest.AlteredTenantLimit(name=n, value=v) for n, v in fields.pop("limits", {}).items()]
-        decision = decide_alter_tenant(image, AlterTenantRequest(tenant="a", limits=limits, **fields))
+        decision = decide_alter_tenant(image, AlterTenantRequest(tenant="a", limits=limits, **fields), POLICY)
         return replayed(image, decision.records), decision.reply.error_code
 
     after, code = altered(limits={"partitions.max": 5}, allow_networks=["10.1.2.3/8", "::1"])
@@ -161,7 +161,7 @@ def test_networks_and_limits_are_changed_and_checked() -> None:
     assert altered(deny_networks=["300.0.0.0/8"])[1] == ErrorCode.INVALID_REQUEST
     assert altered(deny_networks=[f"10.0.{n}.0/24" for n in range(101)])[1] == ErrorCode.INVALID_REQUEST
     assert altered(allow_networks=["10.0.0.0/8"] * 101)[1] == ErrorCode.INVALID_REQUEST  # before any is parsed
-    unknown = decide_alter_tenant(image, AlterTenantRequest(tenant="b", limits=[]))
+    unknown = decide_alter_tenant(image, AlterTenantRequest(tenant="b", limits=[]), POLICY)
     assert unknown.reply.error_code == ErrorCode.RESOURCE_NOT_FOUND
 
 
@@ -171,7 +171,7 @@ def test_nothing_is_made_before_all_nodes_know_the_records() -> None:
     assert alter_cell(image, "east", 0)[1] == ErrorCode.UNSUPPORTED_VERSION
     assert created(image, "b")[1].error_code == ErrorCode.UNSUPPORTED_VERSION
     assert key(image, "admin")[1].error_code == ErrorCode.UNSUPPORTED_VERSION
-    altered = decide_alter_tenant(image, AlterTenantRequest(tenant="a", limits=[]))
+    altered = decide_alter_tenant(image, AlterTenantRequest(tenant="a", limits=[]), POLICY)
     assert altered.reply.error_code == ErrorCode.UNSUPPORTED_VERSION
 
 
