@@ -12,6 +12,7 @@ from common.identifiers import random_uuid
 from common.lifecycle import duty
 from common.ports import Ports
 from kraft.features import SUPPORTED_FEATURES
+from kraft.image.metadata import MetadataImage
 from kraft.observers.broker_lifecycle import BrokerLifecycle, LifecycleConfig, Registration
 from kraft.observers.controller_channel import ControllerChannel
 from kraft.records import Endpoint
@@ -102,6 +103,18 @@ class Membership:
         finally:
             self._fatal(f"the log directory failed: {reason}")
 
+    async def withdraw(self, image: MetadataImage) -> str:
+        """The storage is stuck: ask the controller to fence this broker, and wait for the answer for a call's timeout.
+
+        Returns "", or why it does not: one more missing broker could leave partitions without enough replicas.
+        """
+        sick = sick_others(image, self._config.node_id)
+        if sick:
+            return f"brokers {', '.join(map(str, sick))} are down or unhealthy"
+        if self.lifecycle is not None and not await self.lifecycle.withdraw():
+            logger.warning("the stuck storage was not reported to a controller")
+        return ""
+
     # stop --------------------------------------------------------------------------------------------------
 
     async def shut_down(self) -> None:
@@ -150,3 +163,14 @@ class Membership:
             lacks_room=self.room.look,
             load=self._load.look,
         )
+
+
+def sick_others(image: MetadataImage, broker_id: int) -> list[int]:
+    """The other brokers with replicas that are fenced, stopping or unhealthy."""
+    return [
+        other.broker_id
+        for other in image.brokers.values()
+        if other.broker_id != broker_id
+        and not (other.is_active and other.is_healthy)
+        and image.topics.index.with_replica(other.broker_id)
+    ]

@@ -97,14 +97,7 @@ class BrokerNode:
             ControllerChannel(links, config.controllers, ports.random, ChannelConfig(), self._active_controller)
             for _ in range(2)
         )
-        self.membership = Membership(
-            ports=ports,
-            config=config,
-            channel=self._heartbeats,
-            logs=self.logs,
-            moved_bytes=lambda: machinery.pool.moved,
-            fatal=fatal,
-        )
+        self.membership = self._make_membership(machinery)
         usage = UsageBook()
         self.pacer.tell(usage.spent)
         self.security = self._make_security(usage)
@@ -186,6 +179,16 @@ class BrokerNode:
             pacer=self.pacer,
             on_fatal=self._fatal,
             on_disk_failed=self.logs.fail,
+        )
+
+    def _make_membership(self, machinery: Machinery) -> Membership:
+        return Membership(
+            ports=self._ports,
+            config=self._config,
+            channel=self._heartbeats,
+            logs=self.logs,
+            moved_bytes=lambda: machinery.pool.moved,
+            fatal=self._fatal,
         )
 
     def _make_usage_reporter(self, usage: UsageBook, machinery: Machinery) -> UsageReporter:
@@ -385,6 +388,10 @@ class BrokerNode:
         """Why this process should be replaced; None if it works."""
         offline = self.logs.offline
         return None if offline is None else f"the log directory is offline: {offline}"
+
+    async def withdraw(self) -> str:
+        """The storage is stuck: see `Membership.withdraw`."""
+        return await self.membership.withdraw(self.observer.image)
 
     def _disk_passes(self, what: str, error: OSError) -> bool:
         return self.logs.passes(what, error)  # which keep the journal, and so are made after it

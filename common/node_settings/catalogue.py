@@ -8,6 +8,7 @@ from common.node_settings.audit import AuditSettings
 from common.node_settings.connections import ConnectionSettings
 from common.node_settings.controllers import ControllerSettings
 from common.node_settings.groups import GroupSettings
+from common.node_settings.health import HealthSettings
 from common.node_settings.identity import NodeSettings
 from common.node_settings.inert import INERT_SETTINGS
 from common.node_settings.listeners import AcceptSettings, TlsSettings
@@ -33,6 +34,7 @@ NODE_SETTINGS = Catalogue(
         BrokerLogSettings,
         ReplicationSettings,
         ControllerSettings,
+        HealthSettings,
         GroupSettings,
         TierSettings,
         TierStateSettings,

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from common.disk_errors import NO_FILES, NO_ROOM
 from common.errors import ErrorCode, ProtocolError
+from storage.disk.disk_operations import DiskOperations
 
 COMPLAINT_PAUSE_S = 1.0
 OUT_OF_FILES_PAUSE_S = 0.5  # interval of retries in threads
@@ -43,6 +44,7 @@ class DirectoryHealth:
         "free_space",
         "is_closing",
         "offline",
+        "operations",
         "refusals",
         "refuses_appends",
     )
@@ -52,6 +54,7 @@ class DirectoryHealth:
         self.free_space = FreeSpace.PLENTY
         self.refuses_appends = False
         self.refusals = 0  # number of times that room ran out; a check that began earlier does not count
+        self.operations = DiskOperations()
         self.is_closing = False  # then no one waits for room
         self._on_failed: Callable[[str], None] | None = None
         self._announced = False

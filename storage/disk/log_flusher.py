@@ -21,6 +21,7 @@ from common.ports import Clock, Disk
 from common.whole_files import join
 from storage.disk.checkpoint_files import LEADER_EPOCHS
 from storage.disk.directory_health import OUT_OF_FILES_PAUSE_S, DirectoryHealth, SyncFailed
+from storage.disk.disk_operations import DiskOperations
 from storage.disk.own_files import replace_own_file
 
 JOBS_PER_TURN_MAX = 64
@@ -47,11 +48,12 @@ class FlushJob(Struct):
     epochs: bytes | None = None  # leader-epoch-checkpoint
     paths: list[str] = field(default_factory=list)  # files to fsync
 
-    def run(self, disk: Disk, log: "Flushable", synced: set[str] | None = None) -> None:
+    def run(self, disk: Disk, log: "Flushable", operations: DiskOperations, synced: set[str] | None = None) -> None:
         """Run in a thread. Files that were deleted meanwhile are skipped; OSError for anything else, also if `log` is
         closed: then another log may have the directory's name.
 
-        `synced`: shared by jobs that start together: directories that one of them has already made durable.
+        Each step that may wait for the device is one of `operations`. `synced`: shared by jobs that start together:
+        directories that one of them has already made durable.
         """
         synced = set() if synced is None else synced
         for path in self.paths:
@@ -60,18 +62,21 @@ class FlushJob(Struct):
             except FileNotFoundError:
                 continue
             try:
-                file.fsync()
+                with operations.operation(f"flush {path}"):
+                    file.fsync()
             except OSError as error:
                 raise SyncFailed(error.errno, error.strerror, path) from error
             finally:
                 file.close()
         if self.epochs is not None:
-            replace_own_file(disk, join(self.directory, LEADER_EPOCHS), self.epochs, log)
-            self._sync_directory(disk, self.directory)
+            with operations.operation(f"flush {self.directory}"):
+                replace_own_file(disk, join(self.directory, LEADER_EPOCHS), self.epochs, log)
+                self._sync_directory(disk, self.directory)
             synced.add(self.directory)
         for directory in self.directories:
             if directory not in synced:
-                self._sync_directory(disk, directory)
+                with operations.operation(f"flush {directory}"):
+                    self._sync_directory(disk, directory)
                 synced.add(directory)
 
     @staticmethod
@@ -208,7 +213,7 @@ class LogFlusher:
         synced: set[str] = set()
         for log, job in jobs:
             try:
-                job.run(self._disk, log, synced)
+                job.run(self._disk, log, self._health.operations, synced)
             except OSError:
                 if not log.closed:  # deleted meanwhile: its directory has another name
                     raise
@@ -242,7 +247,7 @@ class LogFlusher:
     def _run_last_jobs(self, jobs: list[tuple[Stopping, FlushJob]]) -> None:
         synced: set[str] = set()
         for log, job in jobs:
-            job.run(self._disk, log, synced)
+            job.run(self._disk, log, self._health.operations, synced)
 
     def _stopped(self, error: BaseException) -> None:
         self._health.fail(f"flushing stopped: {error!r}")

@@ -172,7 +172,8 @@ class LogWriter:
                 continue
             started = self._clock.monotonic()
             try:
-                self._write_one(handle.path, file, data, position)
+                with self._health.operations.operation(f"write {handle.path}"):
+                    self._write_one(handle.path, file, data, position)
             except OSError:
                 if not owner.closed:  # deleted meanwhile: its directory has another name
                     raise

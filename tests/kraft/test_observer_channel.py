@@ -294,6 +294,21 @@ async def test_a_broker_whose_disk_failed_says_so_at_once() -> None:
     await bench.lifecycle.stop()
 
 
+async def test_a_broker_whose_disk_is_stuck_is_fenced_before_it_ends() -> None:
+    bench = LifecycleBench()
+    await bench.lifecycle.start()
+    bench.lifecycle.logs_recovered()
+    await bench.lifecycle.wait_unfenced()
+    assert not bench.controller.heartbeats[-1].storage_stuck
+    assert await bench.lifecycle.withdraw()
+    assert bench.controller.heartbeats[-1].storage_stuck
+    assert bench.controller.heartbeats[-1].want_fence
+    bench.links.answers[1] = vanish
+    async with asyncio.timeout(2):
+        await bench.lifecycle.withdraw()  # a controller may be silent: then it ends without an answer
+    await bench.lifecycle.stop()
+
+
 @pytest.mark.parametrize("registered", [True, False])
 async def test_a_broker_whose_disk_failed_does_not_wait_long_for_a_controller(registered: bool) -> None:
     bench = LifecycleBench()

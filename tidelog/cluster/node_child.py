@@ -32,6 +32,7 @@ class Child:
     wanted: bool = True
     ready: bool = False
     stopping: bool = False
+    ending: bool = False  # it has reported why it ends, and may still have to wait for its disk
     started_at: float = 0.0
     restarts: int = 0
     restart_at: float | None = None
@@ -45,7 +46,7 @@ class Child:
     @property
     def state(self) -> str:
         if self.pid:
-            return "stopping" if self.stopping else "running" if self.ready else "starting"
+            return "stopping" if self.stopping or self.ending else "running" if self.ready else "starting"
         return "crashed" if self.wanted else "stopped"
 
     def start(self, work: Work, log: Path, life_fd: int, now_s: float) -> None:
@@ -64,7 +65,7 @@ class Child:
         os.close(status_write)
         os.set_blocking(status_read, False)
         self.status_fd = status_read
-        self.pid, self.ready, self.stopping = pid, False, False
+        self.pid, self.ready, self.stopping, self.ending = pid, False, False, False
         self.started_at, self.restart_at, self.kill_at = now_s, None, None
 
     def hear(self) -> bool:
@@ -76,7 +77,7 @@ class Child:
         for line in data.decode(errors="replace").splitlines():
             word, _, rest = line.partition(" ")
             if word == "fatal":
-                self.reason = rest
+                self.reason, self.ready, self.ending = rest, False, True
             elif word == "ready" and self.pid:
                 self.ready, self.reason = True, ""
         return bool(data)
@@ -89,7 +90,7 @@ class Child:
         """Its process has ended. Returns the pause before the next one, None if there must be none."""
         expected, lived_s = self.stopping or not self.wanted, now_s - self.started_at
         self.last_exit = f"signal {-code}" if code < 0 else f"status {code}"
-        self.pid, self.ready, self.stopping, self.kill_at = 0, False, False, None
+        self.pid, self.ready, self.stopping, self.ending, self.kill_at = 0, False, False, False, None
         if expected or not starts_again:
             return None
         self.restarts = 0 if lived_s > STEADY_S else self.restarts + 1
@@ -107,7 +108,7 @@ class Child:
     @property
     def why(self) -> str:
         """The reason of its last end."""
-        return f"{self.last_exit}: {self.reason}" if self.reason else self.last_exit
+        return ": ".join(part for part in (self.last_exit, self.reason) if part)
 
 
 def _become(work: Work, status_fd: int, log: Path, life_fd: int) -> NoReturn:

@@ -126,6 +126,8 @@ class Supervisor:
         if child.status_fd < 0:  # closed by an event of the same turn
             return
         was_ready, goes_on = child.ready, child.hear()
+        if child.ending and was_ready:
+            logger.error("node stops", extra={"child": child.node.name, "reason": child.reason})
         if child.ready and not was_ready:
             self._answer_waiting(child)
             if not self._announced and all(c.ready for c in self._children.values()):
@@ -408,7 +410,7 @@ class Supervisor:
             "id": node.node_id,
             "pid": child.pid or None,
             "state": child.state,
-            "reason": child.why if child.wanted and not child.ready and child.last_exit else "",
+            "reason": child.why if child.wanted and not child.ready and (child.last_exit or child.ending) else "",
             "listeners": node.listeners(),
             "metrics": f"127.0.0.1:{node.metrics_port}",
             "dir": str(node.directory(self._root)),

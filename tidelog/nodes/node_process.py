@@ -24,6 +24,7 @@ from common.machine import machine_ports
 from common.metrics import Metrics
 from common.node_settings.audit import AuditSettings
 from common.node_settings.catalogue import NODE_SETTINGS
+from common.node_settings.health import HealthSettings
 from common.node_settings.identity import NodeSettings
 from common.node_settings.tier import TierSettings
 from common.settings import SettingError
@@ -35,11 +36,13 @@ from tidelog.configuration.listener_config import host_and_port
 from tidelog.configuration.node_config import broker_config, data_directory
 from tidelog.nodes.descriptors import divide, raise_limit
 from tidelog.nodes.directory_lock import DirectoryInUse, held_directory
+from tidelog.nodes.disk_probe import DiskSilent, wait_for_disk
 from tidelog.nodes.http_endpoint import HttpEndpoint
 from tidelog.nodes.logs import configure_logs
 from tidelog.nodes.loop_watch import LoopWatch
 from tidelog.nodes.node_imports import import_certificates
 from tidelog.nodes.stack_sampling import StackSampling, log_held
+from tidelog.nodes.storage_watchdog import StorageWatchdog
 
 logger = logging.getLogger(__name__)
 EXIT_FATAL = 70  # EX_SOFTWARE: the node must not continue
@@ -76,12 +79,13 @@ def run_node(role: str, settings: Mapping[str, str], *, status_fd: int = -1, lif
     def fail(reason: str) -> None:
         logger.critical("node stops: %s", reason)
         fatal.append(reason)
-        _report(status_fd, f"fatal {' '.join(reason.split())[:REASON_CHARACTERS_MAX]}")
+        _report_end(status_fd, reason)
 
     import_certificates(settings)
     gc.set_threshold(*GARBAGE_ROUNDS)
     try:
         descriptors = raise_limit()
+        wait_for_disk(data_directory(values), logger.warning)
         watch = LoopWatch()
         with (
             held_directory(data_directory(values)),
@@ -89,7 +93,7 @@ def run_node(role: str, settings: Mapping[str, str], *, status_fd: int = -1, lif
             asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
         ):
             runner.run(_run(role, settings, descriptors, watch, fail, status_fd, life_fd))
-    except (SettingError, DirectoryInUse) as error:
+    except (SettingError, DirectoryInUse, DiskSilent) as error:
         fail(str(error))
     return EXIT_FATAL if fatal else 0
 
@@ -120,26 +124,9 @@ async def _run(
     if life_fd >= 0:
         os.set_blocking(life_fd, False)
         loop.add_reader(life_fd, _parent_gone, loop, life_fd, ended.set)
-    ports = machine_ports(data_directory(values))
-    node: Node
-    if role == "broker":
-        from broker.node import BrokerNode  # noqa: PLC0415  imported already where it matters, see node_imports
-
-        limits = StoreLimits(own_directory=str(data_directory(values)))
-        node = BrokerNode(ports, divide(broker_config(settings), descriptors), fail, partial(open_store, limits=limits))
-    else:
-        from kraft.controller.node import ControllerNode  # noqa: PLC0415
-        from tidelog.configuration.controller_config import controller_config  # noqa: PLC0415
-
-        controller = ControllerNode(ports, controller_config(settings), fail)
-        node = controller
-        tier, keep_ms = values.group(TierSettings), values.group(AuditSettings).export_retention_ms
-        if tier.uri:
-            from tidelog.nodes.exporting_controller import ExportingController  # noqa: PLC0415
-
-            interval_s = tier.export_interval_ms / 1000
-            node = ExportingController(ports, controller, tier.uri, interval_s, tier.spark_schedule, keep_ms)
+    node, watchdog = _make_node(role, settings, descriptors, fail, status_fd)
     watch.register(node.metrics)
+    watchdog.register(node.metrics)
     endpoint = HttpEndpoint(node.metrics, node.ready_problem, node.health_problem)
     page = values.group(NodeSettings).metrics_listener
     try:
@@ -147,6 +134,7 @@ async def _run(
     except OSError as error:
         fail(f"tidelog.metrics.listener: {page} cannot be bound: {os.strerror(error.errno or 0)}")
         return
+    watchdog.start()
     starting = asyncio.create_task(_start(node, status_fd, fail))
     await ended.wait()
     if not starting.done():
@@ -156,12 +144,45 @@ async def _run(
     if not failed:
         await node.stop()
     await endpoint.stop()
+    watchdog.stop()
+
+
+def _make_node(
+    role: str, settings: Mapping[str, str], descriptors: int, fail: Callable[[str], None], status_fd: int
+) -> tuple[Node, StorageWatchdog]:
+    """The node, and what watches its storage."""
+    values = NODE_SETTINGS.values(settings)
+    ports = machine_ports(data_directory(values))
+    health, report = values.group(HealthSettings), partial(_report_end, status_fd)
+    if role == "broker":
+        from broker.node import BrokerNode  # noqa: PLC0415  imported already where it matters, see node_imports
+
+        limits = StoreLimits(own_directory=str(data_directory(values)))
+        node = BrokerNode(ports, divide(broker_config(settings), descriptors), fail, partial(open_store, limits=limits))
+        operations = node.logs.context.health.operations
+        return node, StorageWatchdog(settings=health, report=report, operations=operations, withdraw=node.withdraw)
+    from kraft.controller.node import ControllerNode  # noqa: PLC0415
+    from tidelog.configuration.controller_config import controller_config  # noqa: PLC0415
+
+    controller = ControllerNode(ports, controller_config(settings), fail)
+    watchdog = StorageWatchdog(settings=health, report=report)
+    tier, keep_ms = values.group(TierSettings), values.group(AuditSettings).export_retention_ms
+    if not tier.uri:
+        return controller, watchdog
+    from tidelog.nodes.exporting_controller import ExportingController  # noqa: PLC0415
+
+    interval_s = tier.export_interval_ms / 1000
+    return ExportingController(ports, controller, tier.uri, interval_s, tier.spark_schedule, keep_ms), watchdog
 
 
 def _report(status_fd: int, line: str) -> None:
     if status_fd >= 0:
         with contextlib.suppress(OSError):
             os.write(status_fd, line.encode() + b"\n")
+
+
+def _report_end(status_fd: int, reason: str) -> None:
+    _report(status_fd, f"fatal {' '.join(reason.split())[:REASON_CHARACTERS_MAX]}")
 
 
 async def _start(node: Node, status_fd: int, fail: Callable[[str], None]) -> None:
