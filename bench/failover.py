@@ -11,7 +11,7 @@ import threading
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
@@ -24,8 +24,11 @@ RECOVERY_TIMEOUT_S = 60.0
 class SteadyLoad:
     """A numbered stream of records to one partition, and when each was acknowledged."""
 
-    def __init__(self, bootstrap: str, topic: str = "", replicas: int = 3) -> None:
-        """`topic` is made, with `min.insync.replicas` one below its replicas; a name is drawn where none is given."""
+    def __init__(
+        self, bootstrap: str, topic: str = "", replicas: int = 3, client: Mapping[str, int] | None = None
+    ) -> None:
+        """`topic` is made, with `min.insync.replicas` one below its replicas; a name is drawn where none is given.
+        `client`: other settings of the producer."""
         self.bootstrap = bootstrap
         self.topic = topic or f"failover-{uuid.uuid4().hex[:6]}"
         self.acknowledged: list[int] = []
@@ -48,6 +51,7 @@ class SteadyLoad:
                 "reconnect.backoff.ms": 20,
                 "reconnect.backoff.max.ms": 200,
                 "topic.metadata.refresh.fast.interval.ms": 50,
+                **(client or {}),
             }
         )
         self._stop = threading.Event()
@@ -71,6 +75,9 @@ class SteadyLoad:
     def leader(self) -> int:
         return int(self._admin.list_topics(self.topic, timeout=10).topics[self.topic].partitions[0].leader)
 
+    def isr(self) -> list[int]:
+        return list(self._admin.list_topics(self.topic, timeout=10).topics[self.topic].partitions[0].isrs)
+
     def wait_flowing(self) -> None:
         """Until acknowledgements have come without a pause for half a second."""
         deadline = time.monotonic() + RECOVERY_TIMEOUT_S
@@ -91,7 +98,11 @@ class SteadyLoad:
             if now - began > watch_s and self.moments[-1] > began and now - self.moments[-1] < QUIET_S:
                 break
             time.sleep(0.05)
-        after = [began, *[m for m in list(self.moments) if m > began]]
+        return self.longest_silence(began)
+
+    def longest_silence(self, since: float) -> float:
+        """Seconds of the longest time without an acknowledgement since then."""
+        after = [since, *[m for m in list(self.moments) if m > since]]
         return max((b - a for a, b in itertools.pairwise(after)), default=RECOVERY_TIMEOUT_S)
 
     def finish(self) -> dict[str, Any]:

@@ -1,0 +1,1 @@
+"""Measurements of what keeps a shared cluster even: load, quotas, health and balance."""
