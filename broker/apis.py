@@ -219,6 +219,9 @@ ROWS = (
     Row(ApiKey.ALTER_CELL, Forwarder.serve, ClusterRight(ALTER), elements_max=FORWARDED_MAX),
     Row(ApiKey.IMPORT_KEYS, ImportKeys.handle, ClusterRight(CLUSTER_ACTION)),
     Row(ApiKey.DESCRIBE_USAGE, Forwarder.serve, ClusterRight(DESCRIBE), elements_max=FORWARDED_MAX),
+    Row(ApiKey.DESCRIBE_BALANCE, Forwarder.serve, ClusterRight(DESCRIBE)),
+    Row(ApiKey.ALTER_BALANCE, Forwarder.serve, ClusterRight(ALTER), elements_max=FORWARDED_MAX),
+    Row(ApiKey.LIST_BALANCE_MOVES, Forwarder.serve, ClusterRight(DESCRIBE)),
 )
 # fmt: on
 

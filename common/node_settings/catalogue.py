@@ -5,6 +5,7 @@ show and check all settings, so the groups are in this room, below all readers.
 """
 
 from common.node_settings.audit import AuditSettings
+from common.node_settings.balance import BalanceSettings
 from common.node_settings.connections import ConnectionSettings
 from common.node_settings.controllers import ControllerSettings
 from common.node_settings.groups import GroupSettings
@@ -41,6 +42,7 @@ NODE_SETTINGS = Catalogue(
         AuditSettings,
         TierReads,
         TenantSettings,
+        BalanceSettings,
         ProxySettings,
         ProxyLimitSettings,
     ]

@@ -20,9 +20,11 @@ REPLICAS = ("leader.replication.throttled.replicas", "follower.replication.throt
 ALL_REPLICAS = "*"
 
 
-def throttles(image: MetadataImage, policy: ControllerPolicy, topics: Iterable[str]) -> list[MetadataRecord]:
-    """Records to commit before the moves of these topics."""
-    rate = str(policy.access.move_bytes_per_second)
+def throttles(
+    image: MetadataImage, policy: ControllerPolicy, topics: Iterable[str], bytes_per_second: int | None = None
+) -> list[MetadataRecord]:
+    """Records to commit before the moves of these topics; None stands for the rate of tenants' moves."""
+    rate = str(policy.access.move_bytes_per_second if bytes_per_second is None else bytes_per_second)
     cluster = image.configs.cluster()
     records: list[MetadataRecord] = [
         ConfigRecord(ResourceType.BROKER, CLUSTER_DEFAULT, name, rate) for name in RATES if name not in cluster
@@ -43,14 +45,18 @@ def lifted(image: MetadataImage, topic: str) -> list[MetadataRecord]:
     ]
 
 
-def rate_lifted(image: MetadataImage, policy: ControllerPolicy, tenant_id: str = "") -> list[MetadataRecord]:
-    """Removes the rate unless something still moves; `tenant_id`: a tenant that no longer counts as moving."""
+def rate_lifted(
+    image: MetadataImage, policy: ControllerPolicy, tenant_id: str = "", also: Iterable[int] = ()
+) -> list[MetadataRecord]:
+    """Removes the rate unless something still moves; `tenant_id`: a tenant that no longer counts as moving; `also`:
+    rates of the controller's own besides those of the settings."""
     if any(one != tenant_id for one in image.tenants.moving) or image.topics.index.moving:
         return []
+    own = {str(rate) for rate in (policy.access.move_bytes_per_second, policy.balance.bytes_per_second, *also)}
     return [
         ConfigRecord(ResourceType.BROKER, CLUSTER_DEFAULT, name, None)
         for name in RATES
-        if image.configs.cluster().get(name) == str(policy.access.move_bytes_per_second)
+        if image.configs.cluster().get(name) in own
     ]
 
 

@@ -14,6 +14,8 @@ from common.node_settings.controllers import ControllerSettings
 from common.pacing import Pacer, Strain
 from common.ports import Address, Ports
 from common.settings import same, seconds
+from kraft.controller.balance_duties import BalanceDuties
+from kraft.controller.balance_status import BalanceStatus
 from kraft.controller.cell_duties import CellDuties
 from kraft.controller.driver import ControllerDriver, DriverConfig
 from kraft.controller.leader_return import LeaderReturn, LeaderReturnConfig
@@ -115,7 +117,9 @@ class ControllerNode:
         self.usage = ReportedUsage(config.usage_report_interval_s)
         self.machine.subscribe(self.usage.applied)
         tenants = TenantDuties(self.driver, config.policy, ports.random)
-        acts: list[Act[Any]] = [tenants, CellDuties(config.policy, ports.random)]
+        balance = BalanceStatus()
+        self.balance = BalanceDuties(config.policy, ports.clock, balance)
+        acts: list[Act[Any]] = [tenants, CellDuties(config.policy, ports.random), self.balance]
         if config.leader_return.enabled:
             acts.append(LeaderReturn(self.driver, config.policy, ports.clock, config.leader_return))
         for act in acts:
@@ -128,6 +132,7 @@ class ControllerNode:
             policy=config.policy,
             tenants=tenants,
             usage=self.usage,
+            balance=balance,
             rng=ports.random,
             clock=ports.clock,
             voters=sorted(config.voters),

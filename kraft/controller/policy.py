@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from common.node_settings.balance import BalanceSettings
 from common.node_settings.groups import GroupSettings
 from common.node_settings.replication import ReplicationSettings
 from common.node_settings.tenants import TenantSettings
@@ -34,6 +35,7 @@ class ControllerPolicy(TopicDefaults):
     """Partition changes in one commit, for an event that concerns many partitions."""
     static: Mapping[str, str] = field(default_factory=dict)
     access: TenantSettings = field(default_factory=TenantSettings)
+    balance: BalanceSettings = field(default_factory=BalanceSettings)
 
 
 def tenant_limit(tenant: TenantImage, limit: str, policy: ControllerPolicy) -> int:

@@ -104,6 +104,7 @@ def start_reassignment(
     wanted: Replicas,
     policy: ControllerPolicy,
     targets: Targets | None = None,
+    cause: Cause = Cause.REASSIGNMENT_STARTED,
 ) -> PartitionChangeRecord | None:
     """Reassign `partition` to `wanted`, the preferred leader first; overrides an earlier reassignment.
 
@@ -120,7 +121,7 @@ def start_reassignment(
     min_isr = targets.min_isr(topic)
     # An overridden reassignment may have added replicas that are no longer wanted: they are removed at once.
     isr = _isr_within(settled, moving.replicas, min(min_isr, len(before)))
-    target = _target(targets, topic, moving, isr, Cause.REASSIGNMENT_STARTED)
+    target = _target(targets, topic, moving, isr, cause)
     done = _completion(settled, moving, isr, min_isr)
     if done is not None:
         target = completed(target, done)

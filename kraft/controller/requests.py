@@ -16,6 +16,7 @@ from common.lifecycle import end_tasks
 from common.pacing import Pacer
 from common.ports import Clock
 from kraft.controller.attribution import actor_of, attributed
+from kraft.controller.balance_status import BalanceStatus
 from kraft.controller.decisions import Circumstances, decision_of
 from kraft.controller.driver import ControllerDriver, Decide, not_controller
 from kraft.controller.liveness import BrokerLiveness
@@ -59,6 +60,7 @@ class ControllerRequests:
         policy: ControllerPolicy,
         tenants: TenantDuties,
         usage: ReportedUsage,
+        balance: BalanceStatus,
         rng: random.Random,
         clock: Clock,
         voters: list[int],
@@ -71,6 +73,7 @@ class ControllerRequests:
         self._policy = policy
         self._tenants = tenants
         self._usage = usage
+        self._balance = balance
         self._random = rng
         self._clock = clock
         self._voters = voters
@@ -169,7 +172,13 @@ class ControllerRequests:
     def _decision(self, header: RequestHeader, inner: Message) -> Decide:
         clock = self._clock
         at = Circumstances(
-            self._policy, self._random, clock.wall_ms(), self._liveness.loads, self._usage, clock.monotonic()
+            self._policy,
+            self._random,
+            clock.wall_ms(),
+            self._liveness.loads,
+            self._usage,
+            self._balance,
+            clock.monotonic(),
         )
         decide = decision_of(header.api_key, inner, at)
         if decide is None:

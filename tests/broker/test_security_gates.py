@@ -34,7 +34,7 @@ OURS = {
     "DescribeTier": "DESCRIBE", "RestoreTopic": "ALTER", "CreateTenant": "ALTER", "DescribeTenants": "DESCRIBE",
     "AlterTenant": "ALTER", "DeleteTenant": "ALTER", "MoveTenant": "ALTER", "CreateApiKey": "ALTER",
     "DeleteApiKey": "ALTER", "DescribeApiKeys": "DESCRIBE", "DescribeCells": "DESCRIBE", "AlterCell": "ALTER",
-    "DescribeUsage": "DESCRIBE",
+    "DescribeUsage": "DESCRIBE", "DescribeBalance": "DESCRIBE", "AlterBalance": "ALTER", "ListBalanceMoves": "DESCRIBE",
 }  # fmt: skip
 """APIs that Apache Kafka has not, with what they ask for of the cluster."""
 EXEMPT = {"SaslHandshake": "comes before there is a principal", "SaslAuthenticate": "comes before there is a principal"}

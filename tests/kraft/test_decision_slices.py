@@ -12,6 +12,7 @@ import pytest
 
 from common.node_settings.tenants import TenantSettings
 from kraft.batches import MetadataRecord
+from kraft.controller.balance_status import BalanceStatus
 from kraft.controller.broker_loads import BrokerLoads
 from kraft.controller.brokers import decide_heartbeat, decide_registration, decide_unregister
 from kraft.controller.cell_duties import CellDuties
@@ -226,6 +227,9 @@ def tenants_requests() -> Iterator[tuple[str, Any]]:
     yield "DeleteTenant", messages.DeleteTenantRequest(tenant=DELETED)
     yield "MoveTenant", messages.MoveTenantRequest(tenant=TENANT, cell="default")
     yield "DescribeCells", messages.DescribeCellsRequest(cells=None)
+    yield "DescribeBalance", messages.DescribeBalanceRequest()
+    yield "AlterBalance", messages.AlterBalanceRequest(act=6, brokers=[1])
+    yield "ListBalanceMoves", messages.ListBalanceMovesRequest(limit=1_000)
     yield "AlterCell", messages.AlterCellRequest(cell_name="west", limits=[])
     yield (
         "DescribeUsage",
@@ -250,7 +254,7 @@ def reported_by_all() -> ReportedUsage:
 def test_no_slice_of_a_decision_is_long(label: str) -> None:
     message = CASES[label]
     image = large_image()
-    at = Circumstances(POLICY, random.Random(1), 1, BrokerLoads(), reported_by_all(), 1.0)
+    at = Circumstances(POLICY, random.Random(1), 1, BrokerLoads(), reported_by_all(), BalanceStatus(), 1.0)
     decide = decision_of(message.API_KEY, message, at)
     assert decide is not None
     count = LineCount()

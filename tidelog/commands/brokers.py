@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from common.errors import ErrorCode
-from kraft.balancer.evacuation import Evacuation, NoRoom, PlacedPartition, Room
+from kraft.balancer.evacuation import PlacedPartition
 from tidelog.admin.admin_client import ClusterOptions, CommandOptions, Data, admin_client, error_text
+from tidelog.admin.balance_admin import CANCEL, DRAIN, BalanceAdmin
 from tidelog.admin.internal_topics import Internal, say_hidden
-from tidelog.admin.replica_moves import Key, Moving, Refused, ReplicaMoves, Rounds
-from tidelog.admin.tenant_admin import TenantAdmin
+from tidelog.admin.replica_moves import Refused, ReplicaMoves
 from tidelog.cluster.layout import DEFAULT_DATA, load_layout
 from tidelog.command_group import CommandGroup
 from tidelog.commands.cluster import START_TIMEOUT_S, ask_supervisor
@@ -29,8 +29,7 @@ if TYPE_CHECKING:
 app = CommandGroup("Brokers: list, add, drain, remove.")
 LOOK_S = 0.5
 FENCED_WITHIN_S = 30.0
-DRAIN_BYTES_PER_SECOND = 50_000_000
-MOVES_AT_ONCE = 20
+SETTING = -1
 
 Id = Annotated[int, typer.Argument(help="The broker's id.", metavar="ID")]
 Throttle = Annotated[
@@ -68,34 +67,53 @@ def add(data: Data = DEFAULT_DATA, as_json: Json = False) -> None:
 @app.command()
 def drain(
     broker: Id,
-    throttle: Throttle = DRAIN_BYTES_PER_SECOND,
-    at_once: Annotated[int, typer.Option(min=1, help="Partitions that move at the same time.")] = MOVES_AT_ONCE,
+    throttle: Annotated[
+        int,
+        typer.Option(
+            min=-1,
+            help="Bytes a second that each broker sends and fetches for the moves; 0 is without bound, -1 the "
+            "setting's number.",
+        ),
+    ] = SETTING,
+    at_once: Annotated[
+        int, typer.Option(min=0, help="Partitions that move at the same time; 0 is the setting's number.")
+    ] = 0,
     cancel: Annotated[bool, typer.Option("--cancel", help="Undo running moves, and accept replicas again.")] = False,
+    wait: Annotated[bool, typer.Option(help="Until all have moved.")] = True,
     *,
     options: CommandOptions,
 ) -> None:
-    """Move every replica off a broker, which then can be stopped and removed. Run it again to go on after a pause."""
+    """Move every replica off a broker, which then can be stopped and removed. The controllers do it: an interrupted
+    command only stops watching."""
     with _cluster(options) as (client, moves):
-        before = _holding(moves, broker)
+        balance = BalanceAdmin(client)
         if all(row["broker"] != broker for row in _rows(client, moves)):
             fail(f"there is no broker {broker}")
         if cancel:
-            running = [key for key, moving in moves.running().items() if broker in moving.removing]
-            moves.cancel(running)
-            moves.cordon(broker, False)
-            _lift(moves)
-            _shown(broker, "cancelled", len(running), options.as_json)
+            _cancel(balance, moves, broker, as_json=options.as_json)
             return
-        _check_room(client, moves, broker)
-        moves.cordon(broker, True)
+        (operation,) = balance.alter(DRAIN, [broker], moves_max=at_once, bytes_per_second=throttle)
+        if not wait:
+            _shown(broker, "draining", 0, options.as_json)
+            return
         try:
-            _empty(client, moves, broker, throttle, at_once)
+            ended = balance.wait(operation, _pause, _progress(broker))
         except KeyboardInterrupt:
-            fail(
-                f"interrupted; the moves that run go on. `tidelog brokers drain {broker}` goes on, --cancel undoes them"
-            )
-        _lift(moves)
-        _shown(broker, "drained", len(before), options.as_json)
+            fail(f"interrupted; the controllers go on. `tidelog brokers drain {broker}` watches again, --cancel undoes")
+        state = "drained" if ended["state"] == "done" else ended["state"]
+        _shown(broker, state, ended["moves_done"], options.as_json)
+
+
+def _cancel(balance: BalanceAdmin, moves: ReplicaMoves, broker: int, *, as_json: bool) -> None:
+    """Cancel the drain that runs, or accept replicas again after one that has ended."""
+    running = [one for one in balance.status()["operations"] if one["kind"] == "drain" and broker in one["brokers"]]
+    undone = sum(one["moves_running"] for one in running)
+    for one in running:
+        balance.alter(CANCEL, operation=one["id"])
+        balance.wait(one["id"], _pause, _progress(broker))
+    if not running:
+        moves.cordon(broker, False)
+    _shown(broker, "cancelled", undone, as_json)
 
 
 @app.command()
@@ -122,80 +140,23 @@ def remove(broker: Id, options: CommandOptions) -> None:
     _shown(broker, "removed", 0, options.as_json)
 
 
-# emptying a broker ---------------------------------------------------------------------------------------------
-
-
-def _empty(client: AdminClient, moves: ReplicaMoves, broker: int, throttle: int, at_once: int) -> None:
-    """Repeat until the broker holds nothing, including topics created meanwhile. Raises Refused."""
-
-    def mine(_key: Key, moving: Moving) -> bool:
-        return broker in moving.removing
-
-    rounds = Rounds(moves, at_once, throttle, _pause, _progress(broker))
-    while held := _holding(moves, broker):
-        running = moves.running()
-        waiting = [p for p in held if broker not in running.get((p.topic, p.partition), _NOT_MOVING).removing]
-        # What moves already, on another's word, moves on from where that was to end.
-        settled = [_target(p, running.get((p.topic, p.partition))) for p in waiting]
-        evacuation = _evacuation(client, moves, broker)
-        rounds.run(evacuation.plan([p for p in settled if broker in p.replicas]), mine)
-
-
-_NOT_MOVING = Moving((), (), ())
-
-
-def _target(partition: PlacedPartition, moving: Moving | None) -> PlacedPartition:
-    if moving is None:
-        return partition
-    return partition._replace(replicas=tuple(r for r in partition.replicas if r not in moving.removing))
-
-
-def _check_room(client: AdminClient, moves: ReplicaMoves, broker: int) -> None:
-    try:
-        _evacuation(client, moves, broker).check(_holding(moves, broker))
-    except NoRoom as error:
-        fail(f"broker {broker} cannot be drained: {error}")
-
-
-def _evacuation(client: AdminClient, moves: ReplicaMoves, broker: int) -> Evacuation:
-    rows = _rows(client, moves)
-    rooms = [Room(row["broker"], row["rack"], row["replicas"]) for row in rows if row["state"] == "running"]
-    admin = TenantAdmin(client)
-    cells = admin.cells()
-    members = {cell["cell"]: [member["broker"] for member in cell["brokers"]] for cell in cells}
-    homes = {row["id"]: members.get(row["target_cell"] or row["cell"], []) for row in admin.tenants()}
-    ranges = {
-        (owned["topic"], owned["first"] + place): members[cell["cell"]]
-        for cell in cells
-        if cell["brokers"]
-        for owned in cell["ranges"]
-        for place in range(owned["count"])
-    }
-    return Evacuation(broker, rooms, {row["broker"]: row["rack"] for row in rows}, homes, ranges)
+# watching and asking the cluster -----------------------------------------------------------------------------
 
 
 def _holding(moves: ReplicaMoves, broker: int) -> list[PlacedPartition]:
     return [partition for partition in moves.partitions() if broker in partition.replicas]
 
 
-def _lift(moves: ReplicaMoves) -> None:
-    """Remove the throttles, unless another client's moves still run."""
-    if not moves.running():
-        moves.lift_throttles(dict.fromkeys(partition.topic for partition in moves.partitions()))
-
-
-def _progress(broker: int) -> Callable[[int, int], None]:
-    def tell(left: int, running: int) -> None:
-        print(f"broker {broker}: {left} replicas left, {running} moving", file=sys.stderr, flush=True)
+def _progress(broker: int) -> Callable[[dict[str, Any], str | None], None]:
+    def tell(row: dict[str, Any], waits: str | None) -> None:
+        left = f"broker {broker}: {row['replicas_left']} replicas left, {row['moves_running']} moving"
+        print(f"{left}; {waits}" if waits and not row["moves_running"] else left, file=sys.stderr, flush=True)
 
     return tell
 
 
 def _pause() -> None:
     time.sleep(LOOK_S)
-
-
-# asking the cluster --------------------------------------------------------------------------------------------
 
 
 @contextmanager

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
+from common.node_settings.balance import BalanceSettings
 from common.node_settings.catalogue import NODE_SETTINGS
 from common.node_settings.controllers import ControllerSettings
 from common.node_settings.identity import NodeSettings
@@ -88,4 +89,9 @@ def _rebuilt(path: str) -> MetadataImage | None:
 
 def _policy(values: SettingValues) -> ControllerPolicy:
     static = {name: NODE_SETTINGS[name].text(value) for name, value in with_retention(values.given).items()}
-    return replace(values.group(ControllerPolicy), static=static, access=values.group(TenantSettings))
+    return replace(
+        values.group(ControllerPolicy),
+        static=static,
+        access=values.group(TenantSettings),
+        balance=values.group(BalanceSettings),
+    )

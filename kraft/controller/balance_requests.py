@@ -1,0 +1,242 @@
+"""What operators ask of the balancer: begin, pause, resume, cancel, and tell what it does and did. Pure."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Any
+
+from common.decision import Decision
+from common.errors import ErrorCode, ProtocolError
+from common.pacing import Work
+from kraft.balancer.evacuation import NoRoom
+from kraft.batches import MetadataRecord
+from kraft.controller.balance_status import BalanceStatus
+from kraft.controller.balance_steps import checking_drain, cordons, in_state
+from kraft.controller.features import check_fleet_level
+from kraft.controller.policy import ControllerPolicy
+from kraft.fleet_records import BalanceMoveRecord, BalanceOperationRecord, OperationKind, OperationState
+from kraft.image.metadata import MetadataImage
+from wire.messages import (
+    AlterBalanceRequest,
+    AlterBalanceResponse,
+    DescribeBalanceRequest,
+    DescribeBalanceResponse,
+    ListBalanceMovesRequest,
+    ListBalanceMovesResponse,
+    schema_uuid,
+)
+
+BROKERS_MAX = 100
+CURRENT_MAX = 20
+MOVES_SHOWN_MAX = 1_000
+ROW_COST = 8
+ALL = -1
+
+_Operation = ListBalanceMovesResponse.ListedOperation
+_Move = ListBalanceMovesResponse.ListedMove
+_Current = DescribeBalanceResponse.CurrentOperation
+_Running = DescribeBalanceResponse.RunningMove
+
+
+class BalanceAct(IntEnum):
+    """What AlterBalance (10024) asks for. PAUSE, RESUME and CANCEL concern one operation, or all."""
+
+    PAUSE = 2
+    RESUME = 3
+    CANCEL = 4
+    DRAIN = 6
+
+
+_KINDS = {BalanceAct.DRAIN: OperationKind.DRAIN}
+
+
+def alter_balance(
+    image: MetadataImage, request: AlterBalanceRequest, now_ms: int
+) -> Work[Decision[MetadataRecord, AlterBalanceResponse]]:
+    """AlterBalance (10024)."""
+    try:
+        check_fleet_level(image)
+        act = _act(request.act)
+        if act in _KINDS:
+            records = yield from _beginning(image, request, _KINDS[act], now_ms)
+        else:
+            records = _changed(image, request, act, now_ms)
+    except NoRoom as error:
+        return Decision(_refused(ErrorCode.POLICY_VIOLATION, f"The broker cannot be drained: {error}."))
+    except ProtocolError as error:
+        return Decision(_refused(error.code, error.message))
+    ids = [record.id for record in records if isinstance(record, BalanceOperationRecord)]
+    return Decision(AlterBalanceResponse(error_code=0, error_message=None, operations=ids), records)
+
+
+def _refused(code: ErrorCode, message: str | None) -> AlterBalanceResponse:
+    return AlterBalanceResponse(error_code=int(code), error_message=message, operations=[])
+
+
+def _act(number: int) -> BalanceAct:
+    try:
+        return BalanceAct(number)
+    except ValueError:
+        raise ProtocolError(ErrorCode.INVALID_REQUEST, f"There is no act {number}.") from None
+
+
+def _beginning(
+    image: MetadataImage, request: AlterBalanceRequest, kind: OperationKind, now_ms: int
+) -> Work[list[MetadataRecord]]:
+    brokers = tuple(dict.fromkeys(request.brokers))
+    if bool(brokers) is (kind is OperationKind.BALANCE):
+        raise ProtocolError(ErrorCode.INVALID_REQUEST, "Brokers are given to fill or to empty them, and only then.")
+    if len(brokers) > BROKERS_MAX or request.moves_max < 0 or request.bytes_per_second < -1:
+        raise ProtocolError(ErrorCode.INVALID_REQUEST, f"At most {BROKERS_MAX} brokers, and no negative bounds.")
+    for broker in brokers:
+        if broker not in image.brokers:
+            raise ProtocolError(ErrorCode.BROKER_ID_NOT_REGISTERED, f"There is no broker {broker}.")
+    current = list(image.balance.current())
+    for one in current:
+        if (one.kind, one.brokers) == (kind, brokers) and one.state is not OperationState.CANCELLING:
+            return [in_state(one, OperationState.RUNNING, now_ms)]  # the same again: go on
+        if set(one.brokers) & set(brokers):
+            raise ProtocolError(
+                ErrorCode.CONCURRENT_TRANSACTIONS, f"Operation {one.id} concerns the same brokers; cancel it first."
+            )
+    if len(current) >= CURRENT_MAX:
+        raise ProtocolError(ErrorCode.POLICY_VIOLATION, f"{CURRENT_MAX} operations have not ended yet.")
+    operation = BalanceOperationRecord(
+        image.balance.next_operation,
+        kind,
+        brokers,
+        OperationState.RUNNING,
+        "asked for by an operator",
+        now_ms,
+        moves_max=request.moves_max,
+        bytes_per_second=request.bytes_per_second,
+    )
+    if kind is OperationKind.DRAIN:
+        yield from checking_drain(image, brokers)
+        return [operation, *cordons(brokers, image, cordoned=True)]
+    if kind is OperationKind.ADD:
+        return [operation, *cordons(brokers, image, cordoned=False)]
+    return [operation]
+
+
+def _changed(image: MetadataImage, request: AlterBalanceRequest, act: BalanceAct, now_ms: int) -> list[MetadataRecord]:
+    if request.operation == ALL:
+        found = list(image.balance.current())
+    else:
+        one = image.balance.operations.get(request.operation)
+        if one is None:
+            raise ProtocolError(ErrorCode.RESOURCE_NOT_FOUND, f"There is no operation {request.operation}.")
+        if one.state.has_ended:
+            raise ProtocolError(ErrorCode.INVALID_REQUEST, f"Operation {one.id} has ended ({one.state.name.lower()}).")
+        found = [one]
+    if act is BalanceAct.CANCEL:
+        return [in_state(one, OperationState.CANCELLING, now_ms) for one in found]
+    if act is BalanceAct.PAUSE and not found:
+        # With this one, nothing begins by itself until it is resumed or cancelled.
+        return [
+            BalanceOperationRecord(
+                image.balance.next_operation, OperationKind.BALANCE, (), OperationState.PAUSED, "paused by an operator",
+                now_ms,
+            )
+        ]  # fmt: skip
+    old, new = OperationState.RUNNING, OperationState.PAUSED
+    if act is BalanceAct.RESUME:
+        old, new = new, old
+    return [in_state(one, new, now_ms) for one in found if one.state is old]
+
+
+def list_balance_moves(
+    image: MetadataImage, request: ListBalanceMovesRequest
+) -> Work[Decision[MetadataRecord, ListBalanceMovesResponse]]:
+    """ListBalanceMoves (10025): the operations and moves that the image keeps, the newest last."""
+    most = min(max(request.limit, 0), MOVES_SHOWN_MAX)
+    held = image.balance
+    moves = [move for move in held.moves.values() if _asked(move, request)][-most:] if most else []
+    yield len(held.moves) // 4 + ROW_COST * len(moves)
+    operations = [one for one in held.operations.values() if request.operation in (ALL, one.id)]
+    reply = ListBalanceMovesResponse(
+        error_code=0,
+        error_message=None,
+        operations=[_Operation(**operation_fields(image, one)) for one in operations],
+        moves=[_Move(**move_fields(move)) for move in moves],
+    )
+    return Decision(reply)
+
+
+def _asked(move: BalanceMoveRecord, request: ListBalanceMovesRequest) -> bool:
+    return (
+        request.operation in (ALL, move.operation)
+        and (request.topic is None or move.topic == request.topic)
+        and request.partition_index in (ALL, move.partition)
+    )
+
+
+def describe_balance(
+    image: MetadataImage, request: DescribeBalanceRequest, policy: ControllerPolicy, status: BalanceStatus
+) -> Work[Decision[MetadataRecord, DescribeBalanceResponse]]:
+    """DescribeBalance (10022), from the active controller: what runs now, and what it waits for."""
+    held = image.balance
+    running = [held.moves[number] for number in held.running.values()] if request.include_moves else []
+    yield ROW_COST * len(running)
+    current = list(held.current())
+    waits = [f"operation {one.id}: {reason}" for one in current if (reason := status.reason(one.id)) is not None]
+    reply = DescribeBalanceResponse(
+        error_code=0,
+        error_message=None,
+        enabled=policy.balance.enable,
+        dry_run=policy.balance.dry_run,
+        waits="; ".join(waits) or None,
+        next_look_ms=-1,
+        uneven=[],
+        operations=[_Current(**operation_fields(image, one)) for one in current],
+        running=[_Running(**move_fields(move)) for move in running],
+    )
+    return Decision(reply)
+
+
+def operation_fields(image: MetadataImage, operation: BalanceOperationRecord) -> dict[str, Any]:
+    """The fields of an operation in responses."""
+    left = -1
+    if operation.kind is OperationKind.DRAIN and not operation.state.has_ended:
+        left = sum(len(image.topics.index.with_replica(broker)) for broker in operation.brokers)
+    return {
+        "id": operation.id,
+        "kind": operation.kind.name.lower(),
+        "brokers": list(operation.brokers),
+        "state": operation.state.name.lower(),
+        "reason": operation.reason,
+        "requested_by": operation.actor,
+        "begun_ms": operation.begun_ms,
+        "ended_ms": operation.ended_ms,
+        "moves_max": operation.moves_max,
+        "bytes_per_second": operation.bytes_per_second,
+        "moves_begun": operation.moves_begun,
+        "moves_done": operation.moves_done,
+        "moves_running": len(image.balance.running_moves(operation.id)),
+        "bytes_to_copy": operation.bytes_to_copy,
+        "replicas_left": left,
+    }
+
+
+def move_fields(move: BalanceMoveRecord) -> dict[str, Any]:
+    """The fields of a move in responses."""
+    return {
+        "number": move.number,
+        "operation": move.operation,
+        "topic": move.topic,
+        "topic_id": schema_uuid(move.topic_id),
+        "partition_index": move.partition,
+        "replicas_before": list(move.before),
+        "replicas_after": list(move.after),
+        "goal": move.goal,
+        "reason": move.reason,
+        "source_before": move.source_before,
+        "source_after": move.source_after,
+        "target_before": move.target_before,
+        "target_after": move.target_after,
+        "agreed": list(move.agreed),
+        "bytes_to_copy": move.bytes_to_copy,
+        "begun_ms": move.begun_ms,
+        "ended_ms": move.ended_ms,
+        "outcome": move.outcome.name.lower(),
+    }
