@@ -23,6 +23,7 @@ from wire.buffers import BUFFER_BYTES, BufferPool
 from wire.identity import PeerIdentity
 from wire.listeners import ListenerConfig
 from wire.outgoing import Part, RegionCutShort, Reply, SendQueue, release
+from wire.silence import Overdue, Quiet
 from wire.tick import Tick
 from wire.traffic import Traffic
 from wire.watch import Watch
@@ -477,24 +478,12 @@ class Connection:
 
     def check(self, now: float) -> float | None:
         """Close when idle or stalled; see `wire.watch`."""
-        limits = self._limits
-        if self._paused & (pauses.UNSENT | pauses.CLOSING):
-            if now - self._progressed >= limits.stall_s:
-                closing = self._paused & pauses.CLOSING
-                why = f"reads no replies: {self.unsent_bytes} bytes unsent for {limits.stall_s:g} s"
-                self.close(None if closing else why, reset=True)
-                return None
-            return self._progressed + limits.stall_s
-        if self._held_receiving and self._pool.is_full and not self._paused:
-            if now - self._active >= limits.stall_s:
-                self.close(f"half a frame and nothing more for {limits.stall_s:g} s while memory is short")
-                return None
-            return self._active + limits.stall_s
-        if not limits.idle_s:
-            return None
-        if self._pending or self._paused:  # the peer waits for this node
-            return now + limits.idle_s
-        if now - self._active >= limits.idle_s:
-            self.close()
-            return None
-        return self._active + limits.idle_s
+        holds_up = bool(self._held_receiving) and self._pool.is_full
+        quiet = Quiet(
+            self._active, self._progressed, self._paused, self.unsent_bytes, holds_up, is_waiting=bool(self._pending)
+        )
+        verdict = quiet.looked_at(self._limits, now)
+        if not isinstance(verdict, Overdue):
+            return verdict
+        self.close(verdict.reason, reset=verdict.reset)
+        return None
