@@ -19,6 +19,7 @@ from broker.dispatch import Dispatcher
 from broker.dynamic_settings import DynamicSettings
 from broker.handler_set import handlers
 from broker.listeners import secured
+from broker.loop_watch import LoopWatch
 from broker.membership import Membership
 from broker.node_metrics import register_metrics
 from broker.partitions.hosted import HostedPartitions
@@ -84,9 +85,8 @@ class BrokerNode:
         limits = config.limits.connection
         self._watch = Watch()
         self.pacer = Pacer(strain=Strain(ports.clock.monotonic, ports.displaced, ports.offer))
-        machinery = Machinery(
-            ports, Tick(), BufferPool(limits.queued_max_request_bytes, limits.reply_bytes_max), self._watch, self.pacer
-        )
+        pool = BufferPool(limits.queued_max_request_bytes, limits.reply_bytes_max)
+        machinery = Machinery(ports, Tick(ports.clock.monotonic), pool, self._watch, self.pacer)
         links = _links(config, machinery)
         journal = open_journal(ports, config.node_id, config.audit, self._disk_passes)
         self.logs = LogDirectory(
@@ -119,12 +119,10 @@ class BrokerNode:
         self.audit = self._make_audit(journal, links)
         self.dispatcher = self._make_dispatcher(chain)
         self.server = self._make_server(listeners, machinery)
+        self.load = self._make_loop_watch(machinery)
         self.usage = self._make_usage_reporter(usage, machinery)
         self._dynamic = DynamicSettings(config, self.data_plane, self.server)
-        register_metrics(self.metrics, self)
-        self.security.register(self.metrics)
-        self.usage.register(self.metrics)
-        self.audit.register(self.metrics)
+        self._register_metrics()
 
     @property
     def partitions(self) -> HostedPartitions:
@@ -134,6 +132,13 @@ class BrokerNode:
     def addresses(self) -> dict[str, Address]:
         """The bound address of each listener by name."""
         return self.server.addresses
+
+    def _register_metrics(self) -> None:
+        register_metrics(self.metrics, self)
+        self.security.register(self.metrics)
+        self.usage.register(self.metrics)
+        self.load.register(self.metrics)
+        self.audit.register(self.metrics)
 
     # start -------------------------------------------------------------------------------------------------
 
@@ -194,7 +199,11 @@ class BrokerNode:
     def _make_usage_reporter(self, usage: UsageBook, machinery: Machinery) -> UsageReporter:
         ports, logs = self._ports, self.logs
         machine = Machine(
-            ports.clock.monotonic, ports.cpu_s, lambda: machinery.pool.moved, lambda: (logs.free_bytes, logs.size_bytes)
+            ports.clock.monotonic,
+            ports.cpu_s,
+            lambda: machinery.pool.moved,
+            lambda: (logs.free_bytes, logs.size_bytes),
+            self.load.look,
         )
         interval_s = self._config.sessions.usage_report_interval_ms / 1000
         return UsageReporter(
@@ -206,6 +215,14 @@ class BrokerNode:
             broker_epoch=self._broker_epoch,
             interval_s=interval_s,
         )
+
+    def _make_loop_watch(self, machinery: Machinery) -> LoopWatch:
+        queues = (
+            lambda: self.logs.waited_s,
+            lambda: self.security.verifications.waited_s,
+            lambda: self.server.openings_waited_s,
+        )
+        return LoopWatch(machinery.tick.meter, self._ports.clock.monotonic, self._ports.thread_cpu_s, queues)
 
     def _make_security(self, usage: UsageBook) -> Security:
         config = self._config

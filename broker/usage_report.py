@@ -17,6 +17,7 @@ from broker.security.usage import Usage, UsageBook
 from common.errors import OutcomeUnknown
 from common.identifiers import ZERO_UUID
 from common.lifecycle import duty, end_task
+from common.loop_load import LoopCounters
 from common.metrics import Metrics
 from common.pacing import Pacer, Work
 from kraft.observers.controller_channel import ControllerCalls, ControllerUnavailable
@@ -67,12 +68,14 @@ class PartitionBytes(NamedTuple):
 
 
 class Machine(NamedTuple):
-    """What the node tells of its machine and sockets. `disk` returns free bytes and size of the device."""
+    """What the node tells of its machine and sockets. `disk` returns free bytes and size of the device, `loop` the
+    counters of the event loop."""
 
     now: Callable[[], float]
     cpu_s: Callable[[], float]
     moved: Callable[[], int]
     disk: Callable[[], tuple[int, int]]
+    loop: Callable[[], LoopCounters]
 
 
 class Gathered(NamedTuple):
@@ -80,6 +83,7 @@ class Gathered(NamedTuple):
 
     at_s: float
     interval_s: float
+    loop: LoopCounters
     total: Usage
     tenants: list[tuple[str, Usage]]
     partitions: list[PartitionBytes]
@@ -147,6 +151,7 @@ class UsageReporter:
     def _gathering(self) -> Work[Gathered]:
         now = self._machine.now()
         interval_s, self._gathered_s = now - self._gathered_s, now
+        loop = self._machine.loop()
         total, tenants = Usage(), list[tuple[str, Usage]]()
         total.add(self._book.forgotten)
         for number, tenant in enumerate([OPERATORS, *self._book.tenants()], 1):
@@ -159,7 +164,7 @@ class UsageReporter:
                 yield LOOKED_AT_ONCE * LOOK_COST
         largest, others = yield from self._busiest()
         topics = yield from _largest_topics(others)
-        return Gathered(now - self._began_s, interval_s, total, tenants, largest, topics)
+        return Gathered(now - self._began_s, interval_s, loop, total, tenants, largest, topics)
 
     def _busiest(self) -> Work[tuple[list[PartitionBytes], dict[bytes, PartitionBytes]]]:
         """The partitions with the most bytes, and those of all others by topic."""
@@ -196,7 +201,7 @@ class UsageReporter:
         return answer.error_code == 0
 
     def _request(self, gathered: Gathered, piece: Piece, number: int, is_last: bool) -> ReportUsageRequest:
-        total, machine = gathered.total, self._machine
+        total, loop, machine = gathered.total, gathered.loop, self._machine
         free, size = machine.disk()
         return ReportUsageRequest(
             broker_id=self._hosted.node_id,
@@ -214,6 +219,11 @@ class UsageReporter:
             requests=total.requests,
             busy_ns=int(total.busy_s * 1e9),
             connections=total.connections,
+            loop_jobs=loop.jobs,
+            loop_wait_ns=int(loop.wait_s * 1e9),
+            loop_service_ns=int(loop.service_s * 1e9),
+            loop_service_squares=loop.service_squares,
+            loop_busy_ns=int(loop.busy_s * 1e9),
             tenants=[_tenant_row(tenant, usage) for tenant, usage in piece.tenants],
             interval_ms=int(gathered.interval_s * 1000),
             partitions=[_partition_row(row) for row in piece.partitions],

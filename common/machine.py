@@ -388,6 +388,7 @@ def machine_ports(root: Path) -> Ports:
         MachineClock(),
         machine_random(),
         time.process_time,
+        time.thread_time,
         displaced,
         os.sched_yield,
     )

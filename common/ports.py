@@ -253,6 +253,8 @@ class Ports:
     random: random.Random
     cpu_s: Callable[[], float] = _uncounted
     """Seconds of CPU time that this process has used; constant where it is not counted."""
+    thread_cpu_s: Callable[[], float] = _uncounted
+    """Likewise of the calling thread."""
     displaced: Callable[[], int] = _never
     """How often the kernel preempted this thread."""
     offer: Callable[[], None] = _without_others

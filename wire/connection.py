@@ -71,7 +71,7 @@ class Connection:
         self.frame_bytes_max = limits.frame_bytes_max
         self.is_closed = False
         self._socket = socket
-        self._tick = tick
+        self._tick, self._meter = tick, tick.meter
         self._pool, self._traffic = pool, pool.uncounted
         self._watch = watch
         self._on_closed = closed
@@ -141,6 +141,7 @@ class Connection:
 
     def _work(self, step: Callable[[], None]) -> None:
         """Run a step that handles frames, then settle the buffer whatever its outcome."""
+        self._meter.begin()
         self._active = self._watch.now
         self._working = True
         try:
@@ -153,6 +154,7 @@ class Connection:
         finally:
             self._working = False
             self._settle()
+            self._tick.end_turn()
 
     def _borrow(self) -> None:
         """Borrow a buffer, with the bytes that were set aside at its start."""
@@ -182,6 +184,7 @@ class Connection:
             self._start = start + needed
             self._completed = True
             self.handler(self, buffer, self._view, start + 4, start + needed)
+            self._meter.job()
             if self._paused or self.is_closed:
                 return
             start = self._start

@@ -17,10 +17,12 @@ from ipaddress import ip_address
 from common.errors import MalformedFrame
 from common.node_settings.listeners import AcceptSettings
 from common.ports import Address, SecureSocket, Socket, Wants
+from common.queue_time import QueueTime
 from wire.identity import PROXY_ROLE, PeerIdentity, distinguished_name, has_role
 from wire.listeners import ListenerConfig, ListenerKind, ProxyForm
 from wire.principal_mapping import NoRuleMatches
 from wire.proxy_protocol import HEADER_BYTES_MAX, ProxyHeader, parse
+from wire.tick import Tick
 
 _DEFAULTS = AcceptSettings()
 GRACE_S = 0.25  # a connection that sent bytes within this time is never evicted
@@ -47,6 +49,7 @@ class Openings:
         pause: Callable[[bool], None],
         openings_max: int = _DEFAULTS.openings_max,
         opening_s: float = _DEFAULTS.opening_s,
+        tick: Tick | None = None,
     ) -> None:
         self._opened = opened
         self._failed = failed
@@ -54,10 +57,17 @@ class Openings:
         self._openings_max = openings_max
         self._opening_s = opening_s
         self._loop = asyncio.get_running_loop()
+        self._tick = Tick() if tick is None else tick
+        self._waiting = QueueTime(self._loop.time)
         self._all: dict[_Opening, None] = {}  # oldest first
         self._line: deque[_Opening] = deque()  # waiting for a turn of the loop
         self._stepping = False
         self._retry: asyncio.TimerHandle | None = None  # set while accepting is paused
+
+    @property
+    def waited_s(self) -> float:
+        """Seconds that connections have waited for a turn of the loop, added up."""
+        return self._waiting.seconds
 
     def __len__(self) -> int:
         return len(self._all)
@@ -97,6 +107,7 @@ class Openings:
         for opening in list(self._all):
             opening.drop()
         self._line.clear()
+        self._waiting.is_now(0)
         if self._retry is not None:
             self._retry.cancel()
 
@@ -115,6 +126,7 @@ class Openings:
 
     def enqueue(self, opening: _Opening) -> None:
         self._line.append(opening)
+        self._waiting.changed(1)
         if not self._stepping:
             self._stepping = True
             self._loop.call_soon(self._step)
@@ -123,7 +135,14 @@ class Openings:
         while self._line and self._line[0].is_over:
             self._line.popleft()
         if self._line:
-            self._line.popleft().advance()
+            opening = self._line.popleft()
+            self._waiting.is_now(len(self._line))
+            self._tick.meter.begin()
+            opening.advance()
+            self._tick.meter.job()
+            self._tick.end_turn()
+        else:
+            self._waiting.is_now(0)
         self._stepping = bool(self._line)
         if self._stepping:
             self._loop.call_soon(self._step)

@@ -153,6 +153,11 @@ class Server:
         return sum(len(door.openings) for door in self._doors.values())
 
     @property
+    def openings_waited_s(self) -> float:
+        """Seconds that connections have waited for a step of their opening, added up."""
+        return sum(door.openings.waited_s for door in self._doors.values())
+
+    @property
     def tls_contexts(self) -> list[TlsContexts]:
         """The TLS contexts of the listeners."""
         return [config.tls for config in self._configs if config.tls is not None]
@@ -271,6 +276,10 @@ class Server:
         return Acceptor(self._secret or b"", self._cluster, self._ports.random)
 
     @property
+    def tick(self) -> Tick:
+        return self._tick
+
+    @property
     def handshake_until(self) -> float:
         return self._watch.now + self._limits.handshake_s
 
@@ -328,7 +337,7 @@ class _Door:
         self.opens_in_steps = config.tls is not None or config.proxies is not ProxyForm.NONE
         self.openings = Openings(
             partial(server.opened, config), partial(server.failed, config), self._openings_full, limits.openings_max,
-            limits.opening_s,
+            limits.opening_s, server.tick,
         )  # fmt: skip
         self._is_full = False
         self._timer: asyncio.TimerHandle | None = None

@@ -9,6 +9,8 @@ import asyncio
 from collections.abc import Callable
 from typing import Protocol
 
+from wire.loop_meter import LoopMeter
+
 
 class Flushable(Protocol):
     def flush(self) -> None: ...
@@ -18,11 +20,13 @@ class Tick:
     """One per node and event loop, made while that loop runs.
 
     A callback or connection that is added twice in a turn runs once, in the order of first adding. A wake-up added by
-    another wake-up runs in the next turn. The loop reports exceptions; the rest of the turn's work still runs.
+    another wake-up runs in the next turn. The loop reports exceptions; the rest of the turn's work still runs. `meter`
+    measures the turns, by `now`, which is the loop's time where nothing else is given.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, now: Callable[[], float] | None = None) -> None:
         self._loop = asyncio.get_running_loop()
+        self.meter = LoopMeter(self._loop.time if now is None else now)
         self._wakeups: dict[Callable[[], None], None] = {}
         self._flushes: dict[Flushable, None] = {}
         self._scheduled = False
@@ -41,7 +45,15 @@ class Tick:
             self._scheduled = True
             self._loop.call_soon(self._run)
 
+    def end_turn(self) -> None:
+        """Have this turn end, also when nothing is left to do at its end."""
+        if not self._scheduled:
+            self._scheduled = True
+            self._loop.call_soon(self._run)
+
     def _run(self) -> None:
+        if not self.meter.is_open:
+            self.meter.begin()
         wakeups, self._wakeups = self._wakeups, {}
         for callback in wakeups:
             try:
@@ -54,6 +66,7 @@ class Tick:
                 connection.flush()
             except Exception as error:
                 self._report(error)
+        self.meter.end()
         self._scheduled = False
         if self._wakeups or self._flushes:
             self._scheduled = True

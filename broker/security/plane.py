@@ -70,9 +70,9 @@ class Security:
         self.ports = ports
         self.frame_bytes_max = frame_bytes_max
         self.authorizer = Authorizer(config.authorizer or AuthorizerConfig())
-        self.verifications = Verifications(config.at_once_max, config.queue_max, config.per_address_max)
-        self.key_set = KeySet(config, ports.clock)
         now = ports.clock.monotonic
+        self.verifications = Verifications(config.at_once_max, config.queue_max, config.per_address_max, now)
+        self.key_set = KeySet(config, ports.clock)
         self.failures = FailureLog(logger, "authentication failed", now)
         self.rates = ConnectionRates(image, now, config.address_connection_rate, config.tenant_connection_rate)
         self._broker_id = broker_id

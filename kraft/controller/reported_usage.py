@@ -11,7 +11,9 @@ from collections import Counter
 from common.decision import Decision
 from common.errors import ErrorCode, ProtocolError
 from common.identifiers import ZERO_UUID
+from common.loop_load import LoadMeans
 from common.pacing import Work
+from kraft.balancer.load_shares import Traffic, replica_load, tenant_load
 from kraft.batches import MetadataRecord
 from kraft.controller.usage_rates import BrokerUse, Head, PartitionUse, Rates, TenantUse, Verdict
 from kraft.image.delta import MetadataDelta
@@ -83,6 +85,26 @@ class ReportedUsage:
         use = self.of_broker(broker_id, now)
         return None if use is None or use.head is None else use.head.rates
 
+    def load_of(self, broker_id: int, now: float) -> float | None:
+        """A broker's load, from 0 to 1; see `common.loop_load`. None while it is unknown.
+
+        That is for the whole time that brokers have to report to a new controller, also for those that did: a mean
+        over a few seconds would move tenants and leaders for a moment's peak.
+        """
+        means = self.means_of(broker_id, now)
+        return None if means is None else means.load
+
+    def means_of(self, broker_id: int, now: float) -> LoadMeans | None:
+        """What a broker's load follows from; None while it is unknown."""
+        use = None if now - self._since_s < self._waited_s else self.of_broker(broker_id, now)
+        if use is None or use.head is None or not use.head.means.weight:
+            return None
+        return use.head.means
+
+    def loads(self, image: MetadataImage, now: float) -> dict[int, float | None]:
+        """The load of each live broker, None where it is unknown: what needs them all waits until none is."""
+        return {broker.broker_id: self.load_of(broker.broker_id, now) for broker in image.unfenced_brokers()}
+
     def is_known(self, image: MetadataImage, now: float) -> bool:
         """Whether every live broker's rates are known, or it had the time to tell them."""
         if now - self._since_s >= self._waited_s:
@@ -99,11 +121,12 @@ class ReportedUsage:
                 if broker_id in image.brokers:
                     rows.append(_unheard(broker_id, image.brokers[broker_id].epoch))
                 continue
+            means = self.means_of(broker_id, now)
             tenants: list[_Tenant] = []
             if request.include_tenants:
-                tenants = yield from _tenants(use, image)
+                tenants = yield from _tenants(use, image, means)
             partitions, topics = (use.partitions, use.topics) if request.include_partitions else ([], [])
-            rows.append(_described(broker_id, use, use.head, now, tenants, (partitions, topics), image))
+            rows.append(_described(broker_id, use, use.head, means, now, tenants, (partitions, topics), image))
             yield (len(partitions) + len(topics)) * ROW_COST
         return rows
 
@@ -132,6 +155,9 @@ def _unheard(broker_id: int, broker_epoch: int) -> _Broker:
         out_rate=NO_RATES.bytes_out,
         request_rate=NO_RATES.requests,
         busy_share=NO_RATES.busy,
+        load=UNKNOWN,
+        queue_wait=UNKNOWN,
+        loop_busy=UNKNOWN,
         tenants=[],
         partitions=[],
         topics=[],
@@ -142,6 +168,7 @@ def _described(
     broker_id: int,
     use: BrokerUse,
     head: Head,
+    means: LoadMeans | None,
     now: float,
     tenants: list[_Tenant],
     busiest: tuple[list[PartitionUse], list[PartitionUse]],
@@ -149,6 +176,7 @@ def _described(
 ) -> _Broker:
     partitions, topics = busiest
     rates = head.rates or NO_RATES
+    all_of_it = Traffic(rates.bytes_in, rates.bytes_out, rates.requests)
     return _Broker(
         broker_id=broker_id,
         broker_epoch=use.broker_epoch,
@@ -171,10 +199,19 @@ def _described(
         out_rate=rates.bytes_out,
         request_rate=rates.requests,
         busy_share=rates.busy,
+        load=UNKNOWN if means is None else means.load,
+        queue_wait=UNKNOWN if means is None else means.wait_s,
+        loop_busy=UNKNOWN if means is None else means.busy,
         tenants=tenants,
         partitions=[
             _Broker.DescribedPartitionUsage(
-                topic=topic.name, partition_index=one.partition, in_rate=one.rate_in, out_rate=one.rate_out
+                topic=topic.name,
+                partition_index=one.partition,
+                in_rate=one.rate_in,
+                out_rate=one.rate_out,
+                load=UNKNOWN
+                if means is None
+                else replica_load(means.load, Traffic(one.rate_in, one.rate_out), all_of_it),
             )
             for one in partitions
             if (topic := image.topics.get_by_id(one.topic_id)) is not None
@@ -195,18 +232,21 @@ def _name_of(topic_id: bytes, image: MetadataImage) -> str | None:
     return None if topic is None else topic.name
 
 
-def _tenants(use: BrokerUse, image: MetadataImage) -> Work[list[_Tenant]]:
+def _tenants(use: BrokerUse, image: MetadataImage, means: LoadMeans | None) -> Work[list[_Tenant]]:
     rows: list[_Tenant] = []
+    busy = 0.0 if use.head is None or use.head.rates is None else use.head.rates.busy
     for number, tenant in enumerate(list(use.tenants), 1):
         one = use.tenants.get(tenant)  # a tenant may be deleted between two slices
         if one is not None:
-            rows.append(_tenant(tenant, one, use.rates_of(one), image))
+            rates = use.rates_of(one)
+            load = UNKNOWN if means is None or rates is None else tenant_load(means.load, rates.busy, busy)
+            rows.append(_tenant(tenant, one, rates, load, image))
         if number % ROWS_AT_ONCE == 0:
             yield ROWS_AT_ONCE * ROW_COST
     return rows
 
 
-def _tenant(tenant: str, use: TenantUse, rates: Rates | None, image: MetadataImage) -> _Tenant:
+def _tenant(tenant: str, use: TenantUse, rates: Rates | None, load: float, image: MetadataImage) -> _Tenant:
     known, found = image.tenants.get(tenant), rates or NO_RATES
     return _Tenant(
         tenant=tenant,
@@ -222,4 +262,5 @@ def _tenant(tenant: str, use: TenantUse, rates: Rates | None, image: MetadataIma
         out_rate=found.bytes_out,
         request_rate=found.requests,
         busy_share=found.busy,
+        load=load,
     )

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
+from common.loop_load import LoadMeans, LoopCounters, sample
 from kraft.image.metadata import MetadataImage
 from wire.messages import ReportUsageRequest, raw_uuid
 
@@ -97,7 +98,7 @@ class PartitionUse(NamedTuple):
 
 
 class Head(NamedTuple):
-    """A broker as a whole. Rates are None while they are unknown."""
+    """A broker as a whole. Rates are None while they are unknown. `means` are those of its event loop."""
 
     counters: Counters
     connections: int
@@ -108,6 +109,8 @@ class Head(NamedTuple):
     rates: Rates | None
     cpu_share: float | None
     moved_rate: float | None
+    loop: LoopCounters
+    means: LoadMeans
 
 
 class BrokerUse(Struct):
@@ -222,7 +225,7 @@ class BrokerUse(Struct):
     def _close(self, request: ReportUsageRequest, totals: Counters, now: float) -> None:
         before = self.head
         if before is None and self.is_whole:
-            before = Head(ZERO, 0, 0, 0, -1, -1, None, None, None)
+            before = Head(ZERO, 0, 0, 0, -1, -1, None, None, None, LoopCounters(), LoadMeans())
         passed_s = (self.open_uptime_ms - self.uptime_ms) / 1000
         found: Rates | None = None
         cpu_share: float | None = None
@@ -243,10 +246,31 @@ class BrokerUse(Struct):
             found,
             cpu_share,
             moved_rate,
+            loop := _loop(request),
+            LoadMeans() if before is None else _means(before, loop, passed_s),
         )
         self.round, self.uptime_ms, self.heard_s = self.open_round, self.open_uptime_ms, now
         self.partitions, self.open_partitions = self.open_partitions, []
         self.topics, self.open_topics = self.open_topics, []
+
+
+def _loop(request: ReportUsageRequest) -> LoopCounters:
+    """The counters of the broker's event loop; none if they make no sense."""
+    found = LoopCounters(
+        request.loop_jobs,
+        request.loop_wait_ns / 1e9,
+        request.loop_service_ns / 1e9,
+        request.loop_service_squares,
+        request.loop_busy_ns / 1e9,
+    )
+    return found if found.are_sane else LoopCounters()
+
+
+def _means(before: Head, loop: LoopCounters, passed_s: float) -> LoadMeans:
+    """The means after a round; as before it where a counter has fallen."""
+    added = loop.since(before.loop)
+    one = None if added is None else sample(added, passed_s)
+    return before.means if one is None else before.means.with_sample(one, passed_s)
 
 
 def _are_bytes(*counts: int) -> bool:

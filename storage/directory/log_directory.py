@@ -354,6 +354,11 @@ class LogDirectory:
         """Bytes that wait for a slow disk."""
         return self._context.writer.unwritten_bytes
 
+    @property
+    def waited_s(self) -> float:
+        """Seconds that writes have waited for a slow disk, added up."""
+        return self._context.writer.waited_s
+
     async def settle(self) -> None:
         """Return when no byte waits for a slow disk, and no flush or other work on a log is in progress."""
         if self._context.beginnings:

@@ -13,6 +13,7 @@ from typing import NamedTuple, Protocol
 from common.errors import ErrorCode, ProtocolError
 from common.lifecycle import OnDemand
 from common.ports import Buffer, Clock, Disk, File
+from common.queue_time import QueueTime
 from common.whole_files import write_fully
 from storage.disk.directory_health import OUT_OF_FILES_PAUSE_S, DirectoryHealth, is_out_of_files
 from storage.disk.open_files import FileHandle
@@ -53,6 +54,7 @@ class LogWriter:
         "_queue",
         "_slow_write_s",
         "_unwritten_bytes_max",
+        "_waiting",
         "_work",
         "slow",
         "slow_count",
@@ -69,10 +71,16 @@ class LogWriter:
         self._slow_write_s = slow_write_s
         self._unwritten_bytes_max = unwritten_bytes_max
         self._queue: deque[_Postponed] = deque()
+        self._waiting = QueueTime(clock.monotonic)
         self._work = OnDemand("slow-writes", self._drain, self._stopped)
         self.slow = False
         self.slow_count = 0  # how often the disk became slow
         self.unwritten_bytes = 0
+
+    @property
+    def waited_s(self) -> float:
+        """Seconds that all postponed writes have waited until they were done, added up."""
+        return self._waiting.seconds
 
     def write_at_once(self) -> None:
         """Postpone nothing any more: a clean stop has waited for all postponed writes, and the rest must be written."""
@@ -119,6 +127,7 @@ class LogWriter:
         copied = bytes(data)
         handle.pin()  # the thread may use its file: eviction must not close it
         self._queue.append(_Postponed(owner, tag, handle, handle.file, copied, position))
+        self._waiting.changed(1)
         self.unwritten_bytes += len(copied)
         self._work.begin()
 
@@ -141,10 +150,12 @@ class LogWriter:
         if self._health.offline is not None:  # waiting bytes will never be written
             while queue:
                 queue.popleft().handle.unpin()
+            self._waiting.is_now(0)
             self.unwritten_bytes = 0
 
     def _finish(self, writes: Iterable[_Postponed]) -> None:
         for write in writes:
+            self._waiting.changed(-1)
             self.unwritten_bytes -= len(write.data)
             write.handle.unpin()
             if not write.owner.closed:

@@ -417,7 +417,8 @@ async def test_unauthenticated_connections_may_ask_for_little() -> None:
 
 
 async def test_verifications_are_bounded_for_all_and_for_each_address() -> None:
-    queue, done = Verifications(1, 3, 2), Authenticated("a")
+    now = [0.0]
+    queue, done = Verifications(1, 3, 2, lambda: now[0]), Authenticated("a")
     running = [asyncio.ensure_future(queue.run("one", lambda: done)) for _ in range(2)]
     await asyncio.sleep(0)
     with pytest.raises(TooManyVerifications):
@@ -426,5 +427,7 @@ async def test_verifications_are_bounded_for_all_and_for_each_address() -> None:
     await asyncio.sleep(0)
     with pytest.raises(TooManyVerifications):
         await queue.run("three", lambda: done)
+    now[0] = 0.5
+    assert queue.waited_s == 1.0, "one of the three has its turn"
     assert await asyncio.gather(*running) == [done] * 3
     assert queue.queued == 0 and await queue.run("one", lambda: done) == done

@@ -11,6 +11,7 @@ import pytest
 from broker.security.usage import DISK, NODES, TOO_FAST, Usage, UsageBook
 from broker.usage_report import PARTITIONS_MAX, ROWS_PER_PIECE, TOPICS_MAX, Largest, Machine, UsageReporter
 from common.errors import ErrorCode
+from common.loop_load import LoopCounters
 from common.metrics import Metrics
 from common.pacing import SLICE_COST, Pacer
 from kraft.observers.controller_channel import ControllerUnavailable
@@ -35,6 +36,9 @@ class Counted:
         return self.bytes_in, 0
 
 
+LOOP = LoopCounters(jobs=4, wait_s=2.0, service_s=0.5, service_squares=0.0625, busy_s=1.0)
+
+
 class World:
     """Hosted partitions, a controller, and a machine."""
 
@@ -49,7 +53,7 @@ class World:
         self.refuses_from = 1 << 30
         self.now = 100.0
         self.pacer = Pacer()
-        machine = Machine(lambda: self.now, lambda: 2.0, lambda: 77, lambda: (40, 100))
+        machine = Machine(lambda: self.now, lambda: 2.0, lambda: 77, lambda: (40, 100), lambda: LOOP)
         given: list[Any] = [self.book, self, self, machine, self.pacer, lambda: 9, 5.0]
         self.reporter = UsageReporter(*given)
 
@@ -94,6 +98,8 @@ async def test_a_round_names_those_that_used_something_since_they_were_taken() -
     assert (request.bytes_in, request.requests, request.busy_ns) == (15, 2, 1_000_000_000)
     assert (request.uptime_ms, request.interval_ms, request.cpu_ms, request.moved_bytes) == (5_000, 5_000, 2_000, 77)
     assert (request.disk_used_bytes, request.disk_size_bytes) == (60, 100)
+    assert (request.loop_jobs, request.loop_wait_ns, request.loop_service_ns) == (4, 2_000_000_000, 500_000_000)
+    assert (request.loop_service_squares, request.loop_busy_ns) == (0.0625, 1_000_000_000)
     (request,) = await world.reported()
     assert (request.tenants, request.bytes_in, request.round, request.uptime_ms) == ([], 15, 2, 10_000)
     uses(world.book.operators, 5)

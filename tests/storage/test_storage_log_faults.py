@@ -110,6 +110,7 @@ async def test_after_a_slow_write_the_loop_writes_nothing_until_the_disk_caught_
     bench.disk.slow_s = 1.0
     append(log, produced())
     assert (log.log_end_offset, log.written_end_offset) == (2, 2)
+    assert bench.directory.waited_s == 0
     bench.disk.slow_s = 0.0
     gate = bench.disk.write_gate = threading.Event()
     before = bench.disk.loop_writes
@@ -134,6 +135,8 @@ async def test_after_a_slow_write_the_loop_writes_nothing_until_the_disk_caught_
     assert bench.disk.loop_writes == before + 1
     assert log.written_end_offset == 7
     assert bench.directory.unwritten_bytes == 0
+    waited_s = bench.directory.waited_s
+    assert 0 < waited_s == bench.directory.waited_s, "nothing waits any more"
 
 
 @pytest.mark.parametrize("turns", range(5))

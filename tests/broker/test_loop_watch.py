@@ -1,0 +1,62 @@
+"""A broker's own load: what its loop did since the start, with the queues beside it."""
+
+from __future__ import annotations
+
+import pytest
+
+from broker.loop_watch import LoopWatch
+from common.metrics import Metrics
+from wire.loop_meter import LoopMeter
+
+
+class World:
+    def __init__(self) -> None:
+        self.now = 50.0
+        self.cpu_s = 3.0
+        self.queued_s = [0.0, 0.0]
+        self.meter = LoopMeter(lambda: self.now)
+        queues = [lambda: self.queued_s[0], lambda: self.queued_s[1]]
+        self.watch = LoopWatch(self.meter, lambda: self.now, lambda: self.cpu_s, queues)
+
+    def turn(self, job_s: float) -> None:
+        self.meter.begin()
+        self.now += job_s
+        self.meter.job()
+        self.meter.end()
+
+
+def test_the_loop_was_busy_for_its_turns_or_its_thread_whichever_is_more() -> None:
+    world = World()
+    world.turn(1.0)
+    world.now += 4.0
+    assert world.watch.look().busy_s == pytest.approx(1.0), "blocked by a device, without a processor"
+    world.now += 5.0
+    world.cpu_s += 2.0
+    assert world.watch.look().busy_s == pytest.approx(3.0), "coroutines and timers are no turns"
+    world.now += 5.0
+    world.cpu_s += 50.0
+    assert world.watch.look().busy_s == pytest.approx(8.0), "at most all of the time"
+
+
+def test_waits_in_other_queues_are_waits_of_jobs() -> None:
+    world = World()
+    world.turn(1.0)
+    world.queued_s = [2.0, 3.0]
+    world.now += 4.0
+    counters = world.watch.look()
+    assert counters.jobs == 1
+    assert counters.wait_s == pytest.approx(5.0)
+    assert world.watch.means.wait_s == pytest.approx(5.0)
+    assert world.watch.look() == counters, "no time has passed"
+
+
+def test_the_load_is_shown() -> None:
+    world, metrics = World(), Metrics()
+    world.watch.register(metrics)
+    world.turn(2.0)
+    world.now += 3.0
+    world.watch.look()
+    shown = metrics.text().decode()
+    assert "tidelog_broker_load 0.4" in shown
+    assert "tidelog_loop_busy_ratio 0.4" in shown
+    assert "tidelog_broker_queue_wait_seconds 0" in shown

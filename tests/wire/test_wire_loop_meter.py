@@ -1,0 +1,132 @@
+"""A loop's meter, and the load that follows from it, against a queue that is simulated job by job."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+import pytest
+
+from common.loop_load import LoopCounters
+from tests.wire.fakes import Bench, turns
+from tests.wire.loop_queue import Drawn, served
+from wire.loop_meter import BACK_TO_BACK_S, LoopMeter
+from wire.tick import Tick
+
+
+def even(_: random.Random) -> float:
+    return 1e-3
+
+
+def exponential(rng: random.Random) -> float:
+    return rng.expovariate(1_000.0)
+
+
+def mixed(rng: random.Random) -> float:
+    """One job in ten is nine times as long as the others."""
+    return 5e-3 if rng.random() < 0.1 else 5e-3 / 9
+
+
+@pytest.mark.parametrize("service", [even, exponential, mixed])
+@pytest.mark.parametrize("rho", [0.2, 0.55, 0.8, 0.9])
+def test_the_mean_wait_is_what_probes_at_random_times_wait(service: Drawn, rho: float) -> None:
+    """Poisson arrivals see time averages, and the meter knows neither when jobs came nor of the probes."""
+    outcome = served(rho, service)
+    assert outcome.means.wait_s == pytest.approx(outcome.probes_s, rel=0.15)
+    assert outcome.means.wait_s == pytest.approx(outcome.waited_s, rel=0.15)
+
+
+@pytest.mark.parametrize("service", [even, exponential, mixed])
+@pytest.mark.parametrize("rho", [0.1, 0.3, 0.5, 0.6, 0.7, 0.8, 0.95])
+def test_the_load_is_the_share_that_jobs_need_while_waits_explode(service: Drawn, rho: float) -> None:
+    outcome = served(rho, service)
+    assert outcome.means.load == pytest.approx(outcome.rho, abs=0.03)
+    assert outcome.means.busy == pytest.approx(outcome.rho, abs=0.03)
+
+
+def test_jobs_that_come_at_once_wait_longer_and_the_meter_sees_it() -> None:
+    alone, together = served(0.8, exponential), served(0.8, exponential, burst=4)
+    assert together.means.wait_s == pytest.approx(together.waited_s, rel=0.15)
+    assert together.means.wait_s > 2 * alone.means.wait_s
+    assert together.means.load > alone.means.load
+
+
+class Loop:
+    """A meter and a time that the test moves."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+        self.meter = LoopMeter(lambda: self.now)
+
+    def turn(self, *jobs: float, end: float = 0.0) -> None:
+        """One turn, whose jobs take so long, and whose end does."""
+        self.meter.begin()
+        for seconds in jobs:
+            self.now += seconds
+            self.meter.job()
+        self.now += end
+        self.meter.end()
+
+
+def near(counters: LoopCounters) -> object:
+    return pytest.approx(tuple(counters))
+
+
+def test_the_jobs_of_a_turn_wait_for_each_other_and_share_its_end() -> None:
+    loop = Loop()
+    loop.turn(2.0, 3.0, end=1.0)
+    assert tuple(loop.meter.counters) == near(LoopCounters(2, 2.0, 6.0, 2.5**2 + 3.5**2, 6.0))
+
+
+def test_half_of_the_turn_before_counts_only_when_it_ended_just_now() -> None:
+    loop = Loop()
+    loop.turn(4.0)
+    loop.now += BACK_TO_BACK_S / 2
+    loop.turn(1.0, 1.0)
+    assert loop.meter.counters.wait_s == pytest.approx(2.0 + 3.0)
+    loop.now += 2 * BACK_TO_BACK_S
+    loop.turn(1.0)
+    assert loop.meter.counters.wait_s == pytest.approx(5.0)
+
+
+def test_receiving_a_long_frame_in_many_turns_is_service_of_its_job() -> None:
+    loop = Loop()
+    for _ in range(3):
+        loop.turn(end=1.0)
+        loop.now += 1.0
+    loop.turn(2.0)
+    assert tuple(loop.meter.counters) == near(LoopCounters(1, 0.0, 5.0, 25.0, 5.0))
+
+
+def test_a_turn_ends_once() -> None:
+    loop = Loop()
+    loop.turn(1.0)
+    loop.now += 1.0
+    loop.meter.end()
+    assert tuple(loop.meter.counters) == near(LoopCounters(1, 0.0, 1.0, 1.0, 1.0))
+
+
+@pytest.mark.virtual_time
+async def test_every_frame_of_a_connection_is_a_job_of_a_turn_that_ends() -> None:
+    bench = Bench()
+    _, peer = bench.connect()
+    peer.send(b"\0\0\0\4abcd" * 3 + b"\0\0\0\4ab")
+    await turns()
+    assert bench.tick.meter.counters.jobs == 3
+    peer.send(b"cd")
+    await turns()
+    assert bench.tick.meter.counters.jobs == 4
+    assert not bench.tick.meter.is_open
+
+
+@pytest.mark.virtual_time
+async def test_work_at_a_turns_end_is_busy_time_whoever_asked_for_it() -> None:
+    now = [5.0]
+    tick = Tick(lambda: now[0])
+
+    def work() -> None:
+        now[0] += 0.25
+
+    tick.wake(work)
+    await asyncio.sleep(0)
+    assert tick.meter.counters.busy_s == 0.25
