@@ -12,6 +12,7 @@ from broker.replication.config import ReplicationConfig
 from broker.security.config import SecurityConfig
 from broker.tier.config import TierConfig
 from common.node_settings.controllers import ControllerSettings
+from common.node_settings.health import HealthSettings
 from common.node_settings.identity import NodeSettings
 from common.node_settings.proxy import ProxySettings
 from common.node_settings.quotas import QuotaSettings
@@ -37,6 +38,7 @@ class BrokerConfig:
     log_dirs: str = same(NodeSettings, "log_dirs")
     cluster_id: str = ""  # empty: taken from the metadata quorum
     sessions: ControllerSettings = field(default_factory=ControllerSettings)
+    health: HealthSettings = field(default_factory=HealthSettings)
     topics: TopicDefaults = field(default_factory=TopicDefaults)
     quotas: QuotaSettings = field(default_factory=QuotaSettings)
     replication: ReplicationConfig = field(default_factory=ReplicationConfig)

@@ -79,6 +79,7 @@ class Dispatcher:
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._serial = 0
         self.requests = 0  # since the start, of all APIs
+        self.client_requests = 0  # those that did not come from other nodes
 
     def began(self, connection: Connection) -> None:
         """Set up a new connection, before its first frame."""
@@ -98,6 +99,7 @@ class Dispatcher:
         if not isinstance(session, ClientSession) or not isinstance(login, Login) or not login.count_frame():
             raise MalformedFrame("too many requests before authentication")
         self.requests += 1
+        self.client_requests += 1
         if login.takes_tokens:
             connection.mute()
             self._serial += 1
@@ -137,6 +139,7 @@ class Dispatcher:
             if not isinstance(session, ClientSession) or session.login is not None or connection.is_closed:
                 raise MalformedFrame("a request before authentication")
         self.requests += 1
+        self.client_requests += not session.internal
         began = self._now()
         if key == PRODUCE and PRODUCE_VERSIONS[0] <= version <= PRODUCE_VERSIONS[1]:
             head = request_head(buffer, at, end, version >= _PRODUCE_FLEXIBLE_FROM)

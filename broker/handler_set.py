@@ -48,8 +48,10 @@ def handlers(
     cold: Callable[[], ColdReading | None],
     remote_list_offsets_ms: Callable[[], int],
     tls_contexts: Callable[[], Sequence[TlsContexts]],
+    greeted: Callable[[str | None], None],
 ) -> list[object]:
-    """`tier` and `cold` return None until the broker has them; without an object store always."""
+    """`tier` and `cold` return None until the broker has them; without an object store always. `greeted`: see
+    `ClusterHandlers`."""
     partitions = data_plane.partitions
     given = {name: NODE_SETTINGS[name].text(value) for name, value in config.node_settings.items()}
     return [
@@ -69,7 +71,7 @@ def handlers(
             rows=TopicRows(config.limits.connection.metadata_cache_bytes_max),
         ),
         GroupOffsetHandlers(coordinators.groups, lambda: partitions.image),
-        ClusterHandlers(forwarder, coordinators.internal_topics, config.node_id),
+        ClusterHandlers(forwarder, coordinators.internal_topics, config.node_id, greeted),
         GroupHandlers(coordinators.groups),
         TopicHandlers(forwarder, config.node_id),
         DeleteRecords(partitions),

@@ -8,6 +8,8 @@ from collections.abc import Awaitable, Callable
 
 from broker.config import BrokerConfig
 from broker.heartbeat_report import LoadMeter, RoomWatch
+from broker.network_probes import probe_id
+from broker.network_watch import NetworkWatch
 from common.identifiers import random_uuid
 from common.lifecycle import duty
 from common.ports import Ports
@@ -34,13 +36,18 @@ class Membership:
         channel: ControllerChannel,
         logs: LogDirectory,
         moved_bytes: Callable[[], int],
+        client_frames: Callable[[], int],
         fatal: Callable[[str], None],
     ) -> None:
-        """`channel` is for heartbeats alone. `moved_bytes` counts what all connections received and sent. `fatal` is
-        called with a message when the node must stop."""
+        """`channel` is for heartbeats alone. `moved_bytes` counts what all connections received and sent,
+        `client_frames` the frames that did not come from other nodes. `fatal` is called with a message when
+        the node must stop."""
         now = asyncio.get_running_loop().time
         self.lifecycle: BrokerLifecycle | None = None
         self.room = RoomWatch(logs.context.health, now)
+        self.network = NetworkWatch(
+            config.health.network_silence_ms / 1000, now, client_frames, probe_id(config.secret, config.node_id)
+        )
         self._load = LoadMeter(now, ports.cpu_s, moved_bytes)
         self._ports = ports
         self._config = config
@@ -162,6 +169,7 @@ class Membership:
             on_fatal=self._fatal,
             lacks_room=self.room.look,
             load=self._load.look,
+            lacks_clients=self.network.look,
         )
 
 

@@ -21,6 +21,7 @@ from broker.handler_set import handlers
 from broker.listeners import secured
 from broker.loop_watch import LoopWatch
 from broker.membership import Membership
+from broker.network_probes import NetworkProbes
 from broker.node_metrics import register_metrics
 from broker.partitions.hosted import HostedPartitions
 from broker.quotas.client_throttle import ClientThrottle
@@ -44,6 +45,7 @@ from kraft.image.metadata import EMPTY_IMAGE, MetadataImage
 from kraft.links import NodeLinks
 from kraft.observers.controller_channel import ChannelConfig, ControllerChannel
 from kraft.observers.observer import MetadataObserver, ObserverConfig
+from kraft.records import Cause
 from object_store.opening import open_store
 from storage.audit.audit_journal import AuditJournal
 from storage.directory.log_directory import LogDirectory
@@ -71,6 +73,7 @@ class BrokerNode:
         fatal: Callable[[str], None],
         open_store: OpenStore = open_store,
     ) -> None:
+        client_ports = ports
         listeners, ports = secured(config.listeners, ports)
         self._ports = ports
         self._config = config
@@ -119,6 +122,7 @@ class BrokerNode:
         self.audit = self._make_audit(journal, links)
         self.dispatcher = self._make_dispatcher(chain)
         self.server = self._make_server(listeners, machinery)
+        self._probes = self._make_probes(client_ports, listeners, machinery)
         self.load = self._make_loop_watch(machinery)
         self.usage = self._make_usage_reporter(usage, machinery)
         self._dynamic = DynamicSettings(config, self.data_plane, self.server)
@@ -137,6 +141,7 @@ class BrokerNode:
         register_metrics(self.metrics, self)
         self.security.register(self.metrics)
         self.usage.register(self.metrics)
+        self._probes.register(self.metrics)
         self.load.register(self.metrics)
         self.audit.register(self.metrics)
 
@@ -151,6 +156,9 @@ class BrokerNode:
         cluster_id = self.observer.image.cluster_id or ""
         await self.logs.open(cluster_id)
         self._make_tier(cluster_id)
+        before = self.observer.image.brokers.get(self._config.node_id)
+        if before is not None and before.health.cause is Cause.NO_CLIENT_TRAFFIC:
+            self.membership.network.begin_silent()
         broker_epoch = await self.membership.register(cluster_id, lambda: self.partitions.applied_offset, self._recover)
         self.logs.begin_run(broker_epoch)
         while not await self.observer.wait_for(broker_epoch, METADATA_WAIT_S):
@@ -163,6 +171,7 @@ class BrokerNode:
             await self.cold.start()
             await self.tier.start()
         self.server.start()
+        self._probes.start()
         self.membership.logs_recovered()
 
     async def wait_ready(self) -> None:
@@ -186,6 +195,21 @@ class BrokerNode:
             on_disk_failed=self.logs.fail,
         )
 
+    def _make_probes(self, ports: Ports, listeners: list[ListenerConfig], machinery: Machinery) -> NetworkProbes:
+        """`ports` with the network of clients."""
+        config = self._config
+        return NetworkProbes(
+            ports=ports,
+            tick=machinery.tick,
+            pool=machinery.pool,
+            watch=machinery.watch,
+            listeners=listeners,
+            image=lambda: self.observer.image,
+            node_id=config.node_id,
+            secret=config.secret,
+            silence_s=config.health.network_silence_ms / 1000,
+        )
+
     def _make_membership(self, machinery: Machinery) -> Membership:
         return Membership(
             ports=self._ports,
@@ -193,6 +217,7 @@ class BrokerNode:
             channel=self._heartbeats,
             logs=self.logs,
             moved_bytes=lambda: machinery.pool.moved,
+            client_frames=lambda: self.dispatcher.client_requests,
             fatal=self._fatal,
         )
 
@@ -364,6 +389,7 @@ class BrokerNode:
         if self._config.replication.controlled_shutdown_enable:
             await self.membership.shut_down()
         self.server.stop_accepting()
+        await self._probes.stop()
         await self.usage.stop()
         await self.audit.stop()
         if self.tier is not None:
@@ -431,6 +457,7 @@ class BrokerNode:
             cold=lambda: self.cold.reading if self.cold is not None else None,
             remote_list_offsets_ms=lambda: self._dynamic.tier_reads.remote_list_offsets_request_timeout_ms,
             tls_contexts=lambda: self.server.tls_contexts,
+            greeted=self.membership.network.greeted,
         )
 
     def _broker_epoch(self) -> int:

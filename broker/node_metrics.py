@@ -118,6 +118,11 @@ def _register_replicas(metrics: Metrics, node: Measured) -> None:
         "1 while the disk is too full to append, so that others lead where they have room.",
         lambda: node.membership.room.is_lacking,
     )
+    metrics.gauge(
+        "tidelog_lacks_clients",
+        "1 while neither clients nor other brokers' probes reach this broker, although its heartbeats are answered.",
+        lambda: node.membership.network.is_silent,
+    )
     metrics.counter(
         "tidelog_replication_received_bytes_total",
         "Bytes of leaders' answers to this broker's fetches.",

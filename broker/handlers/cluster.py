@@ -54,7 +54,15 @@ class Found(Struct, frozen=True):
 class ClusterHandlers:
     """One method per API."""
 
-    def __init__(self, forwarder: Forwarder, internal_topics: InternalTopics, node_id: int) -> None:
+    def __init__(
+        self,
+        forwarder: Forwarder,
+        internal_topics: InternalTopics,
+        node_id: int,
+        greeted: Callable[[str | None], None] = lambda client_id: None,
+    ) -> None:
+        """`greeted` gets the client id of each ApiVersions request."""
+        self._greeted = greeted
         self._forwarder = forwarder
         self._internal_topics = internal_topics
         self._node_id = node_id
@@ -70,6 +78,7 @@ class ClusterHandlers:
         return view
 
     def api_versions(self, context: RequestContext, request: ApiVersionsRequest) -> ApiVersionsResponse:
+        self._greeted(context.client_id)
         version = context.api_version
         if version >= SOFTWARE_FROM:
             name, software_version = request.client_software_name, request.client_software_version

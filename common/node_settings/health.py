@@ -16,4 +16,7 @@ class HealthSettings:
     storage_stuck_ms: int = setting("tidelog.health.storage.stuck.ms", "int", 10_000,
         "How long a write or flush of a log, or a turn of the event loop that waits, may take before the storage "
         "counts as stuck.", 100)
+    network_silence_ms: int = setting("tidelog.health.network.silence.ms", "int", 30_000,
+        "How long neither clients nor other brokers' probes may reach a broker, whose heartbeats are answered, before "
+        "it reports that; 0: it neither probes others nor reports.", 0)
     # fmt: on

@@ -99,10 +99,13 @@ class BrokerLifecycle:
         on_fatal: Callable[[str], None],
         lacks_room: Callable[[], bool] = lambda: False,
         load: Callable[[], BrokerLoad] = BrokerLoad,
+        lacks_clients: Callable[[float], bool] = lambda answered_s: False,
     ) -> None:
         """`on_fatal` gets a message when the controller rejects this broker permanently: another process has its id, it
         belongs to another cluster, it was unregistered. Before each heartbeat, `lacks_room` returns whether other
-        brokers should lead because this broker's disk is full, and `load` the load since the last call."""
+        brokers should lead because this broker's disk is full, `load` the load since the last call, and
+        `lacks_clients` whether clients do not reach this broker; it gets the seconds for which heartbeats were
+        answered."""
         self.state = BrokerState.STARTING
         self.broker_epoch = -1
         self.fenced = True
@@ -113,6 +116,8 @@ class BrokerLifecycle:
         self._on_fatal = on_fatal
         self._lacks_room = lacks_room
         self._load = load
+        self._lacks_clients = lacks_clients
+        self._answered_since: float | None = None  # loop seconds; None after a heartbeat without an answer
         self._wants_unfence = False
         self._wants_shutdown = False
         self._unfenced_at = float(
@@ -247,9 +252,12 @@ class BrokerLifecycle:
             except (ControllerUnavailable, OutcomeUnknown) as error:
                 log.warning("no answer to a heartbeat", extra={"reason": str(error)})
                 wait_s = self._config.retry_s
+                self._answered_since = None
             else:
                 if not self._heard(answer):
                     return
+                if self._answered_since is None:
+                    self._answered_since = sent_at
                 if not self.fenced and not answer.error_code:
                     self._unfenced_at = sent_at
                 if tells_end and not answer.error_code:
@@ -285,7 +293,8 @@ class BrokerLifecycle:
         return True
 
     def _heartbeat_request(self) -> BrokerHeartbeatRequest:
-        load = self._load()
+        load, since = self._load(), self._answered_since
+        answered_s = asyncio.get_running_loop().time() - since if since is not None else 0.0
         return BrokerHeartbeatRequest(
             broker_id=self._registration.broker_id,
             broker_epoch=self.broker_epoch,
@@ -295,6 +304,7 @@ class BrokerLifecycle:
             offline_log_dirs=[schema_uuid(directory) for directory in self._offline],
             lacks_room=self._lacks_room(),
             storage_stuck=self._withdraws,
+            no_client_traffic=self._lacks_clients(answered_s),
             bytes_per_second=load.bytes_per_second,
             cpu_share=load.cpu_share,
         )

@@ -15,6 +15,7 @@ from broker.tier.config import TierConfig
 from common.host_names import is_domain
 from common.node_settings.connections import ConnectionSettings
 from common.node_settings.controllers import ControllerSettings
+from common.node_settings.health import HealthSettings
 from common.node_settings.identity import NodeSettings
 from common.node_settings.proxy import ProxySettings
 from common.node_settings.quotas import QuotaSettings
@@ -51,6 +52,7 @@ def broker_config(given: Mapping[str, str]) -> BrokerConfig:
         cell=_cell(values.group(TenantSettings).cell),
         log_dirs=node.log_dirs,
         sessions=values.group(ControllerSettings),
+        health=values.group(HealthSettings),
         topics=values.group(TopicDefaults),
         quotas=values.group(QuotaSettings),
         replication=values.group(ReplicationConfig),
