@@ -222,6 +222,7 @@ ROWS = (
     Row(ApiKey.DESCRIBE_BALANCE, Forwarder.serve, ClusterRight(DESCRIBE)),
     Row(ApiKey.ALTER_BALANCE, Forwarder.serve, ClusterRight(ALTER), elements_max=FORWARDED_MAX),
     Row(ApiKey.LIST_BALANCE_MOVES, Forwarder.serve, ClusterRight(DESCRIBE)),
+    Row(ApiKey.ALTER_BROKER_HEALTH, Forwarder.serve, ClusterRight(ALTER)),
 )
 # fmt: on
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from heapq import heappush, heappushpop
 from typing import Generic, NamedTuple, TypeVar
 
+from broker.partitions.ack_delays import FollowerDelay
 from broker.partitions.hosted import HostedPartitions
 from broker.security.usage import Usage, UsageBook
 from common.errors import OutcomeUnknown
@@ -96,6 +97,7 @@ class Piece(NamedTuple):
     tenants: Sequence[tuple[str, Usage]] = ()
     partitions: Sequence[PartitionBytes] = ()
     topics: Sequence[PartitionBytes] = ()
+    delays: Sequence[FollowerDelay] = ()
 
 
 class UsageReporter:
@@ -184,7 +186,8 @@ class UsageReporter:
     async def _sent(self, gathered: Gathered) -> bool:
         pieces = [Piece(tenants=portion) for portion in _portions(gathered.tenants)]
         pieces += [Piece(topics=portion) for portion in _portions(gathered.topics)]
-        pieces.append(Piece(partitions=gathered.partitions))  # also when there are none: each round has a piece
+        # also when there are none: each round has a piece
+        pieces.append(Piece(partitions=gathered.partitions, delays=self._hosted.ack_delays.take()))
         for number, piece in enumerate(pieces, 1):
             markers = [(usage, usage.marker) for _, usage in piece.tenants]
             if not await self._is_taken(self._request(gathered, piece, number - 1, number == len(pieces))):
@@ -228,6 +231,7 @@ class UsageReporter:
             interval_ms=int(gathered.interval_s * 1000),
             partitions=[_partition_row(row) for row in piece.partitions],
             topics=[_topic_row(row) for row in piece.topics],
+            ack_delays=[_delay_row(row) for row in piece.delays],
         )
 
     # metrics -----------------------------------------------------------------------------------------------
@@ -300,6 +304,12 @@ def _partition_row(row: PartitionBytes) -> ReportUsageRequest.PartitionUsageRepo
         partition_index=row.partition,
         bytes_in=row.bytes_in,
         bytes_out=row.bytes_out,
+    )
+
+
+def _delay_row(row: FollowerDelay) -> ReportUsageRequest.AckDelayReport:
+    return ReportUsageRequest.AckDelayReport(
+        follower_id=row.broker_id, samples=row.samples, p99_us=int(row.p99_s * 1e6)
     )
 
 

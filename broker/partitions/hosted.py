@@ -13,6 +13,7 @@ import logging
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 
+from broker.partitions.ack_delays import AckDelays
 from broker.partitions.log_settings import LogSettings
 from broker.partitions.long_lived import LongLived
 from broker.partitions.partition import Partition
@@ -70,6 +71,7 @@ class HostedPartitions:
         # settled except for replicas that do not fetch; value: whether it is starved
         self.quiet_partitions: dict[Partition, bool] = {}
         self._busy: dict[Replica, tuple[int, int]] = {}
+        self.ack_delays = AckDelays()
         self.following: Following | None = None
         self.tier: Tier | None = None
         self._isr_changes = isr_changes

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
+from broker.partitions.ack_delays import TimesAcks
 from broker.partitions.replica import LEADER, NO_LEADER, ByteWatch, Replica, Role
 from broker.partitions.replica_set import FetchingSession, Follower, IsrProposal, ReplicaSet, ReviewResult
 from broker.partitions.waiters import CommitCallback, CommitQueue, CommitWaiter
@@ -31,7 +32,7 @@ FIRST_BATCH_PATIENCE_S = 3.0  # a client resends a rejected batch after its retr
 __all__ = ["NO_LEADER", "Partition", "PartitionHost", "Role"]
 
 
-class PartitionHost(ByteWatch, Protocol):
+class PartitionHost(ByteWatch, TimesAcks, Protocol):
     """The broker that hosts a partition, as the partition calls it. All calls are cheap and never raise."""
 
     def unsettled(self, partition: Partition) -> None:
@@ -51,8 +52,7 @@ class PartitionHost(ByteWatch, Protocol):
         ...
 
     def is_eligible(self, node: int, broker_epoch: int, in_need: bool) -> bool:
-        """Whether that broker, with that broker epoch, may join an ISR (KIP-903), or one that is too small to commit
-        anything (`in_need`)."""
+        """Whether that broker, with that epoch, may join an ISR (KIP-903); `in_need`: one too small to commit."""
         ...
 
 
@@ -137,6 +137,7 @@ class Partition(Replica):
                 min_insync,
                 self._now(),
                 image.settled_replica_count,
+                self._host.ack_delays,
             )
         elif self.replica_set is not None:
             self.replica_set.adopt_image(image.replicas, image.isr, image.partition_epoch, image.settled_replica_count)
@@ -279,7 +280,7 @@ class Partition(Replica):
         appended = log.append_as_leader(buffer, view, at, end, self.leader_epoch, now_ms, header)
         self.count_in(end - at)
         replicas = self.replica_set
-        if replicas is not None and self.high_watermark == before and replicas.grows(self._now()):
+        if replicas is not None and replicas.appended(appended.next_offset, self.high_watermark == before, self._now()):
             self._host.unsettled(self)
         if ends.readable == appended.next_offset:
             for watcher in self.watchers:

@@ -18,9 +18,12 @@ from typing import NamedTuple, Protocol
 
 import msgspec
 
+from broker.partitions.ack_delays import AckDelays, AckSample
+
 UNKNOWN_END = -1
 NO_BROKER_EPOCH = -1
 JOIN_PAUSE_S = 0.3  # before a rejected join is proposed again
+CAUGHT_UP_S = 10.0  # a follower outside the ISR is timed if it held everything within this time
 JOIN_PATIENCE_S = 1.0  # how long a replica about to join may be silent and still hold back the high watermark
 
 
@@ -55,6 +58,7 @@ class Follower:
         "leader_end_at_fetch",
         "log_start_offset",
         "node",
+        "sample",
         "session",
     )
 
@@ -70,6 +74,7 @@ class Follower:
         self.eligible = False  # alive, unfenced and with room, with this broker epoch, as of its last fetch
         self.join_after = float("-inf")  # not proposed before this time, because the controller rejected it
         self.session: FetchingSession | None = None  # the session that includes this partition
+        self.sample: AckSample | None = None  # an append whose acknowledgement is timed
 
     def fetched(
         self,
@@ -96,7 +101,14 @@ class Follower:
         self.session = session
         self.fetched_at = now
         self.leader_end_at_fetch = own_end
+        if self.sample is not None and offset >= self.sample.end_offset:
+            self.sample.acknowledged(now)
+            self.sample = None
         return moved
+
+    def time_ack(self, delays: AckDelays, end_offset: int, now: float) -> None:
+        """Time how long it takes to acknowledge everything before `end_offset`."""
+        self.sample = delays.begin(self.node, end_offset, now) or self.sample
 
     def left(self, session: FetchingSession) -> None:
         """`session` no longer includes this partition."""
@@ -142,6 +154,7 @@ class ReplicaSet:
 
     __slots__ = (
         "_counted",
+        "_delays",
         "_joining",
         "followers",
         "isr",
@@ -162,9 +175,11 @@ class ReplicaSet:
         min_insync: int,
         now: float,
         settled: int | None = None,
+        delays: AckDelays | None = None,
     ) -> None:
         """`settled`: number of replicas that count for `min.insync.replicas`, which excludes those being added; None:
-        all."""
+        all. `delays`: where acknowledgements are timed, if they are."""
+        self._delays = delays
         self.local = local
         self.isr = tuple(isr)
         members = self.isr
@@ -252,10 +267,24 @@ class ReplicaSet:
 
     # the ISR -----------------------------------------------------------------------------------------------
 
-    def grows(self, now: float) -> bool:
-        """A record is appended while the whole ISR held everything. Returns whether other replicas must fetch it."""
+    def appended(self, end_offset: int, was_whole: bool, now: float) -> bool:
+        """Records up to `end_offset` are appended; `was_whole`: the whole ISR held everything before. Returns whether
+        this begins a time in which other replicas must fetch."""
+        delays = self._delays
+        if delays is not None and now >= delays.due_s:
+            self._time_acks(delays, end_offset, now)
+        if not was_whole:
+            return False
         self.whole_at = now
         return bool(self._counted or self._joining)
+
+    def _time_acks(self, delays: AckDelays, end_offset: int, now: float) -> None:
+        """Time the acknowledgement of an append by all followers but those that still catch up: how long these need
+        shows the size of what they copy."""
+        delays.timed(now)
+        for follower in self.followers.values():
+            if follower.node in self.isr or now - follower.caught_up_at <= CAUGHT_UP_S:
+                follower.time_ack(delays, end_offset, now)
 
     def note_whole(self, own_end: int, now: float) -> None:
         """Mark ISR members that hold the whole log as caught up now. In an idle partition their fetches do not name it,

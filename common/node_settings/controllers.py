@@ -18,6 +18,20 @@ class ControllerSettings:
         "How long a broker whose heartbeat connection closed has to send a heartbeat before it is fenced.", 10)
     usage_report_interval_ms: int = setting("tidelog.usage.report.interval.ms", "int", 5_000,
         "How often a broker reports to the active controller what its clients use.", 100, 3_600_000)
+    health_enable: bool = setting("tidelog.health.enable", "boolean", True,
+        "Whether the controller puts sick brokers aside by itself, and takes them back.")
+    health_dry_run: bool = setting("tidelog.health.dry.run", "boolean", False,
+        "Whether it only logs what it would put aside.")
+    health_effect_ms: int = setting("tidelog.health.effect.ms", "int", 600_000,
+        "How long a broker that was put aside has to hand over what others can take, before the operator is called.",
+        100)
+    health_slow_score: int = setting("tidelog.health.slow.score", "int", 60,
+        "How many more looks than not, one at each interval of usage reports, must find a broker slower than its peers "
+        "before it counts as slow; and how many must know its past.", 1, 100_000)
+    health_slow_floor_ms: int = setting("tidelog.health.slow.floor.ms", "int", 50,
+        "A broker that acknowledges within this time (p99) is never slow.", 1)
+    health_slow_ratio: float = setting("tidelog.health.slow.ratio", "double", 3.0,
+        "How many times longer than its peers (median), and than itself before (p90), a slow broker takes.", 1.0)
     controller_quorum_election_timeout_ms: int = setting("controller.quorum.election.timeout.ms", "int", 1_000,
         "The shortest silence of the leader after which a voter starts a pre-vote; a voter that heard the leader "
         "within this time rejects pre-votes.", 50)

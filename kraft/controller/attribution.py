@@ -16,6 +16,7 @@ from kraft.image.metadata import MetadataImage
 from kraft.records import (
     AclRecord,
     ApiKeyRecord,
+    BrokerRegistrationChangeRecord,
     CellRecord,
     ConfigRecord,
     FeatureLevelRecord,
@@ -41,6 +42,7 @@ _ATTRIBUTED = (
     AclRecord
     | ApiKeyRecord
     | BalanceOperationRecord
+    | BrokerRegistrationChangeRecord
     | CellRecord
     | ConfigRecord
     | FeatureLevelRecord

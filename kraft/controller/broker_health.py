@@ -12,7 +12,6 @@ from itertools import chain, islice
 
 from common.pacing import Work
 from kraft.batches import MetadataRecord
-from kraft.controller.broker_removal import piece_of
 from kraft.controller.elections import LOOK_COST, Targets, changes_where_brokers_are_unfit
 from kraft.controller.policy import ControllerPolicy
 from kraft.features import FLEET_LEVEL, TIDELOG_VERSION
@@ -21,6 +20,9 @@ from kraft.image.delta import replayed
 from kraft.image.metadata import MetadataImage
 from kraft.image.partition_index import PartitionKey
 from kraft.records import BrokerRegistrationChangeRecord, Health
+
+FIRST_PARTITIONS = 50
+"""Change in the commit of the broker's own record; the others follow at once (`kraft.controller.piecework`)."""
 
 
 def allows_health(image: MetadataImage) -> bool:
@@ -38,14 +40,14 @@ def concerned_by(image: MetadataImage, broker: BrokerImage) -> Iterator[Partitio
 def health_records(
     image: MetadataImage, broker: BrokerImage, policy: ControllerPolicy, health: Health, actor: str = ""
 ) -> list[MetadataRecord]:
-    """The broker's new health, and the first piece of what it hands over."""
+    """The broker's new health, and the first of what it hands over."""
     records: list[MetadataRecord] = [
         BrokerRegistrationChangeRecord(broker.broker_id, broker.epoch, cause=health.cause, health=health, actor=actor)
     ]
     after = replayed(image, records)
     changed = after.brokers[broker.broker_id]
     if changed.is_active and not changed.is_fit:
-        keys = dict.fromkeys(islice(concerned_by(after, changed), piece_of(image, policy)))
+        keys = dict.fromkeys(islice(concerned_by(after, changed), FIRST_PARTITIONS))
         records += changes_where_brokers_are_unfit(after, policy, keys)
     return records
 

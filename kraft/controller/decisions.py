@@ -21,6 +21,8 @@ from kraft.controller.cells import decide_alter_cell, decide_describe_cells, kno
 from kraft.controller.configs import alter_configs, incremental_alter_configs
 from kraft.controller.driver import Decide, Decided
 from kraft.controller.features import update_features
+from kraft.controller.health_duties import HealthDuties
+from kraft.controller.health_requests import alter_broker_health
 from kraft.controller.policy import ControllerPolicy
 from kraft.controller.reassignment_requests import alter_reassignments, list_reassignments
 from kraft.controller.reported_usage import ReportedUsage, describe_usage
@@ -44,6 +46,7 @@ class Circumstances(Struct, frozen=True):
     usage: ReportedUsage
     balance: BalanceStatus
     now_s: float
+    health: HealthDuties
 
 
 DECISIONS: Mapping[int, Callable[[MetadataImage, Any, Circumstances], Decided[Any]]] = {
@@ -79,6 +82,9 @@ DECISIONS: Mapping[int, Callable[[MetadataImage, Any, Circumstances], Decided[An
     ApiKey.DESCRIBE_BALANCE: lambda image, request, at: describe_balance(image, request, at.policy, at.balance),
     ApiKey.ALTER_BALANCE: lambda image, request, at: alter_balance(image, request, at.now_ms),
     ApiKey.LIST_BALANCE_MOVES: lambda image, request, at: list_balance_moves(image, request),
+    ApiKey.ALTER_BROKER_HEALTH: lambda image, request, at: alter_broker_health(
+        image, request, at.policy, at.health, at.now_ms
+    ),
     ApiKey.DESCRIBE_USAGE: lambda image, request, at: describe_usage(image, request, at.usage, at.now_s),
 }
 

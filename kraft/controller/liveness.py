@@ -66,11 +66,14 @@ class BrokerLiveness:
         policy: ControllerPolicy,
         config: LivenessConfig,
         listener: str = "",
+        heard: Callable[[int, bool], None] = lambda broker_id, is_silent: None,
     ) -> None:
-        """`listener`: name of the brokers' internal listener."""
+        """`listener`: name of the brokers' internal listener. `heard` is called at each heartbeat with whether clients
+        have been silent at that broker for long."""
         self._clock = ports.clock
         self._network = ports.network
         self._listener = listener
+        self._heard = heard
         self._quorum = quorum
         self._driver = driver
         self._policy = policy
@@ -180,6 +183,7 @@ class BrokerLiveness:
             self.loads.heard(
                 broker.broker_id, broker.epoch, request.bytes_per_second, request.cpu_share, self._clock.monotonic()
             )
+            self._heard(broker.broker_id, request.no_client_traffic)
             self._changed.set()
         if not decision.records:
             return decision.reply

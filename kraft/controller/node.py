@@ -18,6 +18,7 @@ from kraft.controller.balance_duties import BalanceDuties
 from kraft.controller.balance_status import BalanceStatus
 from kraft.controller.cell_duties import CellDuties
 from kraft.controller.driver import ControllerDriver, DriverConfig
+from kraft.controller.health_duties import HealthConfig, HealthDuties
 from kraft.controller.leader_return import LeaderReturn, LeaderReturnConfig
 from kraft.controller.liveness import BrokerLiveness, LivenessConfig
 from kraft.controller.metadata_fetch import MetadataFetch
@@ -65,6 +66,7 @@ class ControllerConfig:
     driver: DriverConfig = field(default_factory=DriverConfig)
     liveness: LivenessConfig = field(default_factory=LivenessConfig)
     leader_return: LeaderReturnConfig = field(default_factory=LeaderReturnConfig)
+    health: HealthConfig = field(default_factory=HealthConfig)
     quorum: QuorumConfig = field(default_factory=QuorumConfig)
     limits: ServerLimits = field(default_factory=ServerLimits)
     usage_report_interval_s: float = same(ControllerSettings, "usage_report_interval_ms", seconds)
@@ -103,6 +105,7 @@ class ControllerNode:
             on_active=self._activity_changed,
             fatal=fatal,
         )
+        self.health = HealthDuties(config.policy, ports.clock, config.health, config.usage_report_interval_s)
         self.liveness = BrokerLiveness(
             ports=ports,
             quorum=self.quorum,
@@ -110,6 +113,7 @@ class ControllerNode:
             policy=config.policy,
             config=config.liveness,
             listener=config.listener.name,
+            heard=self.health.heard,
         )
         self._piecework = Piecework(self.driver, config.policy, PieceworkConfig())
         self.machine.subscribe(self._piecework.applied)
@@ -119,7 +123,7 @@ class ControllerNode:
         tenants = TenantDuties(self.driver, config.policy, ports.random)
         balance = BalanceStatus()
         self.balance = BalanceDuties(config.policy, ports.clock, balance)
-        acts: list[Act[Any]] = [tenants, CellDuties(config.policy, ports.random), self.balance]
+        acts: list[Act[Any]] = [tenants, CellDuties(config.policy, ports.random), self.health, self.balance]
         if config.leader_return.enabled:
             acts.append(LeaderReturn(self.driver, config.policy, ports.clock, config.leader_return))
         for act in acts:
@@ -133,6 +137,7 @@ class ControllerNode:
             tenants=tenants,
             usage=self.usage,
             balance=balance,
+            health=self.health,
             rng=ports.random,
             clock=ports.clock,
             voters=sorted(config.voters),

@@ -6,6 +6,7 @@ from typing import Protocol
 
 from common.metrics import Metrics
 from kraft.controller.driver import ControllerDriver
+from kraft.controller.health_duties import HealthDuties
 from kraft.controller.liveness import BrokerLiveness
 from kraft.controller.reported_usage import ReportedUsage
 from kraft.controller.state_machine import MetadataStateMachine
@@ -21,6 +22,7 @@ class Measured(Protocol):
     liveness: BrokerLiveness
     machine: MetadataStateMachine
     usage: ReportedUsage
+    health: HealthDuties
 
     def now_s(self) -> float: ...
 
@@ -60,6 +62,30 @@ def register_metrics(metrics: Metrics, node: Measured) -> None:
         "tidelog_broker_silences_total", "Brokers fenced for their silence.", lambda: node.liveness.fenced_count
     )
     _register_usage(metrics, node)
+    _register_health(metrics, node)
+
+
+def _register_health(metrics: Metrics, node: Measured) -> None:
+    metrics.family(
+        "tidelog_broker_health",
+        "gauge",
+        "1 for the state that a broker's health is in.",
+        lambda: [
+            ({"broker": str(broker.broker_id), "state": broker.health.state.name.lower()}, 1.0)
+            for broker in node.image.brokers.values()
+        ],
+    )
+    metrics.family(
+        "tidelog_mitigations_total",
+        "counter",
+        "Brokers that this controller has put aside by itself, by state.",
+        lambda: [({"state": state}, float(count)) for state, count in node.health.mitigations.items()],
+    )
+    metrics.gauge(
+        "tidelog_health_fail_safe",
+        "1 on the active controller while it does nothing about a sick broker, because that could do harm.",
+        lambda: int(node.driver.is_active and bool(node.health.fail_safe)),
+    )
 
 
 def _register_usage(metrics: Metrics, node: Measured) -> None:

@@ -19,6 +19,7 @@ from kraft.controller.attribution import actor_of, attributed
 from kraft.controller.balance_status import BalanceStatus
 from kraft.controller.decisions import Circumstances, decision_of
 from kraft.controller.driver import ControllerDriver, Decide, not_controller
+from kraft.controller.health_duties import HealthDuties
 from kraft.controller.liveness import BrokerLiveness
 from kraft.controller.metadata_fetch import MetadataFetch
 from kraft.controller.partitions import alter_partition
@@ -27,6 +28,7 @@ from kraft.controller.producer_ids import decide_allocate_producer_ids
 from kraft.controller.reported_usage import ReportedUsage
 from kraft.controller.tenant_duties import TenantDuties
 from kraft.features import SUPPORTED_FEATURES
+from kraft.health.slowness import AckDelay
 from kraft.records import METADATA_TOPIC
 from wire.apis import APIS, ApiKey, Features, api_versions, api_versions_unsupported
 from wire.codec import RequestHeader, UnsupportedRequest, decode_request, encode_response
@@ -61,6 +63,7 @@ class ControllerRequests:
         tenants: TenantDuties,
         usage: ReportedUsage,
         balance: BalanceStatus,
+        health: HealthDuties,
         rng: random.Random,
         clock: Clock,
         voters: list[int],
@@ -74,6 +77,7 @@ class ControllerRequests:
         self._tenants = tenants
         self._usage = usage
         self._balance = balance
+        self._health = health
         self._random = rng
         self._clock = clock
         self._voters = voters
@@ -135,7 +139,15 @@ class ControllerRequests:
         """Raises NOT_CONTROLLER, and as `ReportedUsage.take`."""
         if not self._driver.is_active:
             raise not_controller()
-        self._usage.take(self._driver.image, request, self._clock.monotonic())
+        image = self._driver.image
+        self._usage.take(image, request, self._clock.monotonic())
+        if request.is_last:
+            delays = {
+                row.follower_id: AckDelay(row.samples, row.p99_us / 1000)
+                for row in request.ack_delays
+                if row.follower_id in image.brokers
+            }
+            self._health.reported(request.broker_id, delays)
         return ReportUsageResponse(error_code=0)
 
     async def _forwarded(self, request: EnvelopeRequest) -> EnvelopeResponse:
@@ -179,6 +191,7 @@ class ControllerRequests:
             self._usage,
             self._balance,
             clock.monotonic(),
+            self._health,
         )
         decide = decision_of(header.api_key, inner, at)
         if decide is None:

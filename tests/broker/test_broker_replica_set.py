@@ -116,7 +116,7 @@ def test_an_idle_follower_does_not_lag_when_the_first_record_in_hours_comes() ->
     replicas = replica_set()
     at(replicas, 1, 50, 50)
     at(replicas, 2, 50, 50)
-    assert replicas.grows(5000.0)  # an append found everything committed
+    assert replicas.appended(101, True, 5000.0)  # an append found everything committed
     assert replicas.lagging(51, 5001.0, LAG_S) == ()
     assert replicas.lagging(51, 5011.0, LAG_S) == (1, 2)
 

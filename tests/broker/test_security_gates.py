@@ -35,6 +35,7 @@ OURS = {
     "AlterTenant": "ALTER", "DeleteTenant": "ALTER", "MoveTenant": "ALTER", "CreateApiKey": "ALTER",
     "DeleteApiKey": "ALTER", "DescribeApiKeys": "DESCRIBE", "DescribeCells": "DESCRIBE", "AlterCell": "ALTER",
     "DescribeUsage": "DESCRIBE", "DescribeBalance": "DESCRIBE", "AlterBalance": "ALTER", "ListBalanceMoves": "DESCRIBE",
+    "AlterBrokerHealth": "ALTER",
 }  # fmt: skip
 """APIs that Apache Kafka has not, with what they ask for of the cluster."""
 EXEMPT = {"SaslHandshake": "comes before there is a principal", "SaslAuthenticate": "comes before there is a principal"}

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from broker.partitions.ack_delays import AckDelays
 from broker.security.usage import DISK, NODES, TOO_FAST, Usage, UsageBook
 from broker.usage_report import PARTITIONS_MAX, ROWS_PER_PIECE, TOPICS_MAX, Largest, Machine, UsageReporter
 from common.errors import ErrorCode
@@ -48,6 +49,7 @@ class World:
         self.book = UsageBook()
         self.busy: dict[Any, tuple[int, int]] = {}
         self.heard: list[Any] = []
+        self.ack_delays = AckDelays()
         self.reachable = True
         self.meanwhile: Callable[[], None] = lambda: None
         self.refuses_from = 1 << 30
@@ -199,6 +201,20 @@ def test_the_time_of_work_in_a_lane_counts_for_whose_it_is() -> None:
     for group in ("lkc-aaaaaa", ("User:ANONYMOUS", "h"), (NODES, "h"), "lkc-zzzzzz"):
         book.spent(group, 1.0)
     assert (alpha.busy_s, book.operators.busy_s, len(book)) == (1.0, 1.0, 1)
+
+
+async def test_the_last_piece_tells_how_long_followers_took_since_the_round_before() -> None:
+    world = World()
+    uses(world.book.of("lkc-aaaaaa"), 10)
+    sample = world.ack_delays.begin(7, 100, 1.0)
+    assert sample is not None
+    sample.acknowledged(1.4)
+    *others, last = await world.reported()
+    assert not any(piece.ack_delays for piece in others)
+    (row,) = last.ack_delays
+    assert (row.follower_id, row.samples) == (7, 1)
+    assert 400_000 <= row.p99_us <= 480_000
+    assert not any(piece.ack_delays for piece in await world.reported())
 
 
 async def test_it_reports_at_its_interval_until_it_is_stopped() -> None:

@@ -17,6 +17,7 @@ from kraft.controller.broker_loads import BrokerLoads
 from kraft.controller.brokers import decide_heartbeat, decide_registration, decide_unregister
 from kraft.controller.cell_duties import CellDuties
 from kraft.controller.decisions import DECISIONS, Circumstances, decision_of
+from kraft.controller.health_duties import HealthConfig, HealthDuties
 from kraft.controller.key_moves import KeyReports
 from kraft.controller.key_ranges import range_step
 from kraft.controller.move_throttles import rate_lifted
@@ -46,6 +47,7 @@ from kraft.records import (
     TopicRecord,
 )
 from tests.common.call_count import counted_calls
+from tests.kraft.fake_quorum import TestClock
 from tests.kraft.images import create_topics, heartbeat, new_topic, registration, with_brokers
 from tests.kraft.line_counts import LineCount
 from tests.kraft.usage_reports import report, tenant_row
@@ -231,6 +233,7 @@ def tenants_requests() -> Iterator[tuple[str, Any]]:
     yield "AlterBalance", messages.AlterBalanceRequest(act=6, brokers=[1])
     yield "ListBalanceMoves", messages.ListBalanceMovesRequest(limit=1_000)
     yield "AlterCell", messages.AlterCellRequest(cell_name="west", limits=[])
+    yield "AlterBrokerHealth", messages.AlterBrokerHealthRequest(action=1, broker_id=1)
     yield (
         "DescribeUsage",
         messages.DescribeUsageRequest(brokers=None, include_tenants=True, include_partitions=True),
@@ -241,6 +244,10 @@ CASES = dict(requests())
 
 
 @cache
+def health_duties() -> HealthDuties:
+    return HealthDuties(POLICY, TestClock(), HealthConfig(), 5.0)
+
+
 def reported_by_all() -> ReportedUsage:
     """Every broker has named every tenant."""
     usage, image = ReportedUsage(), large_image()
@@ -254,7 +261,9 @@ def reported_by_all() -> ReportedUsage:
 def test_no_slice_of_a_decision_is_long(label: str) -> None:
     message = CASES[label]
     image = large_image()
-    at = Circumstances(POLICY, random.Random(1), 1, BrokerLoads(), reported_by_all(), BalanceStatus(), 1.0)
+    at = Circumstances(
+        POLICY, random.Random(1), 1, BrokerLoads(), reported_by_all(), BalanceStatus(), 1.0, health_duties()
+    )
     decide = decision_of(message.API_KEY, message, at)
     assert decide is not None
     count = LineCount()

@@ -1,4 +1,5 @@
-"""`tidelog brokers list | add | drain | remove`: a cluster that grows, and shrinks without losing a replica."""
+"""`tidelog brokers list | add | drain | remove | health | demote | promote`: a cluster that grows, shrinks without
+losing a replica, and puts sick brokers aside."""
 
 from __future__ import annotations
 
@@ -14,6 +15,7 @@ import typer
 
 from common.errors import ErrorCode
 from kraft.balancer.evacuation import PlacedPartition
+from tidelog.admin import broker_health
 from tidelog.admin.admin_client import ClusterOptions, CommandOptions, Data, admin_client, error_text
 from tidelog.admin.balance_admin import CANCEL, DRAIN, BalanceAdmin
 from tidelog.admin.internal_topics import Internal, say_hidden
@@ -26,7 +28,7 @@ from tidelog.output import Json, fail, show
 if TYPE_CHECKING:
     from tidelog.admin.library_client import AdminClient
 
-app = CommandGroup("Brokers: list, add, drain, remove.")
+app = CommandGroup("Brokers: list, add, drain, remove, and their health.")
 LOOK_S = 0.5
 FENCED_WITHIN_S = 30.0
 SETTING = -1
@@ -138,6 +140,49 @@ def remove(broker: Id, options: CommandOptions) -> None:
     if node is not None:
         ask_supervisor(data, {"do": "forget", "node": node.name}, START_TIMEOUT_S)
     _shown(broker, "removed", 0, options.as_json)
+
+
+@app.command()
+def health(options: CommandOptions) -> None:
+    """The health of every broker, with why it is put aside, and what the controller sees of it now."""
+    with _cluster(options) as (client, _moves):
+        _show_health(broker_health.described(client), options.as_json)
+
+
+@app.command()
+def demote(
+    broker: Id,
+    force: Annotated[bool, typer.Option("--force", help="Also while another broker is put aside.")] = False,
+    *,
+    options: CommandOptions,
+) -> None:
+    """Take all leaderships off a broker that others can take. It stays in sync; only `promote` ends it."""
+    with _cluster(options) as (client, _moves):
+        _show_health(broker_health.demoted(client, broker, force), options.as_json)
+
+
+@app.command()
+def promote(broker: Id, options: CommandOptions) -> None:
+    """Let a broker lead and be in sync again, also if the controller put it aside.
+
+    Leaderships return to it step by step.
+    """
+    with _cluster(options) as (client, _moves):
+        _show_health(broker_health.promoted(client, broker), options.as_json)
+
+
+def _show_health(found: broker_health.Found, as_json: bool) -> None:
+    if as_json:
+        print(json.dumps(found.as_json()))
+        return
+    columns = ["broker", "state", "cause", "since", "leads", "score", "acks_ms", "peers_ms", "evidence"]
+    show(found.rows, as_json=False, columns=columns, empty="no brokers")
+    if not found.is_automatic:
+        print("the controller puts no broker aside by itself", file=sys.stderr)
+    elif found.is_dry_run:
+        print("the controller only logs what it would put aside: tidelog.health.dry.run is set", file=sys.stderr)
+    if found.fail_safe:
+        print(f"nothing is done: {found.fail_safe}", file=sys.stderr)
 
 
 # watching and asking the cluster -----------------------------------------------------------------------------

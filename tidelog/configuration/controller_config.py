@@ -17,6 +17,7 @@ from common.node_settings.tenants import TenantSettings
 from common.node_settings.topics import with_retention
 from common.settings import SettingError, SettingValues
 from kraft.controller.driver import DriverConfig
+from kraft.controller.health_duties import HealthConfig
 from kraft.controller.leader_return import LeaderReturnConfig
 from kraft.controller.liveness import LivenessConfig
 from kraft.controller.node import ControllerConfig
@@ -65,6 +66,7 @@ def controller_config(given: Mapping[str, str]) -> ControllerConfig:
         driver=DriverConfig(rebuilt=_rebuilt(settings.metadata_rebuild_file)),
         liveness=values.group(LivenessConfig),
         leader_return=values.group(LeaderReturnConfig),
+        health=values.group(HealthConfig),
         quorum=replace(values.group(QuorumConfig), node=times),
         limits=server_limits(values),
         usage_report_interval_s=settings.usage_report_interval_ms / 1000,
