@@ -15,6 +15,7 @@ from msgspec import Struct, field
 from broker.gates import cluster_gates, group_gates, record_gates, topic_gates
 from broker.gates.gating import (
     ALTER,
+    ALTER_CONFIGS,
     CLUSTER_ACTION,
     DELETE,
     DESCRIBE,
@@ -27,6 +28,7 @@ from broker.gates.gating import (
 )
 from broker.gates.topic_gates import TopicDeletion
 from broker.handlers.acls import AclHandlers
+from broker.handlers.client_quotas import ClientQuotaHandlers
 from broker.handlers.cluster import ClusterHandlers
 from broker.handlers.configs import ConfigHandlers
 from broker.handlers.elections import ElectLeaders
@@ -189,6 +191,13 @@ ROWS = (
         cuts=[cut("topics.partition_indexes", "topics.partitions")]),
     Row(ApiKey.OFFSET_DELETE, GroupOffsetHandlers.offset_delete, group_gates.offset_delete,
         cuts=[cut("topics.partitions")]),
+    Row(ApiKey.DESCRIBE_CLIENT_QUOTAS, ClientQuotaHandlers.describe_client_quotas, ClusterRight(DESCRIBE_CONFIGS),
+        request={ALL: "components.entity_type", OWN: "components.match"},
+        response={ALL: "entries.entity.entity_type entries.values.key", OWN: "entries.entity.entity_name"}),
+    Row(ApiKey.ALTER_CLIENT_QUOTAS, ClientQuotaHandlers.alter_client_quotas, ClusterRight(ALTER_CONFIGS),
+        elements_max=FORWARDED_MAX,
+        request={ALL: "entries.entity.entity_type entries.ops.key", OWN: "entries.entity.entity_name"},
+        response={ALL: "entries.entity.entity_type", OWN: "entries.entity.entity_name"}),
     Row(ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, ScramHandlers.describe_user_scram_credentials,
         ClusterRight(DESCRIBE, cluster_gates.users_not_described),
         cuts=[cut("users", "results", kind=by_name, repeats=2)]),

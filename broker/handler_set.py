@@ -11,6 +11,7 @@ from broker.data_plane import DataPlane
 from broker.gates.topic_gates import TopicDeletion
 from broker.handlers.acls import AclHandlers
 from broker.handlers.certificate_reloads import CertificateReloads
+from broker.handlers.client_quotas import ClientQuotaHandlers
 from broker.handlers.cluster import ClusterHandlers
 from broker.handlers.configs import ConfigHandlers
 from broker.handlers.elections import ElectLeaders
@@ -103,6 +104,7 @@ def handlers(
         AppendAudit(audit.host),
         AclHandlers(forwarder, authorizes=config.security.authorizer is not None),
         ScramHandlers(forwarder),
+        ClientQuotaHandlers(forwarder),
         TenantHandlers(forwarder),
         ImportKeys(coordinators.keys),
     ]

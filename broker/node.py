@@ -373,6 +373,7 @@ class BrokerNode:
             self._missed.append((delta, image))
             return
         self.security.metadata_changed(delta, image)
+        self.throttle.metadata_changed(delta, image)
         self._dynamic.metadata_changed(delta, image)
         self.partitions.apply(delta, image)
         self.coordinators.metadata_changed(delta, image)

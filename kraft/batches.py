@@ -10,7 +10,12 @@ from enum import IntEnum
 
 import msgspec
 
-from kraft.fleet_records import BalanceMoveRecord, BalanceOperationRecord
+from kraft.fleet_records import (
+    BalanceMoveRecord,
+    BalanceOperationRecord,
+    ClientQuotaRecord,
+    RemoveClientQuotaRecord,
+)
 from kraft.records import (
     AclRecord,
     ApiKeyRecord,
@@ -72,6 +77,8 @@ MetadataRecord = (
     | RemoveApiKeyRecord
     | CellRecord
     | KeyRangeRecord
+    | ClientQuotaRecord
+    | RemoveClientQuotaRecord
     | BalanceOperationRecord
     | BalanceMoveRecord
 )

@@ -41,6 +41,25 @@ class MoveOutcome(IntEnum):
     OVERTAKEN = 3
 
 
+Entity = tuple[tuple[str, str | None], ...]
+"""Whom a quota is for, see `kraft.image.client_quotas`: pairs of type and name."""
+
+
+class ClientQuotaRecord(RecordBase, tag=24, frozen=True, array_like=True, gc=False):
+    """All quotas of one entity; a later record of the same entity replaces it. `values`: by key, at least one."""
+
+    entity: Entity
+    values: dict[str, float]
+    actor: str = ""
+
+
+class RemoveClientQuotaRecord(RecordBase, tag=25, frozen=True, array_like=True, gc=False):
+    """The entity has no quotas any more."""
+
+    entity: Entity
+    actor: str = ""
+
+
 class BalanceOperationRecord(RecordBase, tag=27, frozen=True, array_like=True, gc=False):
     """A complete operation of the balancer; a later record with the same `id` replaces it.
 

@@ -62,6 +62,8 @@ class AuditKind(StrEnum):
     API_KEY_REVOKED = "api_key_revoked"
     CELL_CHANGED = "cell_changed"
     KEY_RANGE_GIVEN = "key_range_given"
+    CLIENT_QUOTA_CHANGED = "client_quota_changed"
+    CLIENT_QUOTA_REMOVED = "client_quota_removed"
     BALANCE_OPERATION_CHANGED = "balance_operation_changed"
     BALANCE_MOVE_CHANGED = "balance_move_changed"
     # of the tier, from its state

@@ -39,10 +39,6 @@ TELEMETRY = Unserved(
     "Client telemetry (KIP-714)",
     "nothing: a client sends telemetry only if the broker offers this API",
 )
-QUOTAS = Unserved(
-    "Quotas of clients and users, client metrics, group configs",
-    f"{NOT_ANNOUNCED}. Tenants have limits of their own",
-)
 LOG_DIRS = Unserved(
     "Several log directories in a broker",
     NOT_ANNOUNCED,

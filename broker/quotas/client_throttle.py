@@ -1,9 +1,9 @@
 """Charges every request to the quotas of its client, and says for how long the client has to wait.
 
-A client waits for the longest of: what it owes because it connects too fast, the quotas of its user and client id, its
-tenant's share, and the pressure on this broker. The reason of the longest one is counted. A response is sent with the
-throttle time, then its connection is muted for as long (KIP-219). Records that a consumer may not have yet are not
-sent: its answer is empty. Other nodes are exempt.
+A client waits for the longest of: what it owes because it connects too fast, the quotas of its user and client id,
+which operators and its tenant may set apart, its tenant's share, and the pressure on this broker. The reason of the
+longest one is counted. A response is sent with the throttle time, then its connection is muted for as long (KIP-219).
+Records that a consumer may not have yet are not sent: its answer is empty. Other nodes are exempt.
 
 What applies to a session is looked up once and kept on it, until a bound begins or ends somewhere. While none is set, a
 request costs one comparison.
@@ -16,12 +16,23 @@ from itertools import chain
 
 from msgspec import Struct
 
+from broker.quotas.entity_meters import EntityMeters, MeterKey
 from broker.quotas.meters import Meter
 from broker.quotas.tenant_bounds import TenantBound
+from broker.quotas.timed_usage import TimedUsage, counted
 from broker.quotas.windows import WindowForm
 from broker.security.session import ClientSession
 from broker.security.usage import TOO_FAST, Usage
 from common.node_settings.quotas import QuotaSettings
+from kraft.image.client_quotas import (
+    CONSUMER_BYTE_RATE,
+    OPERATORS,
+    PRODUCER_BYTE_RATE,
+    REQUEST_PERCENTAGE,
+    ClientQuotasImage,
+)
+from kraft.image.delta import MetadataDelta
+from kraft.image.metadata import MetadataImage
 from wire.apis import ApiKey
 
 WITHOUT_ROOM = frozenset({ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE})
@@ -67,6 +78,7 @@ class Charged(Struct, frozen=True):
     client_id: ClientId
     produced: tuple[Meter, ...] = ()
     fetched: tuple[Meter, ...] = ()
+    timed: tuple[Meter, ...] = ()
     tenant: TenantMeters | None = None
     is_free: bool = False
 
@@ -78,6 +90,9 @@ class ClientThrottle:
         self._form = WindowForm(settings.window_num, settings.window_size_s)
         self._now = now
         self._tenants: dict[str, TenantMeters] = {}
+        self.meters = EntityMeters(self._form)
+        """Of client quotas."""
+        self._quotas = ClientQuotasImage()
         self._serial = 0  # of the bounds: grows when one begins or ends
         self._is_idle = True  # no bound is set anywhere
 
@@ -98,9 +113,15 @@ class ClientThrottle:
             del self._tenants[tenant]
             self._bounds_changed()
 
+    def metadata_changed(self, delta: MetadataDelta, image: MetadataImage) -> None:
+        """Apply client quotas."""
+        if delta.client_quotas.changed:
+            self._quotas = image.client_quotas
+            self._bounds_changed()
+
     def _bounds_changed(self) -> None:
         self._serial += 1
-        self._is_idle = not self._tenants
+        self._is_idle = not self._tenants and not self._quotas
 
     # requests ----------------------------------------------------------------------------------------------
 
@@ -149,12 +170,47 @@ class ClientThrottle:
 
     def _charged(self, session: ClientSession, client_id: ClientId) -> Charged:
         charged: Charged | None = session.charged
-        if charged is not None and charged.serial == self._serial and charged.client_id == client_id:
-            return charged
-        tenant = None if session.internal or session.tenant is None else self._tenants.get(session.tenant)
-        charged = Charged(self._serial, client_id, tenant=tenant, is_free=tenant is None)
+        if charged is not None and charged.serial == self._serial:
+            if charged.client_id == client_id:
+                return charged
+            client_id = _text(client_id)  # Produce and Fetch have it as bytes
+            if charged.client_id == client_id:
+                return charged
+        charged = self._found(session, _text(client_id))
         session.charge_to(charged)
         return charged
+
+    def _found(self, session: ClientSession, client_id: str) -> Charged:
+        """What applies to the session as of now. Counts the time of its requests, if a quota bounds it."""
+        usage = counted(session.usage)
+        if session.internal:
+            return Charged(self._serial, client_id, is_free=True)
+        tenant = None if session.tenant is None else self._tenants.get(session.tenant)
+        produced = self._metered(session, client_id, PRODUCER_BYTE_RATE)
+        fetched = self._metered(session, client_id, CONSUMER_BYTE_RATE)
+        timed = self._metered(session, client_id, REQUEST_PERCENTAGE)
+        session.count_in(TimedUsage(usage, timed, self._now) if timed else usage)
+        is_free = tenant is None and not (produced or fetched or timed)
+        return Charged(self._serial, client_id, produced, fetched, timed, tenant, is_free)
+
+    def _metered(self, session: ClientSession, client_id: str, quota: str) -> tuple[Meter, ...]:
+        """The meters of one kind of quota: operators' one, and the one that the client's tenant has set."""
+        if not self._quotas:
+            return ()
+        user, tenant, now = session.principal.removeprefix("User:"), session.tenant, self._now()
+        asked = [(OPERATORS, user)]
+        if tenant is not None:
+            asked.append((tenant, user.removeprefix(f"{tenant}_")))
+        found: list[Meter] = []
+        for setter, name in asked:
+            level = self._quotas.level(setter, name, client_id, quota)
+            if level is not None:
+                found.append(self.meters.of(MeterKey(quota, setter, *level.shared_by), level.bound, now))
+        return tuple(found)
+
+
+def _text(client_id: ClientId) -> str:
+    return client_id.decode(errors="replace") if isinstance(client_id, bytes) else client_id or ""
 
 
 def _recorded(
@@ -168,6 +224,8 @@ def _recorded(
         meters, used = charged.fetched, out_bytes
     for meter in meters:
         meter.record(used, now)
+    if charged.timed:
+        meters += charged.timed  # whose time `TimedUsage` records
     tenant = charged.tenant
     if tenant is None:
         return meters
@@ -175,7 +233,7 @@ def _recorded(
         tenant.ingress.record(in_bytes, now)
     if out_bytes and tenant.egress.bound is not None:
         tenant.egress.record(out_bytes, now)
-    tenant.look_at(session.usage, now)
+    tenant.look_at(counted(session.usage), now)
     return chain(meters, (tenant.ingress, tenant.egress, tenant.busy))
 
 

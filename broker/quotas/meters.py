@@ -14,7 +14,7 @@ class Meter:
     `bound`: per second, None without one; `reason`: why it is bounded, as `Usage.throttled` counts it.
     """
 
-    __slots__ = ("_bounds", "_pause_ms_max", "bound", "reason", "window")
+    __slots__ = ("__weakref__", "_bounds", "_pause_ms_max", "bound", "reason", "window")
 
     def __init__(self, form: WindowForm, pause_ms_max: int = PAUSE_MS_MAX) -> None:
         self.window = RateWindow(form)

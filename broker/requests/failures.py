@@ -8,6 +8,8 @@ from typing import Any
 from common.errors import ProtocolError
 from wire.apis import APIS, ApiKey
 from wire.messages import (
+    AlterClientQuotasRequest,
+    AlterClientQuotasResponse,
     AlterConfigsRequest,
     AlterUserScramCredentialsRequest,
     AlterUserScramCredentialsResponse,
@@ -16,6 +18,7 @@ from wire.messages import (
     CreateTopicsResponse,
     DeleteAclsResponse,
     DeleteTopicsResponse,
+    DescribeClientQuotasResponse,
     IncrementalAlterConfigsRequest,
     Message,
 )
@@ -56,6 +59,15 @@ def _altered_users(request: AlterUserScramCredentialsRequest, why: Why) -> Alter
     return AlterUserScramCredentialsResponse(results=[row(user=user, **why) for user in users])
 
 
+def _altered_quotas(request: AlterClientQuotasRequest, why: Why) -> AlterClientQuotasResponse:
+    row = AlterClientQuotasResponse.EntryData
+
+    def named(entry: AlterClientQuotasRequest.EntryData) -> list[AlterClientQuotasResponse.EntryData.EntityData]:
+        return [row.EntityData(entity_type=one.entity_type, entity_name=one.entity_name) for one in entry.entity]
+
+    return AlterClientQuotasResponse(entries=[row(entity=named(entry), **why) for entry in request.entries])
+
+
 _WITH_ROWS: Mapping[int, Callable[[Any, Why], Message]] = {
     ApiKey.CREATE_TOPICS: lambda request, why: CreateTopicsResponse(
         topics=[CreateTopicsResponse.CreatableTopicResult(name=one.name, configs=[], **why) for one in request.topics]
@@ -77,6 +89,9 @@ _WITH_ROWS: Mapping[int, Callable[[Any, Why], Message]] = {
     ),
     ApiKey.ALTER_CONFIGS: _altered_configs,
     ApiKey.INCREMENTAL_ALTER_CONFIGS: _altered_configs,
+    ApiKey.ALTER_CLIENT_QUOTAS: _altered_quotas,
+    ApiKey.DESCRIBE_CLIENT_QUOTAS: lambda request, why: DescribeClientQuotasResponse(entries=None, **why),
     ApiKey.ALTER_USER_SCRAM_CREDENTIALS: _altered_users,
 }
-"""The APIs whose responses have no field for an error of the whole request: each row carries it."""
+"""The APIs whose responses are not just an error: most have no field for one of the whole request, so each row carries
+it."""

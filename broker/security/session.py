@@ -92,6 +92,10 @@ class ClientSession(Struct):
         """Charge further requests to these quotas, until they change."""
         self.charged = charged
 
+    def count_in(self, usage: Usage) -> None:
+        """Count what further requests use in `usage`, which stands for the present one."""
+        self.usage = usage
+
     def owe_pause(self, pause_ms: int) -> None:
         """Add a throttle time of at least `pause_ms` to the next response that has a field for one."""
         self.pause_ms = max(self.pause_ms, pause_ms)

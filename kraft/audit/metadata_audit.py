@@ -13,6 +13,7 @@ from typing import Any
 from kraft.audit.access_audit import ACCESS_RULES, AccessAudit
 from kraft.audit.balance_audit import BALANCE_RULES
 from kraft.audit.metadata_export import is_withheld
+from kraft.audit.quota_audit import QUOTA_RULES, QuotaAudit
 from kraft.batches import Batch, MetadataRecord
 from kraft.image.brokers import BrokerImage
 from kraft.image.metadata import MetadataImage
@@ -59,6 +60,7 @@ class MetadataAudit:
         self._features: dict[str, int] = {}
         self._brokers: dict[int, BrokerFields | None] = {}  # None: no longer registered
         self._access = AccessAudit(base)
+        self._quotas = QuotaAudit(base)
 
     def of_access(self, record: MetadataRecord) -> Fields:
         """The event of a record of credentials, ACLs, tenants, keys or cells."""
@@ -67,6 +69,10 @@ class MetadataAudit:
     def of_balance(self, record: MetadataRecord) -> Fields:
         """The event of the balancer's operation or move."""
         return BALANCE_RULES[type(record)](record)
+
+    def of_quotas(self, record: MetadataRecord) -> Fields:
+        """The event of a client quota."""
+        return QUOTA_RULES[type(record)](self._quotas, record)
 
     def events(self, batch: Batch) -> list[AuditEvent]:
         """The events of a batch that begins at `next_offset`."""
@@ -303,4 +309,5 @@ AUDIT_RULES: Mapping[type[MetadataRecord], Callable[[MetadataAudit, Any], Fields
     KeyRangeRecord: MetadataAudit._key_range,
     **dict.fromkeys(ACCESS_RULES, MetadataAudit.of_access),
     **dict.fromkeys(BALANCE_RULES, MetadataAudit.of_balance),
+    **dict.fromkeys(QUOTA_RULES, MetadataAudit.of_quotas),
 }

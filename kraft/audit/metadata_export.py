@@ -14,7 +14,12 @@ from typing import Any, NamedTuple
 from common.node_settings.catalogue import NODE_SETTINGS
 from common.topic_settings import TOPIC_SETTINGS
 from kraft.batches import MetadataRecord
-from kraft.fleet_records import BalanceMoveRecord, BalanceOperationRecord
+from kraft.fleet_records import (
+    BalanceMoveRecord,
+    BalanceOperationRecord,
+    ClientQuotaRecord,
+    RemoveClientQuotaRecord,
+)
 from kraft.image.metadata import MetadataImage
 from kraft.image.snapshot import snapshot_records
 from kraft.records import (
@@ -111,6 +116,10 @@ def _scram(record: ScramCredentialRecord) -> Event:
     return {"name": record.name, "mechanism": record.mechanism.name, "withheld": True}
 
 
+def _client_quota(record: ClientQuotaRecord) -> Event:
+    return {"entity": dict(record.entity), "values": record.values}
+
+
 _FOLDED = "a snapshot holds its result"
 
 EXPORT_RULES: Mapping[type[MetadataRecord], ExportRule] = {
@@ -139,6 +148,8 @@ EXPORT_RULES: Mapping[type[MetadataRecord], ExportRule] = {
     KeyRangeRecord: ExportRule("key_range"),
     BalanceOperationRecord: ExportRule("balance_operation"),
     BalanceMoveRecord: ExportRule("balance_move"),
+    ClientQuotaRecord: ExportRule("client_quota", _client_quota),
+    RemoveClientQuotaRecord: ExportRule(reason=_FOLDED),
 }
 
 

@@ -11,7 +11,7 @@ from common.decision import Decision
 from common.pacing import Work
 from kraft.batches import MetadataRecord
 from kraft.controller.driver import Decided
-from kraft.fleet_records import BalanceOperationRecord
+from kraft.fleet_records import BalanceOperationRecord, ClientQuotaRecord, RemoveClientQuotaRecord
 from kraft.image.metadata import MetadataImage
 from kraft.records import (
     AclRecord,
@@ -44,6 +44,7 @@ _ATTRIBUTED = (
     | BalanceOperationRecord
     | BrokerRegistrationChangeRecord
     | CellRecord
+    | ClientQuotaRecord
     | ConfigRecord
     | FeatureLevelRecord
     | KeyRangeRecord
@@ -51,6 +52,7 @@ _ATTRIBUTED = (
     | PartitionRecord
     | RemoveAclRecord
     | RemoveApiKeyRecord
+    | RemoveClientQuotaRecord
     | RemoveScramCredentialRecord
     | RemoveTenantRecord
     | RemoveTopicRecord

@@ -18,6 +18,7 @@ from kraft.controller.balance_requests import alter_balance, describe_balance, l
 from kraft.controller.balance_status import BalanceStatus
 from kraft.controller.broker_loads import BrokerLoads
 from kraft.controller.cells import decide_alter_cell, decide_describe_cells, knowing_tenants
+from kraft.controller.client_quotas import alter_client_quotas
 from kraft.controller.configs import alter_configs, incremental_alter_configs
 from kraft.controller.driver import Decide, Decided
 from kraft.controller.features import update_features
@@ -63,6 +64,7 @@ DECISIONS: Mapping[int, Callable[[MetadataImage, Any, Circumstances], Decided[An
     ApiKey.ALTER_USER_SCRAM_CREDENTIALS: lambda image, request, at: alter_user_scram_credentials(
         image, request, at.policy
     ),
+    ApiKey.ALTER_CLIENT_QUOTAS: lambda image, request, at: alter_client_quotas(image, request),
     ApiKey.UPDATE_FEATURES: lambda image, request, at: update_features(image, request),
     ApiKey.RESTORE_TOPIC: lambda image, request, at: restore_topic(image, request, at.policy, at.rng),
     ApiKey.CREATE_TENANT: lambda image, request, at: create_tenant(

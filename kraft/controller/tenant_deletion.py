@@ -1,4 +1,4 @@
-"""Removal of a deleted tenant in steps: keys, ACLs, topics, groups, and the tenant itself last. No I/O.
+"""Removal of a deleted tenant in steps: keys, ACLs, quotas, topics, groups, and the tenant itself last. No I/O.
 
 The state of a deletion is in the image, except for the groups: their brokers remove them and report it
 (`kraft.controller.tenant_groups`).
@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from kraft.batches import MetadataRecord
 from kraft.controller.api_keys import acls_by_principal, revocation
+from kraft.controller.client_quotas import quotas_to_remove
+from kraft.fleet_records import RemoveClientQuotaRecord
 from kraft.image.metadata import MetadataImage
 from kraft.image.tenant_usage import topics_of
 from kraft.image.tenants import TenantImage
@@ -32,6 +34,9 @@ def deletion_step(image: MetadataImage, tenant: TenantImage, groups_are_gone: bo
     acls = image.acls.of_tenant(tenant.id)[:RECORDS_PER_STEP_MAX]
     if acls:
         return [RemoveAclRecord(acl.id) for acl in acls]
+    quotas = quotas_to_remove(image, tenant.id, RECORDS_PER_STEP_MAX)
+    if quotas:
+        return [RemoveClientQuotaRecord(entity) for entity in quotas]
     for topic in topics_of(image, tenant):
         records.append(RemoveTopicRecord(topic.topic_id, topic.name))
         if len(records) >= TOPICS_PER_STEP_MAX:

@@ -13,12 +13,18 @@ from typing import Any
 from common.invariants import check
 from common.pacing import Work, at_once
 from kraft.batches import Batch, MetadataRecord
-from kraft.fleet_records import BalanceMoveRecord, BalanceOperationRecord
-from kraft.image.access_delta import AccessDelta
+from kraft.fleet_records import (
+    BalanceMoveRecord,
+    BalanceOperationRecord,
+    ClientQuotaRecord,
+    RemoveClientQuotaRecord,
+)
+from kraft.image.access_delta import AccessDelta, Changes
 from kraft.image.acls import AclImage
 from kraft.image.balance import BalanceDelta
 from kraft.image.brokers import BrokerImage
 from kraft.image.cells import CellImage
+from kraft.image.client_quotas import ClientQuota, key_of
 from kraft.image.configs import ConfigsImage, ResourceKey
 from kraft.image.credentials import ApiKeyImage, ScramCredential
 from kraft.image.metadata import MetadataImage
@@ -87,6 +93,8 @@ class MetadataDelta:
         self.access = AccessDelta(base)
         """Changes of credentials, ACLs, tenants, keys and cells."""
         self.balance = BalanceDelta(base.balance)
+        self.client_quotas = Changes(base.client_quotas)
+        """By `key_of` the entity."""
         self._offset = base.offset
         self._epoch = base.epoch
         self._leader_id = base.leader_id
@@ -140,6 +148,7 @@ class MetadataDelta:
             or self.features_changed
             or not self.access.is_empty
             or not self.balance.is_empty
+            or self.client_quotas.changed
         )
 
     def image(self) -> MetadataImage:
@@ -150,7 +159,7 @@ class MetadataDelta:
         """As `image`, as work."""
         if self._result is not None:
             return self._result
-        base, access = self.base, self.access
+        base, access, quotas = self.base, self.access, self.client_quotas.now
         topics = yield from self._topics_imaging()
         configs = self._configs_image()
         yield len(self.configs_changed)
@@ -175,6 +184,7 @@ class MetadataDelta:
             access.keys_image(),
             access.cells_image(),
             self.balance.image(),
+            base.client_quotas.changed(quotas) if quotas else base.client_quotas,
         )
         return self._result
 
@@ -417,6 +427,10 @@ _REPLAY: dict[type[MetadataRecord], Callable[[MetadataDelta, Any], None]] = {
     KeyRangeRecord: MetadataDelta._replay_key_range,
     BalanceOperationRecord: lambda delta, record: delta.balance.put_operation(record),
     BalanceMoveRecord: lambda delta, record: delta.balance.put_move(record),
+    ClientQuotaRecord: lambda delta, record: delta.client_quotas.put(
+        key_of(record.entity), ClientQuota(record.entity, record.values)
+    ),
+    RemoveClientQuotaRecord: lambda delta, record: delta.client_quotas.put(key_of(record.entity), None),
 }
 
 

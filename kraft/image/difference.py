@@ -45,4 +45,5 @@ def differing(old: MetadataImage, new: MetadataImage) -> Work[MetadataDelta]:
         yield RESOURCE_COST
     yield from access_difference(delta.access, new)
     delta.balance.differs(new.balance)
+    yield from delta.client_quotas.finding(new.client_quotas)
     return delta

@@ -9,6 +9,7 @@ from kraft.image.acls import AclsImage
 from kraft.image.balance import NO_BALANCE, BalanceImage
 from kraft.image.brokers import BrokerImage
 from kraft.image.cells import CellImage
+from kraft.image.client_quotas import ClientQuotasImage
 from kraft.image.configs import ConfigsImage
 from kraft.image.credentials import ApiKeysImage, ScramCredentials
 from kraft.image.partitions import PartitionImage
@@ -44,6 +45,7 @@ class MetadataImage:
     keys: ApiKeysImage = field(default_factory=ApiKeysImage)
     cells: Mapping[str, CellImage] = field(default_factory=dict)
     balance: BalanceImage = NO_BALANCE
+    client_quotas: ClientQuotasImage = field(default_factory=ClientQuotasImage)
 
     @property
     def next_offset(self) -> int:

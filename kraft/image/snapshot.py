@@ -126,6 +126,8 @@ def snapshot_records(image: MetadataImage) -> Iterator[MetadataRecord]:
     yield ProducerIdsRecord(-1, -1, image.next_producer_id)
     yield from _access_records(image)
     yield from image.balance.records()
+    for quota in image.client_quotas.values():
+        yield quota.record()
 
 
 def _access_records(image: MetadataImage) -> Iterator[MetadataRecord]:

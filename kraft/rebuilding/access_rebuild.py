@@ -1,4 +1,4 @@
-"""Tenants, keys, ACLs and cells of a cluster that is rebuilt from its object store. No I/O.
+"""Tenants, keys, ACLs, cells and client quotas of a cluster that is rebuilt from its object store. No I/O.
 
 All are kept except passwords: no verifier leaves the cluster, so users and keys need new ones.
 """
@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from kraft.batches import MetadataRecord
+from kraft.fleet_records import ClientQuotaRecord
+from kraft.image.client_quotas import entity_of
 from kraft.records import (
     AclOperation,
     AclPattern,
@@ -97,6 +99,11 @@ class RebuiltAccess:
     def key_range(self, event: Event) -> None:
         """Ignored: internal topics are created again, and ranges with them."""
 
+    def client_quota(self, event: Event) -> None:
+        names = {str(kind): None if name is None else str(name) for kind, name in event["entity"].items()}
+        values = {str(key): float(value) for key, value in event["values"].items()}
+        self.records.append(ClientQuotaRecord(entity_of(names), values))
+
     def balance(self, event: Event) -> None:
         """Ignored: the new cluster's brokers hold nothing yet that could be uneven. The audit keeps the old moves."""
 
@@ -113,6 +120,7 @@ ACCESS_REBUILD_RULES: Mapping[str, Callable[[RebuiltAccess, Event], None]] = {
     "api_key": RebuiltAccess.api_key,
     "cell": RebuiltAccess.cell,
     "key_range": RebuiltAccess.key_range,
+    "client_quota": RebuiltAccess.client_quota,
     "balance_operation": RebuiltAccess.balance,
     "balance_move": RebuiltAccess.balance,
 }

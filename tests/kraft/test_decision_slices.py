@@ -188,7 +188,16 @@ def requests() -> Iterator[tuple[str, Any]]:
     update = messages.UpdateFeaturesRequest.FeatureUpdateKey
     updates = [update(feature=f"f{n}", max_version_level=1, upgrade_type=1) for n in range(MANY)]
     yield "UpdateFeatures", messages.UpdateFeaturesRequest(feature_updates=updates, validate_only=False)
+    yield from quota_requests()
     yield from tenants_requests()
+
+
+def quota_requests() -> Iterator[tuple[str, Any]]:
+    quotas = messages.AlterClientQuotasRequest.EntryData
+    quota = quotas.OpData(key="producer_byte_rate", value=1.0, remove=False)
+    users = [quotas.EntityData(entity_type="user", entity_name=f"v{n}") for n in range(MANY)]
+    entries = [quotas(entity=[user], ops=[quota]) for user in users]
+    yield "AlterClientQuotas", messages.AlterClientQuotasRequest(entries=entries, validate_only=False)
 
 
 def settings_requests() -> Iterator[tuple[str, Any]]:

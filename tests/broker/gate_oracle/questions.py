@@ -306,6 +306,36 @@ def alter_users(ids: Ids, version: int) -> Any:
     return message("AlterUserScramCredentials", deletions=[{"name": "nobody", "mechanism": 1}], upsertions=[])
 
 
+def describe_quotas(ids: Ids, version: int) -> Any:
+    return message("DescribeClientQuotas", components=[{"entity_type": "user", "match_type": 2, "match": None}],
+                   strict=False)  # fmt: skip
+
+
+def _quota(names: Mapping[str, str | None], *quotas: tuple[str, float]) -> dict[str, Any]:
+    entity = [{"entity_type": kind, "entity_name": name} for kind, name in names.items()]
+    return {"entity": entity, "ops": [{"key": key, "value": value, "remove": False} for key, value in quotas]}
+
+
+def alter_quotas(ids: Ids, version: int) -> Any:
+    """Nothing is altered. An entity each of what is right, and of what is wrong."""
+    entries = [
+        _quota({"user": "nobody"}, ("producer_byte_rate", 1.0), ("request_percentage", 0.5)),
+        _quota({"user": None, "client-id": None}, ("consumer_byte_rate", 0.0)),
+        _quota({"client-id": "c1"}, ("no_such_quota", 1.0)),
+        _quota({"client-id": "c2"}, ("connection_creation_rate", 1.0)),
+        _quota({"client-id": "c3"}, ("producer_byte_rate", 1.5)),
+        _quota({"client-id": "c4"}, ("producer_byte_rate", 1e30)),
+        _quota({"ip": "10.0.0.1"}, ("connection_creation_rate", 1e10)),
+        _quota({"ip": "10.0.0.2"}, ("producer_byte_rate", 1.0)),
+        _quota({"ip": "10.0.0.3", "user": "nobody"}, ("connection_creation_rate", 1.0)),
+        _quota({"user": ""}, ("producer_byte_rate", 1.0)),
+        _quota({"group": "g"}, ("producer_byte_rate", 1.0)),
+        _quota({}, ("producer_byte_rate", 1.0)),
+        _quota({"user": "twice"}, ("producer_byte_rate", 1.0), ("producer_byte_rate", 2.0)),
+    ]
+    return message("AlterClientQuotas", entries=entries, validate_only=True)
+
+
 def update_features(ids: Ids, version: int) -> Any:
     update = {"feature": "no.such.feature", "max_version_level": 1, "allow_downgrade": False, "upgrade_type": 1}
     return message("UpdateFeatures", timeout_ms=5_000, feature_updates=[update], validate_only=True)
@@ -381,6 +411,8 @@ def _about_the_cluster(ask: Ask) -> None:
     ask("OffsetDelete", "named", offset_delete)
     ask("DescribeUserScramCredentials", "one", describe_users)
     ask("AlterUserScramCredentials", "one", alter_users)
+    ask("DescribeClientQuotas", "users", describe_quotas)
+    ask("AlterClientQuotas", "validated", alter_quotas)
     ask("UpdateFeatures", "unknown", update_features)
     ask("DescribeCluster", "brokers", describe_cluster)
     ask("DescribeProducers", "named", describe_producers)
