@@ -52,7 +52,7 @@ class LoopWatch:
         return self._counters
 
     def register(self, metrics: Metrics) -> None:
-        """All as of the last report, over about a minute."""
+        """All as of the last report. Gauges are over about a minute; counters are what they follow from."""
         metrics.gauge(
             "tidelog_broker_load",
             "How near this broker is to saturation, from 0 to 1: by how busy it is, and by how long requests wait.",
@@ -65,4 +65,19 @@ class LoopWatch:
         )
         metrics.gauge(
             "tidelog_loop_busy_ratio", "Share of time in which the event loop is busy.", lambda: self.means.busy
+        )
+        metrics.counter(
+            "tidelog_loop_jobs_total",
+            "Frames and steps of new connections that the event loop has handled.",
+            lambda: self._counters.jobs,
+        )
+        metrics.counter(
+            "tidelog_loop_wait_seconds_total", "Time that they waited before that.", lambda: self._counters.wait_s
+        )
+        metrics.counter("tidelog_loop_service_seconds_total", "Time that they took.", lambda: self._counters.service_s)
+        metrics.counter(
+            "tidelog_loop_service_squares_total", "Its squares, added up.", lambda: self._counters.service_squares
+        )
+        metrics.counter(
+            "tidelog_loop_busy_seconds_total", "Time in which the loop was busy.", lambda: self._counters.busy_s
         )

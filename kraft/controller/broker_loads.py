@@ -7,6 +7,7 @@ seconds does not affect the placement of tenants, and an hour ago is forgotten.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 from msgspec import Struct
 
@@ -31,10 +32,15 @@ class MeanLoad(Struct):
 
 
 class BrokerLoads:
-    """Times are seconds of one monotonic clock. An unknown broker has load 0."""
+    """Times are seconds of one monotonic clock. A broker that was not heard has load 0."""
 
     def __init__(self) -> None:
         self._means: dict[int, MeanLoad] = {}
+        self._measured: Callable[[int], float | None] = lambda _: None
+
+    def measured_by(self, load_of: Callable[[int], float | None]) -> None:
+        """`load_of` returns a broker's load from how long requests wait there, None while that is unknown."""
+        self._measured = load_of
 
     def restart(self) -> None:
         self._means.clear()
@@ -52,6 +58,12 @@ class BrokerLoads:
     def bytes_per_second(self, broker_id: int) -> float:
         mean = self._means.get(broker_id)
         return 0.0 if mean is None else mean.bytes_per_second
+
+    def load(self, broker_id: int) -> float:
+        """From 0 to 1. While it is unknown, as for some seconds after an election, the CPU share stands in for it: a
+        tenant that is to be placed does not wait for reports."""
+        measured = self._measured(broker_id)
+        return min(self.cpu_share(broker_id), 1.0) if measured is None else measured
 
     def cpu_share(self, broker_id: int) -> float:
         mean = self._means.get(broker_id)

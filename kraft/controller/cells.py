@@ -56,7 +56,7 @@ _Described = DescribeCellsResponse.DescribedCell
 class CellState(Struct, frozen=True):
     """One cell. `replicas`: number on its brokers; `tenants`: those that live in it or move there.
 
-    `broker_load`: average CPU share of its live brokers; `bandwidth_share`: bytes that they receive and send relative
+    `broker_load`: average load of its live brokers; `bandwidth_share`: bytes that they receive and send relative
     to their limit.
     """
 
@@ -195,7 +195,7 @@ def _shares(brokers: list[BrokerImage], bandwidth: int, loads: BrokerLoads) -> t
     live = [broker.broker_id for broker in brokers if broker.is_active]
     if not live:
         return 0.0, 0.0
-    busy = sum(loads.cpu_share(broker) for broker in live) / len(live)
+    busy = sum(loads.load(broker) for broker in live) / len(live)
     moved = sum(loads.bytes_per_second(broker) for broker in live)
     return busy, moved / (bandwidth * len(live)) if bandwidth else 0.0
 

@@ -166,6 +166,7 @@ class ControllerNode:
 
     async def start(self) -> None:
         """Listen, recover and join; returns when this voter votes. Raises as `RaftQuorum.start`, and OSError."""
+        self.liveness.loads.measured_by(lambda broker_id: self.usage.load_of(broker_id, self.now_s()))
         self.server.check_addresses()
         await self.driver.start()
         self.liveness.start()
@@ -208,6 +209,10 @@ class ControllerNode:
     def image(self) -> MetadataImage:
         """The committed metadata that this voter has applied."""
         return self.machine.image
+
+    @property
+    def policy(self) -> ControllerPolicy:
+        return self._config.policy
 
     def now_s(self) -> float:
         """The monotonic clock's, by which brokers' reports are dated."""

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from common.metrics import Metrics
+from common.metrics import Metrics, Samples
+from kraft.controller.cells import Cells
 from kraft.controller.driver import ControllerDriver
 from kraft.controller.health_duties import HealthDuties
 from kraft.controller.liveness import BrokerLiveness
+from kraft.controller.policy import ControllerPolicy
 from kraft.controller.reported_usage import ReportedUsage
 from kraft.controller.state_machine import MetadataStateMachine
 from kraft.image.metadata import MetadataImage
@@ -25,6 +27,9 @@ class Measured(Protocol):
     health: HealthDuties
 
     def now_s(self) -> float: ...
+
+    @property
+    def policy(self) -> ControllerPolicy: ...
 
     @property
     def image(self) -> MetadataImage: ...
@@ -63,6 +68,7 @@ def register_metrics(metrics: Metrics, node: Measured) -> None:
     )
     _register_usage(metrics, node)
     _register_health(metrics, node)
+    register_loads(metrics, node)
 
 
 def _register_health(metrics: Metrics, node: Measured) -> None:
@@ -85,6 +91,34 @@ def _register_health(metrics: Metrics, node: Measured) -> None:
         "tidelog_health_fail_safe",
         "1 on the active controller while it does nothing about a sick broker, because that could do harm.",
         lambda: int(node.driver.is_active and bool(node.health.fail_safe)),
+    )
+
+
+def register_loads(metrics: Metrics, node: Measured) -> None:
+    """Of the active controller; the others know of no load."""
+
+    def of_cluster() -> Samples:
+        loads = node.usage.loads(node.image, node.now_s())
+        known = [load for load in loads.values() if load is not None]
+        return [({}, max(known))] if known and len(known) == len(loads) else []
+
+    def of_cells() -> Samples:
+        if not node.driver.is_active:
+            return []
+        cells = Cells(node.image, node.policy, node.liveness.loads, living={})
+        return [({"cell": name}, cell.load) for name, cell in cells.by_name.items()]
+
+    metrics.family(
+        "tidelog_cluster_load",
+        "gauge",
+        "Load of the most loaded live broker, from 0 to 1; missing while a live broker's is unknown.",
+        of_cluster,
+    )
+    metrics.family(
+        "tidelog_cell_load",
+        "gauge",
+        "Load of a cell: the largest of its brokers' mean load and its shares of replicas and bandwidth.",
+        of_cells,
     )
 
 

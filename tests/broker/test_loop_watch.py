@@ -60,3 +60,5 @@ def test_the_load_is_shown() -> None:
     assert "tidelog_broker_load 0.4" in shown
     assert "tidelog_loop_busy_ratio 0.4" in shown
     assert "tidelog_broker_queue_wait_seconds 0" in shown
+    assert "tidelog_loop_jobs_total 1" in shown
+    assert "tidelog_loop_busy_seconds_total 2" in shown

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,13 +11,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from common.loop_load import LoopCounters
+from common.metrics import Metrics
 from common.pacing import at_once
 from kraft.balancer.load_shares import Traffic, replica_load, tenant_load
+from kraft.controller.broker_loads import BrokerLoads
+from kraft.controller.node_metrics import register_loads
 from kraft.controller.reported_usage import ROUNDS_WAITED, ReportedUsage, describe_usage
 from kraft.image.delta import replayed
 from kraft.image.metadata import MetadataImage
 from kraft.records import TenantRecord
-from tests.kraft.images import partition_of, with_brokers, with_topic
+from tests.kraft.images import POLICY, partition_of, with_brokers, with_topic
 from tests.kraft.usage_reports import partition_row, report, tenant_row
 from wire.messages import DescribeUsageRequest
 
@@ -99,6 +103,25 @@ def test_the_load_is_shown_with_its_parts() -> None:
     assert {row.tenant: row.load for row in rows[0].tenants} == {ALPHA: pytest.approx(0.3), BETA: pytest.approx(0.1)}
     assert [row.load for row in rows[0].partitions] == [pytest.approx(0.4)]
     assert (rows[1].load, rows[1].queue_wait, rows[1].loop_busy) == (-1.0, -1.0, -1.0)
+
+
+def test_the_cluster_is_as_loaded_as_its_most_loaded_broker_and_unknown_while_one_is() -> None:
+    image, usage, loads, metrics = with_brokers(2), ReportedUsage(INTERVAL_S), BrokerLoads(), Metrics()
+    usage.restart(-100.0)
+    loads.measured_by(lambda broker_id: usage.load_of(broker_id, 5.0))
+    node: Any = SimpleNamespace(
+        usage=usage, image=image, now_s=lambda: 5.0, driver=SimpleNamespace(is_active=True),
+        policy=POLICY, liveness=SimpleNamespace(loads=loads),
+    )  # fmt: skip
+    register_loads(metrics, node)
+    told(usage, image, 0, 1, 5.0, **steady(1, 0.4))
+    assert "\ntidelog_cluster_load " not in metrics.text().decode()
+    told(usage, image, 1, 1, 5.0, **steady(1, 0.2))
+    shown = metrics.text().decode()
+    assert "tidelog_cluster_load 0.4" in shown
+    assert 'tidelog_cell_load{cell="default"} 0.3' in shown
+    node.driver.is_active = False
+    assert "tidelog_cell_load{" not in metrics.text().decode()
 
 
 AMOUNTS = st.floats(0, 1e9)

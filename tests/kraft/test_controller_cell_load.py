@@ -89,6 +89,24 @@ def test_the_three_parts_are_shown_and_the_load_is_the_largest() -> None:
     assert shown == {"east": (0.75, 0.0, 0.25, 0.75), "west": (0.25, 0.0, 0.5, 0.5)}
 
 
+def test_the_measured_load_counts_once_it_is_known_and_the_cpu_share_until_then() -> None:
+    image, loads = cells_of_three(), BrokerLoads()
+    heard(loads, image, "east", cpu=4.0)
+    heard(loads, image, "west", cpu=0.4)
+    measured: dict[int, float] = {}
+    loads.measured_by(measured.get)
+    assert shown(image, loads) == pytest.approx({"east": 1.0, "west": 0.4}), "a process may use several processors"
+    measured |= dict.fromkeys(CELLS["east"], 0.1) | {CELLS["west"][0]: 0.7}
+    others = len(CELLS["west"]) - 1
+    assert shown(image, loads) == pytest.approx({"east": 0.1, "west": (0.7 + 0.4 * others) / (others + 1)})
+    assert chosen(image, loads) == {"east"}
+
+
+def shown(image: MetadataImage, loads: BrokerLoads) -> dict[str, float]:
+    rows = decide_describe_cells(image, DescribeCellsRequest(cells=None), POLICY, loads).reply.cells
+    return {row.name: row.broker_load for row in rows}
+
+
 @given(
     st.lists(
         st.tuples(

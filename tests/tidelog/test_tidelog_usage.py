@@ -9,7 +9,7 @@ from tidelog.commands.usage import busiest, by_tenant, new_rounds
 
 def tenant(tenant_id: str, rate: float | None, **fields: Any) -> dict[str, Any]:
     counters = {"connections": 1, "attempts": 2, "bytes_in": 10, "bytes_out": 20, "requests": 3, "busy_ns": 4}
-    rates = {"in_rate": rate, "out_rate": rate, "request_rate": rate, "busy_share": rate}
+    rates = {"in_rate": rate, "out_rate": rate, "request_rate": rate, "busy_share": rate, "load": rate}
     return {"id": tenant_id, "tenant": tenant_id, "throttled_ms": {}} | counters | rates | fields
 
 
@@ -26,6 +26,7 @@ def test_a_tenant_is_added_up_over_its_brokers() -> None:
     )
     b, a, c = rows
     assert [row["id"] for row in rows] == ["b", "a", "c"], "the busiest first"
+    assert (a["load"], c["load"]) == (3.5, None)
     assert (a["in_rate"], a["bytes_in"], a["connections"], a["brokers"]) == (3.5, 20, 2, [0, 1])
     assert a["throttled_ms"] == {"disk": 6, "connection_rate": 2}
     assert (c["in_rate"], c["bytes_out"]) == (None, 40), "a sum with an unknown part is unknown"

@@ -8,6 +8,7 @@ import random
 import pytest
 
 from common.loop_load import LoopCounters
+from tests.common.call_count import counted_calls
 from tests.wire.fakes import Bench, turns
 from tests.wire.loop_queue import Drawn, served
 from wire.loop_meter import BACK_TO_BACK_S, LoopMeter
@@ -117,6 +118,16 @@ async def test_every_frame_of_a_connection_is_a_job_of_a_turn_that_ends() -> Non
     await turns()
     assert bench.tick.meter.counters.jobs == 4
     assert not bench.tick.meter.is_open
+
+
+def test_a_frame_costs_two_calls_of_functions() -> None:
+    loop = Loop()
+    loop.turn(1.0)
+    loop.meter.begin()
+    with counted_calls() as count:
+        for _ in range(100):
+            loop.meter.job()
+    assert count.calls < 210, "the meter's and the clock's"
 
 
 @pytest.mark.virtual_time

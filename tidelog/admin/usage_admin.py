@@ -53,6 +53,9 @@ def _row(broker: _Broker) -> dict[str, Any]:
         "out_rate": _rate(broker.out_rate),
         "request_rate": _rate(broker.request_rate),
         "busy_share": _rate(broker.busy_share),
+        "load": _rate(broker.load),
+        "queue_wait_ms": None if broker.queue_wait < 0 else round(broker.queue_wait * 1000, 3),
+        "loop_busy": _rate(broker.loop_busy),
         "cpu_share": _rate(broker.cpu_share),
         "moved_rate": _rate(broker.moved_rate),
         "tenants": [_tenant(row) for row in broker.tenants],
@@ -62,6 +65,7 @@ def _row(broker: _Broker) -> dict[str, Any]:
                 "partition": row.partition_index,
                 "in_rate": _rate(row.in_rate),
                 "out_rate": _rate(row.out_rate),
+                "load": _rate(row.load),
             }
             for row in broker.partitions
         ],
@@ -87,6 +91,7 @@ def _tenant(row: _Broker.DescribedTenantUsage) -> dict[str, Any]:
         "out_rate": _rate(row.out_rate),
         "request_rate": _rate(row.request_rate),
         "busy_share": _rate(row.busy_share),
+        "load": _rate(row.load),
     }
 
 

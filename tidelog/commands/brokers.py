@@ -20,6 +20,7 @@ from tidelog.admin.admin_client import ClusterOptions, CommandOptions, Data, adm
 from tidelog.admin.balance_admin import CANCEL, DRAIN, BalanceAdmin
 from tidelog.admin.internal_topics import Internal, say_hidden
 from tidelog.admin.replica_moves import Refused, ReplicaMoves
+from tidelog.admin.usage_admin import described
 from tidelog.cluster.layout import DEFAULT_DATA, load_layout
 from tidelog.command_group import CommandGroup
 from tidelog.commands.cluster import START_TIMEOUT_S, ask_supervisor
@@ -42,16 +43,19 @@ Throttle = Annotated[
 
 @app.command("list")
 def list_brokers(internal: Internal = False, *, options: CommandOptions) -> None:
-    """Every registered broker with what it holds and leads."""
+    """Every registered broker with what it holds and leads, and its load from 0 to 1."""
     with _cluster(options) as (client, moves):
         rows = _rows(client, moves)
+        loads = {row["broker"]: row["load"] for row in described(client, tenants=False, partitions=False)[1]}
+    for row in rows:
+        row["load"] = loads.get(row["broker"])
     hidden = 0
     if not (internal or options.as_json):
         hidden = sum(row["internal_replicas"] for row in rows)
         for row in rows:
             row["replicas"] -= row["internal_replicas"]
             row["leads"] -= row["internal_leads"]
-    columns = ["broker", "address", "rack", "state", "replicas", "leads"]
+    columns = ["broker", "address", "rack", "state", "load", "replicas", "leads"]
     show(rows, as_json=options.as_json, columns=columns, empty="no brokers")
     say_hidden(hidden, "replica of an internal topic is", "replicas of internal topics are")
 

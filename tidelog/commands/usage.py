@@ -20,6 +20,8 @@ from tidelog.output import EXIT_USAGE, Json, fail, show
 app = CommandGroup("What clients use of the brokers: record.")
 
 RATES = ("in_rate", "out_rate", "request_rate", "busy_share")
+DISK = ("disk_used_bytes", "disk_size_bytes")
+LOAD = ("load", "queue_wait_ms", "loop_busy")
 NOT_KNOWN = "the controller has not heard all brokers yet: what is missing shows as -"
 
 
@@ -32,7 +34,8 @@ def load(
     cluster: ClusterOptions,
     as_json: Json = False,
 ) -> None:
-    """What each broker's clients send and are sent in a second, without replication, as the brokers reported last."""
+    """How loaded each broker is, from 0 to 1, and what its clients send and are sent in a second, without replication,
+    as the brokers reported last."""
     if tenants and partitions:
         fail("give one of --tenants and --partitions", EXIT_USAGE)
     with admin_client(cluster) as client:
@@ -42,13 +45,13 @@ def load(
             fail(str(error))
     if tenants:
         rows = by_tenant(brokers)
-        columns = ["tenant", *RATES, "connections", "attempts", "throttled_ms", "brokers"]
+        columns = ["tenant", "load", *RATES, "connections", "attempts", "throttled_ms", "brokers"]
     elif partitions:
         rows = busiest(brokers)
-        columns = ["topic", "partition", "broker", "in_rate", "out_rate"]
+        columns = ["topic", "partition", "broker", "load", "in_rate", "out_rate"]
     else:
         rows = [{name: value for name, value in row.items() if not isinstance(value, list)} for row in brokers]
-        columns = ["broker", *RATES, "cpu_share", "moved_rate", "connections", "disk_used_bytes", "disk_size_bytes"]
+        columns = ["broker", *LOAD, *RATES, "cpu_share", "moved_rate", "connections", *DISK]
     show(rows, as_json=as_json, columns=columns, empty="nothing")
     if not known:
         print(f"tidelog: {NOT_KNOWN}", file=sys.stderr)
@@ -66,7 +69,7 @@ def by_tenant(brokers: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
             sums["brokers"].append(broker["broker"])
             for name in ("connections", "attempts", "bytes_in", "bytes_out", "requests", "busy_ns"):
                 sums[name] += row[name]
-            for name in RATES:
+            for name in (*RATES, "load"):
                 known = sums[name] is not None and row[name] is not None
                 sums[name] = round(sums[name] + row[name], 3) if known else None
             for reason, ms in row["throttled_ms"].items():
