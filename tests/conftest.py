@@ -43,6 +43,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item], config: pytest.Confi
                 item.add_marker(UNIT)
 
 
+def pytest_collection_finish() -> None:
+    """What all tests have imported and declared stays until the end: leave it out of the rounds of the collector, which
+    simulated worlds call for when they end."""
+    gc.collect()
+    gc.freeze()
+
+
 def pytest_asyncio_loop_factories(item: pytest.Item) -> dict[str, Callable[[], object]]:
     """The loop that a test's coroutine runs on; a test's name does not show it."""
     return {"loop": VirtualLoop if item.get_closest_marker("virtual_time") else asyncio.new_event_loop}

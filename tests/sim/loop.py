@@ -334,6 +334,7 @@ class SimLoop(_LoopBase):
         return SimFuture(number=self.scheduler.number(), loop=self)
 
     def create_task(self, coro: Coroutine[Any, Any, Any], *, name: str | None = None, context: Any = None) -> SimTask:
+        self.check_alive()
         self._task_count += 1  # asyncio's own "Task-N" counts per process
         name = name or f"{self.name}-{self._task_count}"
         task = SimTask(coro, number=self.scheduler.number(), loop=self, context=context, name=name)

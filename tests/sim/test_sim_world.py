@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import itertools
+import weakref
 from typing import cast
 
 import pytest
@@ -14,7 +15,7 @@ from tests.sim.disk import FileNode
 from tests.sim.loop import LeakedTasks, NodeDead
 from tests.sim.nemesis import Fault, shrink
 from tests.sim.sample_nodes import Recorder, forever, world_of
-from tests.sim.world import World, moved_memory
+from tests.sim.world import World, collect_dead, moved_memory
 
 
 def test_finally_blocks_of_the_dead_do_not_run_and_could_not_touch_the_world() -> None:
@@ -42,6 +43,25 @@ def test_finally_blocks_of_the_dead_do_not_run_and_could_not_touch_the_world() -
     gc.collect()  # only now is the coroutine freed
     assert ran == ["finally"]
     assert cast(FileNode, world.nodes["a"].device.root.names["f"]).cached == b""
+
+
+def test_a_task_that_a_finally_block_makes_does_not_keep_the_world() -> None:
+    async def late(ports: Ports) -> None:
+        ports.disk.list("")
+
+    async def main(ports: Ports) -> None:
+        try:
+            await forever()
+        finally:
+            await asyncio.shield(late(ports))
+
+    world = world_of(a=main)
+    world.run_for(1)
+    gone = weakref.ref(world)
+    world.close()
+    del world
+    collect_dead()
+    assert gone() is None
 
 
 def test_timers_threads_and_ports_of_a_dead_node() -> None:

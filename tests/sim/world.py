@@ -16,8 +16,9 @@ import random
 import sys
 import warnings
 import zlib
+from asyncio import events
 from collections.abc import Awaitable, Callable, Iterator
-from typing import Any
+from typing import Any, cast
 
 from common.ports import Ports
 from tests.sim.disk import Device, SimDisk
@@ -284,14 +285,22 @@ def handled_cancellation() -> None:
 
 
 def collect_dead() -> None:
-    """Free what dead nodes left in cycles, in silence."""
+    """Free what dead nodes left in cycles, in silence.
+
+    A `finally` block may make one more task. Without a running loop asyncio would take that of the process, which keeps
+    the task for ever, and with it the whole world; the loop that runs here is dead and takes none.
+    """
     hook, sys.unraisablehook = sys.unraisablehook, lambda _: None
+    running, grave = events._get_running_loop(), SimLoop(Scheduler("grave"), "grave")
+    grave.dead = True
+    events._set_running_loop(cast(asyncio.AbstractEventLoop, grave))
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of coroutines whose task died before its first step
             gc.collect()
             gc.collect()  # what a `finally` block kept alive once more
     finally:
+        events._set_running_loop(running)
         sys.unraisablehook = hook
 
 
@@ -310,14 +319,17 @@ def moved_memory(seed: int) -> Iterator[None]:
 def no_collection() -> Iterator[None]:
     """Cycles are freed between runs only: in the middle, finalisers would run at a point that the past decides.
 
-    What was there before is left out of every collection within: modules and schemas are most of the heap.
+    What was there before is left out of every collection within: modules and schemas are most of the heap. A session
+    of tests has left them out already, and goes on so.
     """
-    enabled = gc.isenabled()
+    enabled, is_frozen = gc.isenabled(), gc.get_freeze_count() > 0
     gc.disable()
-    gc.freeze()
+    if not is_frozen:
+        gc.freeze()
     try:
         yield
     finally:
-        gc.unfreeze()
+        if not is_frozen:
+            gc.unfreeze()
         if enabled:
             gc.enable()
