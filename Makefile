@@ -5,7 +5,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 LOCKED := $(BIN)/python requirements/install.py
-TEST_WORKERS ?= 2
+# Twice a small machine's cores: tests of real processes wait for about half of their time.
+TEST_WORKERS ?= 4
+UNIT_WORKERS ?= 2
 SEED ?= 0
 COUNT ?= 300
 JOBS ?= 2
@@ -59,8 +61,10 @@ up: install ## run a whole cluster here, until Ctrl-C
 	@exec $(BIN)/tidelog up
 
 unit: install-dev ## the quick tests: no processes, no Spark, no seeds, no waiting
-	$(BIN)/python -m pytest -n $(TEST_WORKERS) --dist worksteal -m unit
+	$(BIN)/python -m pytest -n $(UNIT_WORKERS) --dist worksteal -m unit
 
+# Hundreds of processes import the same files: the first compiles them for all, whatever the shell says.
+test: export PYTHONDONTWRITEBYTECODE :=
 test: install-dev $(VENV)/spark-classes.jsa ## the whole test suite
 	$(BIN)/python -m pytest -n $(TEST_WORKERS) --dist worksteal
 
