@@ -51,8 +51,7 @@ def handlers(
     tls_contexts: Callable[[], Sequence[TlsContexts]],
     greeted: Callable[[str | None], None],
 ) -> list[object]:
-    """`tier` and `cold` return None until the broker has them; without an object store always. `greeted`: see
-    `ClusterHandlers`."""
+    """`tier` and `cold` return None until the broker has them, without an object store always."""
     partitions = data_plane.partitions
     given = {name: NODE_SETTINGS[name].text(value) for name, value in config.node_settings.items()}
     return [
@@ -84,11 +83,7 @@ def handlers(
             given=given,
             certificates=CertificateReloads(config.node_id, tls_contexts),
         ),
-        DescribeLogDirs(
-            hosted=partitions,
-            disk=ports.disk,
-            directory=config.log_dirs,
-        ),
+        DescribeLogDirs(hosted=partitions, disk=ports.disk, directory=config.log_dirs),
         DescribeProducers(partitions),
         ElectLeaders(forwarder),
         TierStateHandler(coordinators.tiers),

@@ -14,7 +14,6 @@ from common.identifiers import random_uuid
 from common.lifecycle import duty
 from common.ports import Ports
 from kraft.features import SUPPORTED_FEATURES
-from kraft.image.metadata import MetadataImage
 from kraft.observers.broker_lifecycle import BrokerLifecycle, LifecycleConfig, Registration
 from kraft.observers.controller_channel import ControllerChannel
 from kraft.records import Endpoint
@@ -110,17 +109,9 @@ class Membership:
         finally:
             self._fatal(f"the log directory failed: {reason}")
 
-    async def withdraw(self, image: MetadataImage) -> str:
-        """The storage is stuck: ask the controller to fence this broker, and wait for the answer for a call's timeout.
-
-        Returns "", or why it does not: one more missing broker could leave partitions without enough replicas.
-        """
-        sick = sick_others(image, self._config.node_id)
-        if sick:
-            return f"brokers {', '.join(map(str, sick))} are down or unhealthy"
-        if self.lifecycle is not None and not await self.lifecycle.withdraw():
-            logger.warning("the stuck storage was not reported to a controller")
-        return ""
+    async def withdraw(self) -> str:
+        """The storage is stuck: see `BrokerLifecycle.withdraw`. A broker without a registration may end."""
+        return await self.lifecycle.withdraw() if self.lifecycle is not None else ""
 
     # stop --------------------------------------------------------------------------------------------------
 
@@ -171,14 +162,3 @@ class Membership:
             load=self._load.look,
             lacks_clients=self.network.look,
         )
-
-
-def sick_others(image: MetadataImage, broker_id: int) -> list[int]:
-    """The other brokers with replicas that are fenced, stopping or unhealthy."""
-    return [
-        other.broker_id
-        for other in image.brokers.values()
-        if other.broker_id != broker_id
-        and not (other.is_active and other.is_healthy)
-        and image.topics.index.with_replica(other.broker_id)
-    ]

@@ -435,7 +435,7 @@ class BrokerNode:
 
     async def withdraw(self) -> str:
         """The storage is stuck: see `Membership.withdraw`."""
-        return await self.membership.withdraw(self.observer.image)
+        return await self.membership.withdraw()
 
     def _disk_passes(self, what: str, error: OSError) -> bool:
         return self.logs.passes(what, error)  # which keep the journal, and so are made after it

@@ -116,7 +116,7 @@ def decide_heartbeat(
 
     A broker is unfenced when it requests it (its logs are recovered) and has replayed its own registration, its fencing
     and the last piece of it. Otherwise a broker that was cut off would continue leaderships that others have taken, or
-    still be listed from before.
+    still be listed from before. A broker whose storage is stuck stays unfenced while another one is missing.
     """
     broker = image.brokers.get(request.broker_id)
     if broker is None:
@@ -137,8 +137,9 @@ def decide_heartbeat(
         records = fence(image, broker, policy, Cause.BROKER_REQUEST, unclean=True)
         fenced = True
     elif request.storage_stuck:
-        records = _fence_stuck(image, broker, policy, now_ms)
-        fenced = True
+        if not image.missing_beside(broker.broker_id):
+            records = _fence_stuck(image, broker, policy, now_ms)
+            fenced = True
     elif request.want_fence and not request.want_shut_down:
         records = fence(image, broker, policy, Cause.BROKER_REQUEST)
         fenced = True

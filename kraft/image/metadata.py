@@ -72,6 +72,12 @@ class MetadataImage:
         broker = self.brokers.get(broker_id)
         return broker is not None and broker.is_active
 
+    def missing_beside(self, broker_id: int) -> list[int]:
+        """The other brokers with replicas that are fenced, stopping or unhealthy, by id."""
+        others = (broker for broker in self.brokers.values() if broker.broker_id != broker_id)
+        missing = [one.broker_id for one in others if not (one.is_active and one.is_healthy)]
+        return sorted(one for one in missing if self.topics.index.with_replica(one))
+
     def unfenced_brokers(self) -> list[BrokerImage]:
         """Brokers that clients may see, by id."""
         return [self.brokers[broker_id] for broker_id in sorted(self.brokers) if not self.brokers[broker_id].fenced]

@@ -206,11 +206,18 @@ class BrokerLifecycle:
         self._offline = log_dirs
         return await self._report_end()
 
-    async def withdraw(self) -> bool:
-        """Ask to be fenced, because the disk does not answer and this process is going to end. Leaderships move
-        at once. Returns as `storage_failed`."""
-        self._withdraws = True
-        return await self._report_end()
+    async def withdraw(self) -> str:
+        """Ask to be fenced, because the disk does not answer and this process wants to end. Leaderships move at once.
+
+        Returns "", or why this broker is not fenced and must go on: the controller keeps one that would be missed.
+        """
+        wanted_unfence, self._withdraws = self._wants_unfence, True
+        self._end_heard.clear()
+        answered = await self._report_end()
+        if answered and self.fenced:
+            return ""
+        self._withdraws, self._wants_unfence = False, wanted_unfence
+        return "another broker is down or unhealthy" if answered else "no controller has answered"
 
     async def _report_end(self) -> bool:
         self._wants_unfence = False

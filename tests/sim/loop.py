@@ -320,6 +320,12 @@ class SimLoop(_LoopBase):
             for callback, args in held:
                 self.scheduler.at(self.scheduler.now_ns, callback, *args)
 
+    def held_work(self) -> list[tuple[str, int, int]]:
+        """What threads have begun and cannot go on with, while the device is stuck or the node stopped: its name, the
+        thread and when it began."""
+        held = [args for _, args in self._held_calls]
+        return [(work_name(func, args), thread, begin_ns) for _, thread, begin_ns, func, args in held]
+
     def kill(self) -> None:
         self.dead = True
         self.check_exceptions()

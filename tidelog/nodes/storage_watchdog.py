@@ -119,7 +119,7 @@ class StorageWatchdog:
         self._end(EXIT_STUCK)
 
     def _ask_to_leave(self) -> str:
-        """A reason to stay; "" if the controller has fenced this node, or does not answer."""
+        """A reason to stay; "" if the controller has fenced this node, or the loop does not run after all."""
         if self._withdraw is None:
             return ""
 
