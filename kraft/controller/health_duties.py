@@ -43,6 +43,7 @@ class HealthConfig:
     slow_score: int = same(ControllerSettings, "health_slow_score")
     slow_floor_ms: int = same(ControllerSettings, "health_slow_floor_ms")
     slow_ratio: float = same(ControllerSettings, "health_slow_ratio")
+    samples_min: int = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +64,9 @@ class HealthDuties(Act[HealthStep]):
         self._clock = clock
         self._config = config
         self._interval_s = interval_s
-        limits = SlowLimits(config.slow_ratio, config.slow_ratio, float(config.slow_floor_ms), config.slow_score)
+        limits = SlowLimits(
+            config.slow_ratio, config.slow_ratio, float(config.slow_floor_ms), config.slow_score, config.samples_min
+        )
         self.slowness = Slowness(limits, interval_s)
         self._silent: dict[int, float] = {}  # broker that hears no client → since when
         self._heard: dict[int, bool] = {}  # what each broker said last, under this leadership

@@ -18,19 +18,20 @@ from typing import NamedTuple
 from msgspec import Struct, field
 
 HISTORY_LOOKS = 720
-SAMPLES_MIN = 5
 DELAY_MS_MAX = 3_600_000.0
 FRESH_INTERVALS = 2.5  # of reports; an older one counts no longer
 PEERS_MS_MIN = 0.1  # so that peers in an idle network do not make anything look slow
 
 
 class SlowLimits(Struct, frozen=True):
-    """`score`: looks after which a broker is slow; also the looks that its own past must have to be judged by it."""
+    """`score`: looks after which a broker is slow; also the looks that its own past must have to be judged by it.
+    `samples_min`: of a leader's report, for it to count."""
 
     of_peers: float = 3.0
     of_history: float = 3.0
     floor_ms: float = 50.0
     score: int = 60
+    samples_min: int = 5
 
 
 class AckDelay(NamedTuple):
@@ -161,7 +162,7 @@ class Slowness:
             if report is None or now - report.at_s > self._fresh_s:
                 continue
             for follower, delay in report.delays.items():
-                if follower in brokers and delay.samples >= SAMPLES_MIN:
+                if follower in brokers and delay.samples >= self.limits.samples_min:
                     found.setdefault(follower, []).append(delay.p99_ms)
         return found
 

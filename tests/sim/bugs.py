@@ -17,12 +17,24 @@ from broker.partitions.hosted import HostedPartitions
 from broker.partitions.partition import Partition
 from broker.partitions.replica_set import ReplicaSet
 from common.decision import Decision
-from kraft.controller import broker_removal, brokers, elections, liveness, partitions, piecework, reassignment
+from common.pacing import Work
+from kraft.controller import (
+    broker_health,
+    broker_removal,
+    brokers,
+    elections,
+    health_duties,
+    liveness,
+    partitions,
+    piecework,
+    reassignment,
+)
 from kraft.controller.piecework import Piecework
+from kraft.health import judgement
 from kraft.image.key_ranges import Keeping, keeping, range_for
 from kraft.image.metadata import MetadataImage
 from kraft.quorum.node import RaftNode
-from kraft.records import NO_LEADER, Cause
+from kraft.records import NO_LEADER, Cause, PartitionChangeRecord
 from storage.audit.audit_journal import AuditJournal
 from storage.recovery import recovery
 from tests.sim.tier_bugs import PAGE_BUGS, TIER_BUGS
@@ -116,7 +128,7 @@ def keep_unclean_replica(replace: Replace) -> None:
 
 def join_with_old_broker_epoch(replace: Replace) -> None:
     """A replica joins the ISR on what its leader knew of an earlier life of its broker."""
-    replace(partitions, "_may_join", lambda image, partition, member, epoch: True)
+    replace(partitions, "_may_join", lambda image, partition, member, epoch, in_need: True)
     replace(HostedPartitions, "is_eligible", lambda self, node, broker_epoch, in_need: True)
     replace(FetchHandler, "_check_replica", lambda self, client, call: None)
 
@@ -206,6 +218,38 @@ def fence_in_one_go(replace: Replace) -> None:
     replace(broker_removal, "piece_of", lambda image, policy: broker_removal.WHOLE)
 
 
+def put_two_aside(replace: Replace) -> None:
+    """Each sick broker is put aside, however many there are."""
+
+    def judge(brokers: Any, suspects: Any, well: Any) -> judgement.Judgement:
+        sick = [suspect for suspect in suspects if suspect.is_sure and brokers[suspect.broker_id].is_fit]
+        return judgement.Judgement(put_aside=sick[0] if sick else None)
+
+    replace(health_duties, "judge", judge)
+
+
+def put_aside_below_min_isr(replace: Replace) -> None:
+    """A slow broker leaves every ISR that has another member."""
+
+    def changes(image: MetadataImage, policy: Any, keys: Any) -> list[PartitionChangeRecord]:
+        targets, records = elections.Targets(image, policy), []
+        for topic_id, number in keys:
+            topic = image.topics.by_id[topic_id]
+            partition = topic.partitions[number]
+            isr = tuple(r for r in partition.isr if not image.brokers[r].should_leave_isr) or partition.isr
+            target = targets.of(topic, Cause.SLOWER_THAN_PEERS, isr=isr, leaders=frozenset(isr))
+            records.append(elections.change_partition(partition, target))
+        return [record for record in records if record is not None]
+
+    def unendangered(image: MetadataImage, policy: Any, broker_id: int) -> Work[str]:
+        yield 1
+        return ""
+
+    for module in (broker_health, piecework):
+        replace(module, "changes_where_brokers_are_unfit", changes)
+    replace(health_duties, "endangered", unendangered)
+
+
 FLEET_BUGS: dict[str, Callable[[Replace], None]] = {
     plant.__name__: plant
     for plant in (unfence_before_the_last_piece, forget_removals_of_the_last_controller, fence_in_one_go)
@@ -232,6 +276,8 @@ BUGS: dict[str, Callable[[Replace], None]] = {
         forget_what_was_shipped,
         serve_groups_on_their_way,
         show_offsets_of_a_lone_replica,
+        put_two_aside,
+        put_aside_below_min_isr,
     )
 } | TIER_BUGS
 

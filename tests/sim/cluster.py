@@ -32,8 +32,10 @@ from tests.sim.cluster_settings import (
     REPLICATION_FACTOR,
     broker_name,
     broker_settings,
+    caring,
     controller_name,
     controller_settings,
+    watching,
 )
 from tests.sim.cluster_watch import ClusterWatch
 from tests.sim.counted_work import COUNTED_EVERY, WorkCount
@@ -123,6 +125,7 @@ class Cluster:
         for number, name in enumerate(self.controllers):
             controller = controller_settings(number, snapshots=plan.snapshots, piece=plan.piece)
             controller = tenants.with_the_tenant(controller) if plan.tenant else controller
+            controller = caring(controller) if plan.health else controller
             controller = self._controller_change(controller)
             self.world.add_node(name, self._main(lambda ports, fail, c=controller: ControllerNode(ports, c, fail)))
         for name in self.brokers:
@@ -154,6 +157,7 @@ class Cluster:
             config = broker_settings(
                 broker, rack, plan.segment_bytes, flushes_each=plan.flushes_each, chunk_bytes=chunk_bytes
             )
+            config = watching(config) if plan.health else config
             config = change(tenants.in_its_cell(config) if plan.tenant else config)
             main = self._main(lambda ports, fail, c=config: self._broker(ports, c, fail))
             self.world.nodes[name].main = main

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from broker.audit.config import AuditConfig
 from broker.config import BrokerConfig
 from broker.coordination.groups.config import GroupConfig
@@ -15,6 +17,7 @@ from common.node_settings.tier import TierReads, TierStateSettings
 from common.node_settings.topics import TopicDefaults
 from common.ports import Address
 from common.settings import SettingValues
+from kraft.controller.health_duties import HealthConfig
 from kraft.controller.leader_return import LeaderReturnConfig
 from kraft.controller.liveness import LivenessConfig
 from kraft.controller.node import ControllerConfig
@@ -33,6 +36,7 @@ SNAPSHOT_AFTER_ENTRIES = 60
 TIER_URI = "file:///bucket"  # a name; what it opens is the world's bucket
 RETENTION_INTERVAL_MS = 400
 USAGE_INTERVAL_MS = 500
+SILENCE_MS = 800
 CACHE_BYTES = 8_192
 
 _NODE_SETTINGS: dict[str, object] = {
@@ -123,6 +127,16 @@ def broker_settings(
         tier_reads=TierReads(tier_chunk_bytes=chunk_bytes, tier_cache_bytes=CACHE_BYTES, tier_prefetch_bytes=2_048),
         node_settings=settings,
     )
+
+
+def caring(config: ControllerConfig) -> ControllerConfig:
+    """A controller that finds a sick broker within seconds."""
+    return replace(config, health=HealthConfig(slow_score=2, effect_s=3.0, samples_min=1))
+
+
+def watching(config: BrokerConfig) -> BrokerConfig:
+    """A broker that probes others, and says soon that it hears nobody."""
+    return replace(config, health=replace(config.health, network_silence_ms=SILENCE_MS))
 
 
 def quorum_times() -> NodeConfig:

@@ -14,6 +14,8 @@ from kraft.image.metadata import MetadataImage
 from kraft.image.snapshot import snapshot_records
 from kraft.topic_names import AUDIT_TOPIC, TIER_TOPIC
 from tests.sim.audit_watch import AuditComesFirst, AuditShippedOnce
+from tests.sim.cluster_settings import MIN_INSYNC
+from tests.sim.health_watch import OneBrokerAside
 from tests.sim.history import History, TopicPartition
 from tests.sim.invariants import (
     AcknowledgedIsCommitted,
@@ -72,6 +74,7 @@ class ClusterWatch:
         self.committed = CommittedLog()
         self.coverage = Coverage()
         self.metadata = MetadataAgrees()
+        self._aside = OneBrokerAside(self.coverage, MIN_INSYNC, tuple(lossy_topics))
         self.newest = MetadataImage()
         self._one_leader = OneLeaderPerEpoch()
         self._leader_holds = LeaderHoldsAllCommitted(self.committed)
@@ -174,6 +177,8 @@ class ClusterWatch:
         if image is known and life == node.life_count:
             return
         self._controller_images[node.name] = (node.life_count, image)
+        if image.offset > self.newest.offset:
+            self._aside.moved(self.newest, image, program.machine.log)
         self._saw_image(node.name, image)
 
     def _saw_image(self, name: str, image: MetadataImage) -> None:

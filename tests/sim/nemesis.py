@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from tests.sim.bucket import Bucket
+from tests.sim.cluster_settings import CLIENT_PORT
 from tests.sim.loop import MS
 from tests.sim.world import World
 
@@ -33,8 +34,11 @@ STORE = (
     "store_full",
     "store_denied",
 )
+HEALTH = ("slow_replies", "no_clients")
+"""A broker sends late to other brokers; or nobody reaches it where clients connect."""
 BUCKET = "bucket"
 SOMETIMES = 0.4  # of calls
+SLOW_REPLY_NS = 150 * MS
 KINDS = (*CRASHES, *LINKS, *DISKS, *TOGETHER, "pause", "wall_jump")
 DURATION_MS = {"kill_all": 300, "power_all": 300, "pause": 900, "stop": 600, "stuck_disk": 700, "full_disk": 600}
 
@@ -90,6 +94,15 @@ def draw_store(rng: random.Random, begin_ms: int, end_ms: int, *, count_max: int
     return faults
 
 
+def draw_health(rng: random.Random, brokers: Sequence[str], end_ms: int, *, count_max: int = 2) -> list[Fault]:
+    """Brokers that are sick without being dead, for long enough to be found so."""
+    faults = []
+    for _ in range(rng.randint(1, count_max)):
+        at_ms = rng.randrange(end_ms // 3)
+        faults.append(Fault(at_ms, rng.choice(HEALTH), rng.choice(brokers), "", end_ms - at_ms))
+    return faults
+
+
 class Nemesis:
     """Carries the faults out, their times counted from now. `together` die as one in the kinds TOGETHER."""
 
@@ -121,6 +134,8 @@ class Nemesis:
             self._crash(fault, rng)
         elif fault.kind in LINKS:
             self._break_link(fault, rng)
+        elif fault.kind in HEALTH:
+            self._sicken(fault)
         elif fault.kind in STORE:
             self._hold_store(fault, True)
             self._later(fault, self._hold_store, fault, False)
@@ -180,6 +195,19 @@ class Nemesis:
                 pairs += [(b, a) for a, b in pairs]
             fabric.change_cut(pairs, 1)
             self._later(fault, fabric.change_cut, pairs, -1)
+
+    def _sicken(self, fault: Fault) -> None:
+        fabric = self.world.fabric
+        if fault.kind == "no_clients":
+            address = (fault.target, CLIENT_PORT)
+            fabric.change_unheard(address, 1)
+            self._later(fault, fabric.change_unheard, address, -1)
+            return
+        for other in self.together:
+            if other != fault.target:
+                pair = (fault.target, other)
+                fabric.slow[pair] = fabric.slow.get(pair, 0) + SLOW_REPLY_NS
+                self._later(fault, self._hasten, pair, SLOW_REPLY_NS)
 
     def _hasten(self, pair: tuple[str, str], delay_ns: int) -> None:
         self.world.fabric.slow[pair] -= delay_ns

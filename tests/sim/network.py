@@ -50,6 +50,7 @@ class Fabric:
         self.hosts_up: dict[str, bool] = {}
         self.cut: dict[tuple[str, str], int] = {}  # (from, to): how many faults cut it
         self.slow: dict[tuple[str, str], int] = {}  # (from, to): extra nanoseconds
+        self.unheard: dict[Address, int] = {}  # listener: how many faults keep it from being reached
         self.sockets: dict[int, SimSocket] = {}
         self.base_latency_ns = 200_000
         self.holds: Callable[[SimSocket, bytearray], int] | None = None  # extra nanoseconds for what is sent
@@ -74,6 +75,14 @@ class Fabric:
         if by < 0:
             for socket in list(self.sockets.values()):
                 if socket.flights and (socket.loop.name, socket.twin.loop.name) in pairs:
+                    self.scheduler.after(self.random.randint(MS, RESEND_NS), socket.arrive)
+
+    def change_unheard(self, address: Address, by: int) -> None:
+        """Nothing passes between a listener and who connects to it, while its host hears all else."""
+        self.unheard[address] = self.unheard.get(address, 0) + by
+        if by < 0:
+            for socket in list(self.sockets.values()):
+                if socket.flights and socket.served == address:
                     self.scheduler.after(self.random.randint(MS, RESEND_NS), socket.arrive)
 
     def pair(self, client: SimLoop, server: SimLoop, address: Address) -> SimSocket:
@@ -234,6 +243,11 @@ class SimSocket:
                 self.depart(bytearray(), how)
             self.fabric.forget(self)
 
+    @property
+    def served(self) -> Address:
+        """The listener's address, at either end."""
+        return self.peer if self.peer[1] < EPHEMERAL_PORT else self.twin.peer
+
     # -- readiness, level-triggered
 
     def has_input(self) -> bool:
@@ -287,7 +301,7 @@ class SimSocket:
         fabric, twin, now_ns = self.fabric, self.twin, self.fabric.scheduler.now_ns
         if not self.flights or self.flights[0].arrival_ns > now_ns:
             return
-        if not fabric.passes(self.loop.name, twin.loop.name):
+        if not fabric.passes(self.loop.name, twin.loop.name) or fabric.unheard.get(self.served):
             self._hold(now_ns)
             return
         self._held_since_ns = -1
@@ -430,7 +444,8 @@ class Attempt:
         fabric, loop, host = self.fabric, self.loop, self.address[0]
         if loop.dead or self.ended:
             return
-        if not (fabric.passes(loop.name, host) and fabric.passes(host, loop.name)):
+        heard = not fabric.unheard.get(self.address)
+        if not (heard and fabric.passes(loop.name, host) and fabric.passes(host, loop.name)):
             if fabric.scheduler.now_ns > self._deadline_ns:
                 loop.deliver(self._refuse, errno.ETIMEDOUT)
             else:

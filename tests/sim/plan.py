@@ -21,6 +21,7 @@ TENANT_SHARE = 0.25  # of those with neither moves nor a tier
 LEAVES_SHARE = 0.5  # of those where nothing else takes records
 TIER_SHARE = 0.5
 PEEKS_SHARE = 0.25
+HEALTH_SHARE = 0.2
 FAULTS_MS = 4_500
 SMALL_CHUNK_BYTES = 700
 
@@ -71,6 +72,7 @@ class Plan:
     moves: bool = False  # an operator moves replicas about
     tier: TierPlan | None = None
     peeks: bool = False  # a client that is no member reads the group's offsets
+    health: bool = False  # the controllers look after sick brokers, and find them soon
     tenant: bool = False  # topic and group are a tenant's, who moves from one cell of three brokers to another
 
     @property
@@ -132,6 +134,10 @@ def draw_plan(seed: int) -> Plan:
     if tier is not None:
         pause_s = min(pause_s, 0.12)
         faults = sorted(faults + nemesis.draw_store(World(seed).stream("store faults"), 0, FAULTS_MS))
+    health = World(seed).stream("health")
+    is_cared_for = health.random() < HEALTH_SHARE
+    if is_cared_for:
+        faults = sorted(faults + nemesis.draw_health(health, names, FAULTS_MS))
     return Plan(
         seed,
         brokers,
@@ -145,6 +151,7 @@ def draw_plan(seed: int) -> Plan:
         moves=moves,
         tier=tier,
         peeks=peeks,
+        health=is_cared_for,
         tenant=tenant,
     )
 

@@ -15,6 +15,7 @@ from tests.sim.tier_bugs import SWAP_BUGS, TIER_BUGS
 
 pytestmark = pytest.mark.simulation
 SEEDS_MAX = 12
+HEALTH_BUGS = ("put_two_aside", "put_aside_below_min_isr")
 FOUND_BY = ("InvariantBroken", "FilesRaced", "UnhandledException", "SimulationFailure", "NotServing")
 
 
@@ -101,6 +102,17 @@ def a_lone_leader_only_clients_reach(seed: int) -> list[Fault]:
     return [*deaths, *(Fault(1_900, "cut", a, other, 2_600) for other in others)]
 
 
+def no_clients_at_two(seed: int) -> list[Fault]:
+    a, b, _ = brokers(seed)
+    return [Fault(0, "no_clients", name, "", 4_400) for name in (a, b)]
+
+
+def one_dies_and_another_replies_late(seed: int) -> list[Fault]:
+    """The other two and the one that is late know enough to judge it."""
+    a, b, _ = brokers(seed)
+    return [Fault(900, "kill", a, "", 3_500), Fault(1_300, "slow_replies", b, "", 3_100)]
+
+
 FAULTS: dict[str, Callable[[int], list[Fault]]] = {
     "truncate_to_own_high_watermark": leaders_die_on_slow_links,
     "elect_outside_isr_and_elr": the_behind_one_comes_back_alone,
@@ -116,6 +128,8 @@ FAULTS: dict[str, Callable[[int], list[Fault]]] = {
     "forget_what_was_shipped": leaders_die_on_slow_links,
     "serve_groups_on_their_way": reports_are_slow,
     "show_offsets_of_a_lone_replica": a_lone_leader_only_clients_reach,
+    "put_two_aside": no_clients_at_two,
+    "put_aside_below_min_isr": one_dies_and_another_replies_late,
     "delete_without_claim": leaders_die_on_slow_links,
     "ignore_lineage": lambda seed: [],
     "delete_local_before_copied": lambda seed: [Fault(300, "store_down", BUCKET, "", 3_000)],
@@ -134,7 +148,7 @@ FAULTS: dict[str, Callable[[int], list[Fault]]] = {
 def plan_of(bug: str, seed: int) -> Plan:
     ambush = bug == "join_with_old_broker_epoch"
     plan = replace(draw_plan(seed), brokers=3, flushes_each=False, pause_s=0.06, ambush=ambush, moves=False, tier=None)
-    plan = replace(plan, tenant=False, peeks=bug == "show_offsets_of_a_lone_replica")
+    plan = replace(plan, tenant=False, peeks=bug == "show_offsets_of_a_lone_replica", health=bug in HEALTH_BUGS)
     if bug in TIER_BUGS:
         unclean, moves = bug == "ignore_lineage", bug == "begin_without_producers"
         keeps_all = unclean or moves or bug == "deny_the_log_to_old_readers"
@@ -143,6 +157,8 @@ def plan_of(bug: str, seed: int) -> Plan:
             tier = replace(tier, leaves=True, total_bytes=-1)
         tier = replace(tier, rewrites=bug in SWAP_BUGS, total_bytes=-1 if bug in SWAP_BUGS else tier.total_bytes)
         plan = replace(plan, tier=tier, moves=moves, brokers=4 if moves else 3)
+    if bug == "put_aside_below_min_isr":
+        plan = replace(plan, brokers=4, partitions=6)
     if bug == "move_before_the_copy":
         plan = replace(plan, brokers=4, moves=True)
     if bug == "recover_last_segment_only":
