@@ -26,6 +26,7 @@ pytestmark = [pytest.mark.processes, pytest.mark.timeout(600)]
 
 EXECUTORS = ("spark.executor.memory=512m", "spark.executor.cores=1", "spark.ui.enabled=false", executors())
 CONF = [word for setting in EXECUTORS for word in ("--conf", setting)]
+ONE_EXECUTOR = [*CONF, "--conf", "spark.cores.max=1"]  # where two prove no more: each is seconds of starting
 JOB_TIMEOUT_S = 400
 
 
@@ -129,12 +130,12 @@ def test_the_other_jobs_run_there(cluster: StandaloneCluster, tmp_path: Path) ->
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout)
     assert [row["state"] for row in report["partitions"]] == ["swapped"] * 3
-    left = tidelog("read", *where, "--count", "--json", *CONF)
+    left = tidelog("read", *where, "--count", "--json", *ONE_EXECUTOR)
     assert counts(left.stdout) == [(0, 7), (1, 7), (2, 7)]
-    done = tidelog("verify", *where, "--deep", "--json", *CONF)
+    done = tidelog("verify", *where, "--deep", "--json", *ONE_EXECUTOR)
     assert [row["partition"] for row in json.loads(done.stdout)["partitions"]] == [0, 1, 2]
     output = tmp_path / "tables"
-    done = tidelog("export", *where, "--to", "parquet", "--output", output.as_uri(), "--json", *CONF)
+    done = tidelog("export", *where, "--to", "parquet", "--output", output.as_uri(), "--json", *ONE_EXECUTOR)
     assert done.returncode == 0, done.stderr
     rows = pq.read_table(sorted(output.rglob("*.parquet")), partitioning=None).num_rows
     assert rows == 21
