@@ -228,10 +228,10 @@ ROWS = (
     Row(ApiKey.ALTER_CELL, Forwarder.serve, ClusterRight(ALTER), elements_max=FORWARDED_MAX),
     Row(ApiKey.IMPORT_KEYS, ImportKeys.handle, ClusterRight(CLUSTER_ACTION)),
     Row(ApiKey.DESCRIBE_USAGE, Forwarder.serve, ClusterRight(DESCRIBE), elements_max=FORWARDED_MAX),
+    Row(ApiKey.ALTER_BROKER_HEALTH, Forwarder.serve, ClusterRight(ALTER)),
     Row(ApiKey.DESCRIBE_BALANCE, Forwarder.serve, ClusterRight(DESCRIBE)),
     Row(ApiKey.ALTER_BALANCE, Forwarder.serve, ClusterRight(ALTER), elements_max=FORWARDED_MAX),
     Row(ApiKey.LIST_BALANCE_MOVES, Forwarder.serve, ClusterRight(DESCRIBE)),
-    Row(ApiKey.ALTER_BROKER_HEALTH, Forwarder.serve, ClusterRight(ALTER)),
 )
 # fmt: on
 

@@ -36,7 +36,7 @@ metadata.log.max.snapshot.interval.ms metadata.log.segment.bytes metadata.log.se
 metadata.max.idle.interval.ms metadata.max.retention.bytes metadata.max.retention.ms metrics.num.samples
 metrics.recording.level metrics.sample.window.ms num.replica.alter.log.dirs.threads offsets.load.buffer.size
 offsets.topic.compression.codec producer.purgatory.purge.interval.requests
-queued.max.requests quota.window.num quota.window.size.seconds remote.log.manager.copy.quota.window.num
+queued.max.requests remote.log.manager.copy.quota.window.num
 remote.log.manager.copy.quota.window.size.seconds remote.log.manager.fetch.quota.window.num
 remote.log.manager.fetch.quota.window.size.seconds remote.log.manager.task.interval.ms
 remote.log.manager.task.retry.backoff.max.ms remote.log.manager.task.retry.backoff.ms

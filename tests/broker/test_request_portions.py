@@ -169,8 +169,10 @@ def test_clients_requests_are_cut_or_known_to_be_short() -> None:
         and any(field.is_array() and field.min_version <= api.max_version for field in api.request._struct._fields)
     }
     assert uncut == {
-        "AlterBalance", "AlterCell", "AlterTenant", "AlterUserScramCredentials", "CreateApiKey", "CreateTenant",
-        "DescribeApiKeys", "DescribeCells", "DescribeTenants", "DescribeTopicPartitions", "DescribeUsage", "JoinGroup",
+        "AlterBalance", "AlterCell", "AlterClientQuotas", "AlterTenant", "AlterUserScramCredentials",
+        "CreateApiKey", "CreateTenant",
+        "DescribeApiKeys", "DescribeCells", "DescribeClientQuotas", "DescribeTenants",
+        "DescribeTopicPartitions", "DescribeUsage", "JoinGroup",
         "ListConfigResources", "ListGroups", "Metadata", "RestoreTopic", "SyncGroup", "UpdateFeatures",
     }  # fmt: skip
 
