@@ -43,9 +43,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item], config: pytest.Confi
                 item.add_marker(UNIT)
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection() -> None:
+    """What all tests import and declare stays until the end: there is nothing to be found meanwhile."""
+    gc.disable()
+
+
 def pytest_collection_finish() -> None:
-    """What all tests have imported and declared stays until the end: leave it out of the rounds of the collector, which
-    simulated worlds call for when they end."""
+    """Nor later: leave it out of the collector's rounds, which simulated worlds call for when they end."""
+    gc.enable()
     gc.collect()
     gc.freeze()
 
