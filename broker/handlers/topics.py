@@ -24,10 +24,11 @@ from wire.messages import (
     DeleteTopicsResponse,
     DescribeTopicPartitionsRequest,
     DescribeTopicPartitionsResponse,
+    changed,
     schema_uuid,
 )
 
-IDS_FROM = 6  # DeleteTopics
+IDS_FROM, STRICT_FROM = 6, 5  # DeleteTopics; the second: clients know THROTTLING_QUOTA_EXCEEDED
 PARTITIONS_PER_REPLY_MAX = 2_000
 NAMES_PER_RUN, ROW_COST = 500, 8  # names per run; units of `common.pacing` per row
 DESCRIBE, TOPIC = int(AclOperation.DESCRIBE), int(AclResource.TOPIC)
@@ -50,6 +51,8 @@ class TopicHandlers:
         if states is None:
             states = [_DeleteState(name=name, topic_id=None) for name in request.topic_names]
         newest = DeleteTopicsRequest(topics=states, timeout_ms=request.timeout_ms)
+        if context.api_version < STRICT_FROM:  # it travels in a version that has names (`Forwarder.forward`)
+            newest = changed(newest, topic_names=request.topic_names)
         return await self._forwarder.serve(context, newest)
 
     # DescribeTopicPartitions -------------------------------------------------------------------------------

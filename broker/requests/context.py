@@ -16,6 +16,7 @@ from msgspec import Struct
 from broker.requests.portions import Listing
 from broker.security.authorizer import Access
 from broker.security.session import ClientSession
+from broker.security.usage import MUTATIONS
 from common.pacing import Pacer, Work, at_once
 from wire.messages import Message, changed
 
@@ -43,8 +44,16 @@ class RequestContext(Struct):
     def keep_scope(self, scope: object) -> None:
         self.scope = scope
 
+    def owe(self, answer: Message) -> None:
+        """Wait for as long as the controller says in `answer`, if that is longer."""
+        owed_ms = getattr(answer, "throttle_time_ms", 0)
+        if owed_ms > self.throttle_ms:
+            self.session.usage.throttled(MUTATIONS, owed_ms - self.throttle_ms)
+            self.throttle_ms = owed_ms
+
     def throttled(self, answer: M) -> M:
         """The response, with the throttle time if there is one."""
+        self.owe(answer)
         return changed(answer, throttle_time_ms=self.throttle_ms) if self.throttle_ms else answer
 
     @property

@@ -30,6 +30,9 @@ LENGTH_BYTES = 4
 ENVELOPE_VERSION = 0
 # not the newest, because responses of version 2 have no results
 _VERSIONS: Mapping[int, int] = {ApiKey.UPDATE_FEATURES: 1}
+_LENIENT: Mapping[int, int] = {ApiKey.CREATE_TOPICS: 5, ApiKey.DELETE_TOPICS: 4, ApiKey.CREATE_PARTITIONS: 2}
+"""The last versions whose clients do not know THROTTLING_QUOTA_EXCEEDED. Their requests travel in these versions, from
+which the controller learns it."""
 LOCAL_CLIENT = "tidelog-broker"
 
 
@@ -90,12 +93,14 @@ class Forwarder:
             return response
 
     async def forward(self, context: RequestContext | None, request: Request[R]) -> R:
-        """The controller's response to `request`, which travels in its newest version. `context` None: the broker asks.
+        """The controller's response to `request`, which travels in its newest version, or an old one.
+
+        `context` None: the broker asks.
 
         Raises ProtocolError: NOT_CONTROLLER when none was reached, REQUEST_TIMED_OUT when the outcome is not known.
         """
         limits = self._limits
-        version = _VERSIONS.get(request.API_KEY, APIS[request.API_KEY].max_version)
+        version = _version_of(context, request)
         timeout_ms = None if context is None else getattr(request, "timeout_ms", None)
         asked_s = limits.timeout_s if timeout_ms is None else timeout_ms / 1000
         timeout_s = min(max(asked_s, limits.timeout_min_s), limits.timeout_max_s)
@@ -133,6 +138,13 @@ class Forwarder:
             return encode_request(request, version, correlation, client_id)
         encoding = encode_request_work(request, version, correlation, client_id)
         return b"".join(await self._pacer.run(encoding, _lane_of(context)))
+
+
+def _version_of(context: RequestContext | None, request: Message) -> int:
+    lenient = _LENIENT.get(request.API_KEY, -1)
+    if context is not None and context.api_key == request.API_KEY and context.api_version <= lenient:
+        return lenient
+    return _VERSIONS.get(request.API_KEY, APIS[request.API_KEY].max_version)
 
 
 def _lane_of(context: RequestContext | None) -> Hashable:

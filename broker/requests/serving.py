@@ -179,6 +179,7 @@ class RequestServing:
             outcome = self._handled(context, portion.request, route)
             answer = await outcome if inspect.isawaitable(outcome) else outcome
             answer = await pacer.run(self.chain.rewriter.outward_work(context, answer), lane)
+            context.owe(answer)
             if getattr(answer, "error_code", 0) and not getattr(answer, name):
                 return await pacer.run(self._whole(context, answer), lane)
             joined = portion.joined + listing.around

@@ -52,8 +52,10 @@ class ConnectionRates:
         self.throttled = {"address": 0, "tenant": 0}
 
     def connected(self, session: ClientSession) -> None:
-        """A new connection of the session's address."""
-        self._count(session, "address", self._of_address, session.client_host, self._per_address)
+        """A new connection of the session's address, whose rate a client quota may give."""
+        quota = self._image().client_quotas.connection_rate(session.client_host)
+        rate = self._per_address if quota is None else quota
+        self._count(session, "address", self._of_address, session.client_host, rate)
 
     def logged_in(self, session: ClientSession) -> None:
         """The session has authenticated as a tenant."""
@@ -63,7 +65,7 @@ class ConnectionRates:
             self._count(session, "tenant", self._of_tenant, session.tenant, rate)
 
     def _count(
-        self, session: ClientSession, what: str, buckets: OrderedDict[str, TokenBucket], key: str, rate: int
+        self, session: ClientSession, what: str, buckets: OrderedDict[str, TokenBucket], key: str, rate: float
     ) -> None:
         if rate <= 0:
             return

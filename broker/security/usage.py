@@ -10,8 +10,8 @@ from collections.abc import Hashable, Iterator
 
 from wire.traffic import Traffic
 
-TOO_FAST, DISK = "connection_rate", "disk"
-"""Why a client has to wait: it connects too fast; the disk fills up."""
+TOO_FAST, DISK, MUTATIONS = "connection_rate", "disk", "partition_mutations"
+"""Why a client has to wait: it connects too fast; the disk fills up; it creates or deletes partitions too fast."""
 NODES = "nodes"
 """The first part of the lane group of another node's session, see `ClientSession.lane`."""
 

@@ -14,7 +14,7 @@ from common.node_settings.identity import NodeSettings
 from common.node_settings.inert import INERT_SETTINGS
 from common.node_settings.listeners import AcceptSettings, TlsSettings
 from common.node_settings.proxy import ProxyLimitSettings, ProxySettings
-from common.node_settings.quotas import QuotaSettings
+from common.node_settings.quotas import ControllerQuotaSettings, QuotaSettings
 from common.node_settings.replication import ReplicationSettings
 from common.node_settings.security import SecuritySettings
 from common.node_settings.tenants import TenantSettings
@@ -31,6 +31,7 @@ NODE_SETTINGS = Catalogue(
         SecuritySettings,
         ConnectionSettings,
         QuotaSettings,
+        ControllerQuotaSettings,
         TopicDefaults,
         BrokerLogSettings,
         ReplicationSettings,

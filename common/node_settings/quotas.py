@@ -15,3 +15,15 @@ class QuotaSettings:
     window_size_s: int = setting("quota.window.size.seconds", "int", 1,
         "Length of such a sample.", 1)
     # fmt: on
+
+
+@dataclass(frozen=True, slots=True)
+class ControllerQuotaSettings:
+    """How much of `controller_mutation_rate` may be used at once."""
+
+    # fmt: off
+    window_num: int = setting("controller.quota.window.num", "int", 11,
+        "Samples of a controller_mutation_rate quota: a client may use this many samples' worth at once.", 1)
+    window_size_s: int = setting("controller.quota.window.size.seconds", "int", 1,
+        "Length of such a sample.", 1)
+    # fmt: on

@@ -24,6 +24,7 @@ from kraft.controller.driver import Decide, Decided
 from kraft.controller.features import update_features
 from kraft.controller.health_duties import HealthDuties
 from kraft.controller.health_requests import alter_broker_health
+from kraft.controller.mutation_quotas import UNBOUNDED, MutationQuota
 from kraft.controller.policy import ControllerPolicy
 from kraft.controller.reassignment_requests import alter_reassignments, list_reassignments
 from kraft.controller.reported_usage import ReportedUsage, describe_usage
@@ -48,15 +49,18 @@ class Circumstances(Struct, frozen=True):
     balance: BalanceStatus
     now_s: float
     health: HealthDuties
+    mutations: MutationQuota = UNBOUNDED
 
 
 DECISIONS: Mapping[int, Callable[[MetadataImage, Any, Circumstances], Decided[Any]]] = {
-    ApiKey.CREATE_TOPICS: lambda image, request, at: create_topics(image, request, at.policy, at.rng),
-    ApiKey.DELETE_TOPICS: lambda image, request, at: delete_topics(image, request, at.policy),
+    ApiKey.CREATE_TOPICS: lambda image, request, at: create_topics(image, request, at.policy, at.rng, at.mutations),
+    ApiKey.DELETE_TOPICS: lambda image, request, at: delete_topics(image, request, at.policy, at.mutations),
     ApiKey.CREATE_ACLS: lambda image, request, at: create_acls(image, request, at.policy, at.rng),
     ApiKey.DELETE_ACLS: lambda image, request, at: delete_acls(image, request),
     ApiKey.ALTER_CONFIGS: lambda image, request, at: alter_configs(image, request, at.policy),
-    ApiKey.CREATE_PARTITIONS: lambda image, request, at: create_partitions(image, request, at.policy, at.rng),
+    ApiKey.CREATE_PARTITIONS: lambda image, request, at: create_partitions(
+        image, request, at.policy, at.rng, at.mutations
+    ),
     ApiKey.ELECT_LEADERS: lambda image, request, at: elect_leaders(image, request, at.policy),
     ApiKey.INCREMENTAL_ALTER_CONFIGS: lambda image, request, at: incremental_alter_configs(image, request, at.policy),
     ApiKey.ALTER_PARTITION_REASSIGNMENTS: lambda image, request, at: alter_reassignments(image, request, at.policy),

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from common.node_settings.balance import BalanceSettings
 from common.node_settings.groups import GroupSettings
+from common.node_settings.quotas import ControllerQuotaSettings
 from common.node_settings.replication import ReplicationSettings
 from common.node_settings.tenants import TenantSettings
 from common.node_settings.topics import TopicDefaults
@@ -35,6 +36,7 @@ class ControllerPolicy(TopicDefaults):
     """Partition changes in one commit, for an event that concerns many partitions."""
     static: Mapping[str, str] = field(default_factory=dict)
     access: TenantSettings = field(default_factory=TenantSettings)
+    quotas: ControllerQuotaSettings = field(default_factory=ControllerQuotaSettings)
     balance: BalanceSettings = field(default_factory=BalanceSettings)
 
 

@@ -22,6 +22,7 @@ from kraft.controller.driver import ControllerDriver, Decide, not_controller
 from kraft.controller.health_duties import HealthDuties
 from kraft.controller.liveness import BrokerLiveness
 from kraft.controller.metadata_fetch import MetadataFetch
+from kraft.controller.mutation_quotas import UNBOUNDED, MutationQuota, MutationQuotas
 from kraft.controller.partitions import alter_partition
 from kraft.controller.policy import ControllerPolicy
 from kraft.controller.producer_ids import decide_allocate_producer_ids
@@ -42,12 +43,14 @@ from wire.messages import (
     Message,
     ReportUsageRequest,
     ReportUsageResponse,
+    changed,
 )
 from wire.paced_codec import decode_request_work, encode_response_work
 
 log = logging.getLogger(__name__)
 
 LENGTH_BYTES = 4
+NODE_PRINCIPAL = "User:NODE"  # of what a broker asks for itself
 FORWARDED_BYTES_MAX = 512 << 20  # of an answer; the broker bounds what it sends on
 
 
@@ -74,6 +77,7 @@ class ControllerRequests:
         self._liveness = liveness
         self._fetch = fetch
         self._policy = policy
+        self._mutations = MutationQuotas(policy)
         self._tenants = tenants
         self._usage = usage
         self._balance = balance
@@ -163,7 +167,10 @@ class ControllerRequests:
             if header.api_key == ApiKey.UNREGISTER_BROKER:
                 answer = await self._liveness.unregister(inner, actor)
             else:
-                answer = await self._driver.write(attributed(self._decision(header, inner), actor))
+                mutations = self._mutations_of(header, request.request_principal or b"")
+                answer = await self._driver.write(attributed(self._decision(header, inner, mutations), actor))
+                if mutations.throttle_ms:
+                    answer = changed(answer, throttle_time_ms=mutations.throttle_ms)
         finally:
             self._dispose(inner, lane)
         committed_offset = self._driver.image.offset
@@ -181,7 +188,16 @@ class ControllerRequests:
         if ending is not None:
             self._pacer.start(ending, lane)
 
-    def _decision(self, header: RequestHeader, inner: Message) -> Decide:
+    def _mutations_of(self, header: RequestHeader, principal: bytes) -> MutationQuota:
+        """Brokers' own requests are unbounded."""
+        client, now = principal.decode(errors="replace"), self._clock.monotonic()
+        if client == NODE_PRINCIPAL:
+            return UNBOUNDED
+        return self._mutations.of(
+            self._driver.image, client, header.client_id or "", header.api_key, header.version, now
+        )  # fmt: skip
+
+    def _decision(self, header: RequestHeader, inner: Message, mutations: MutationQuota) -> Decide:
         clock = self._clock
         at = Circumstances(
             self._policy,
@@ -192,6 +208,7 @@ class ControllerRequests:
             self._balance,
             clock.monotonic(),
             self._health,
+            mutations,
         )
         decide = decision_of(header.api_key, inner, at)
         if decide is None:

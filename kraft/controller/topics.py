@@ -16,6 +16,7 @@ from common.pacing import Work
 from kraft.batches import MetadataRecord
 from kraft.controller.configs import check_together, check_topic_configs
 from kraft.controller.key_ranges import founding_cell, missing_ranges
+from kraft.controller.mutation_quotas import UNBOUNDED, MutationQuota
 from kraft.controller.new_partitions import partition_records
 from kraft.controller.placement import ReplicaPlacer
 from kraft.controller.policy import ControllerPolicy
@@ -63,7 +64,11 @@ _PartitionsResult = CreatePartitionsResponse.CreatePartitionsTopicResult
 
 
 def create_topics(
-    image: MetadataImage, request: CreateTopicsRequest, policy: ControllerPolicy, rng: random.Random
+    image: MetadataImage,
+    request: CreateTopicsRequest,
+    policy: ControllerPolicy,
+    rng: random.Random,
+    mutations: MutationQuota = UNBOUNDED,
 ) -> Work[Decision[MetadataRecord, CreateTopicsResponse]]:
     """CreateTopics (19): each topic succeeds or fails on its own, unless the request as a whole asks for too much."""
     total = _partition_total(request.topics, policy)
@@ -74,7 +79,7 @@ def create_topics(
     repeated = _repeated([topic.name for topic in request.topics])
     records: list[MetadataRecord] = []
     results = [_failed_topic(name, ErrorCode.INVALID_REQUEST, "Duplicate topic name.") for name in repeated]
-    creation = _Creation(image, policy, rng, len(request.topics) <= DESCRIBED_TOPICS_MAX)
+    creation = _Creation(image, policy, rng, len(request.topics) <= DESCRIBED_TOPICS_MAX, mutations)
     for topic in request.topics:
         if topic.name in repeated:
             continue
@@ -90,7 +95,7 @@ def create_topics(
 
 
 def delete_topics(
-    image: MetadataImage, request: DeleteTopicsRequest, policy: ControllerPolicy
+    image: MetadataImage, request: DeleteTopicsRequest, policy: ControllerPolicy, mutations: MutationQuota = UNBOUNDED
 ) -> Work[Decision[MetadataRecord, DeleteTopicsResponse]]:
     """DeleteTopics (20), by name or by id; versions 1 to 5 have `topic_names`."""
     wanted = chain(
@@ -106,6 +111,7 @@ def delete_topics(
             if topic.topic_id in taken:
                 raise ProtocolError(ErrorCode.INVALID_REQUEST, "The topic is given twice.")
             taken[topic.topic_id] = None
+            mutations.take(topic.topic_id, len(topic.partitions))
             records.append(RemoveTopicRecord(topic.topic_id, topic.name))
             results.append(_DeleteResult(name=topic.name, topic_id=schema_uuid(topic.topic_id), error_code=0))
         except ProtocolError as error:
@@ -121,7 +127,11 @@ def delete_topics(
 
 
 def create_partitions(
-    image: MetadataImage, request: CreatePartitionsRequest, policy: ControllerPolicy, rng: random.Random
+    image: MetadataImage,
+    request: CreatePartitionsRequest,
+    policy: ControllerPolicy,
+    rng: random.Random,
+    mutations: MutationQuota = UNBOUNDED,
 ) -> Work[Decision[MetadataRecord, CreatePartitionsResponse]]:
     """CreatePartitions (37): `count` is the new total."""
     repeated = _repeated([topic.name for topic in request.topics])
@@ -133,7 +143,7 @@ def create_partitions(
         try:
             if topic.name in repeated:
                 raise ProtocolError(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
-            records += yield from _added_partitions(image, topic, policy, tenants)
+            records += yield from _added_partitions(image, topic, policy, tenants, mutations)
             results.append(_PartitionsResult(name=topic.name, error_code=0))
         except ProtocolError as error:
             results.append(_PartitionsResult(name=topic.name, error_code=int(error.code), error_message=error.message))
@@ -143,7 +153,15 @@ def create_partitions(
 class _Creation:
     """Shared state of the topics of one CreateTopics request."""
 
-    def __init__(self, image: MetadataImage, policy: ControllerPolicy, rng: random.Random, describes: bool) -> None:
+    def __init__(
+        self,
+        image: MetadataImage,
+        policy: ControllerPolicy,
+        rng: random.Random,
+        describes: bool,
+        mutations: MutationQuota,
+    ) -> None:
+        self._mutations = mutations
         self._image = image
         self._policy = policy
         self._random = rng
@@ -165,6 +183,7 @@ class _Creation:
             yield from self._tenants.check_partitions(tenant, len(assignments))
         else:
             assignments = yield from self._automatic(topic, tenant)
+        self._mutations.take(name, len(assignments))
         self._tenants.take(tenant, assignments)
         topic_id = random_uuid(self._random)
         while topic_id in image.topics.by_id:
@@ -319,6 +338,7 @@ def _added_partitions(
     wanted: CreatePartitionsRequest.CreatePartitionsTopic,
     policy: ControllerPolicy,
     tenants: TenantTopics,
+    mutations: MutationQuota,
 ) -> Work[list[MetadataRecord]]:
     topic = image.topics.get(wanted.name)
     if topic is None:
@@ -348,6 +368,7 @@ def _added_partitions(
         yield from _checked_assignments(image, wanted.name, assignments, factor)
     else:
         assignments = yield from placed(tenants.placer(tenant), added, factor)
+    mutations.take(wanted.name, added)
     tenants.take(tenant, assignments)
     return (yield from new_partitions(image, topic.topic_id, present, assignments, Cause.PARTITIONS_ADDED))
 

@@ -10,13 +10,15 @@ import pytest
 
 from broker.quotas.client_throttle import ClientThrottle
 from broker.quotas.tenant_bounds import NO_BOUND, PRESSURE, SHARE, TenantBound
+from broker.requests.context import RequestContext
 from broker.security.session import ClientSession
-from broker.security.usage import TOO_FAST
+from broker.security.usage import MUTATIONS, TOO_FAST
 from common.node_settings.quotas import QuotaSettings
 from kraft.records import PartitionRecord, TopicRecord
 from tests.broker.lab_client import LabClient
 from tests.broker.replication_lab import TOPIC_ID, Lab, batch, fetch, produce_for, row_of
 from wire.apis import ApiKey
+from wire.messages import CreateTopicsResponse
 
 pytestmark = pytest.mark.virtual_time
 
@@ -101,6 +103,16 @@ async def test_a_fetch_reads_what_its_window_leaves() -> None:
     assert charged.refuses_ms(client, None, 4_500) == 500
     assert charged.refuses_ms(client, None, 4_000) == 0, "nothing was recorded"
     assert client.usage.throttled_ms == {SHARE: 500}
+
+
+async def test_a_client_waits_for_what_the_controller_says_if_that_is_longer() -> None:
+    client = session()
+    context = RequestContext(client, int(ApiKey.CREATE_TOPICS), 7, 1, "c", throttle_ms=100)
+    assert context.throttled(CreateTopicsResponse(throttle_time_ms=0, topics=[])).throttle_time_ms == 100
+    context.owe(CreateTopicsResponse(throttle_time_ms=700, topics=[]))
+    assert context.throttled(CreateTopicsResponse(throttle_time_ms=300, topics=[])).throttle_time_ms == 700
+    assert context.throttle_ms == 700, "for as long its connection is muted"
+    assert client.usage.throttled_ms == {MUTATIONS: 600}
 
 
 # over connections ----------------------------------------------------------------------------------------------

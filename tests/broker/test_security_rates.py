@@ -16,7 +16,10 @@ from broker.security.session import ClientSession
 from common.machine import MachineClock
 from common.node_settings.quotas import QuotaSettings
 from common.token_bucket import TokenBucket
-from kraft.image.delta import MetadataDelta
+from kraft.fleet_records import ClientQuotaRecord
+from kraft.image.client_quotas import CONNECTION_RATE as CONNECTION_CREATION_RATE
+from kraft.image.client_quotas import IP, entity_of
+from kraft.image.delta import MetadataDelta, replayed
 from kraft.image.metadata import EMPTY_IMAGE, MetadataImage
 from kraft.records import TenantRecord
 from tests.broker.gate_oracle.node import GatedNode
@@ -68,6 +71,19 @@ def test_a_tenant_has_its_own_rate_and_leaves_its_neighbours_alone() -> None:
     operator = session()
     rates.logged_in(operator)
     assert not operator.pause_ms
+
+
+def test_a_client_quota_gives_an_address_its_rate_and_a_default_all_others() -> None:
+    records = [
+        ClientQuotaRecord(entity_of({IP: "10.0.0.2"}), {CONNECTION_CREATION_RATE: 2}),
+        ClientQuotaRecord(entity_of({IP: None}), {CONNECTION_CREATION_RATE: 1}),
+    ]
+    quotas = replayed(EMPTY_IMAGE, records)
+    rates = ConnectionRates(lambda: quotas, lambda: 5.0, 100, 0)
+    connections = [session(address) for address in ("10.0.0.2", "10.0.0.3") for _ in range(3)]
+    for one in connections:
+        rates.connected(one)
+    assert [one.pause_ms for one in connections] == [0, 0, 500, 0, 1_000, 2_000]
 
 
 def test_only_an_answer_with_room_for_it_tells_the_time_and_once() -> None:

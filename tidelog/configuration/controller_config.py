@@ -13,6 +13,7 @@ from common.node_settings.balance import BalanceSettings
 from common.node_settings.catalogue import NODE_SETTINGS
 from common.node_settings.controllers import ControllerSettings
 from common.node_settings.identity import NodeSettings
+from common.node_settings.quotas import ControllerQuotaSettings
 from common.node_settings.tenants import TenantSettings
 from common.node_settings.topics import with_retention
 from common.settings import SettingError, SettingValues
@@ -95,5 +96,6 @@ def _policy(values: SettingValues) -> ControllerPolicy:
         values.group(ControllerPolicy),
         static=static,
         access=values.group(TenantSettings),
+        quotas=values.group(ControllerQuotaSettings),
         balance=values.group(BalanceSettings),
     )
