@@ -21,6 +21,7 @@ MEAN_OVER_S = 60.0
 BUSY_BELOW, WAITS_ABOVE = 0.5, 0.7
 """Below the first the busy share alone is the load, above the second the waits alone; the busy share decides."""
 ARRIVAL_VARIATION = 1.0
+"""ca² of many independent clients (Poisson). Measured steps of `bench/kora/load.py` imply 0.7 to 2.8."""
 SERVICE_VARIATION_MAX = 100.0  # cs²; a few enormous jobs do not hide that all others wait
 COUNTER_MAX = 1e15  # no loop runs for so many seconds
 WAIT_MAX_S, SERVICE_MAX_S = 3_600.0, 60.0

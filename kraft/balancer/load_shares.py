@@ -18,8 +18,9 @@ class Weights(NamedTuple):
     request: float
 
 
-# Fitted by `bench/kora/load.py`, see its results: a request costs as much as 100 KB that come in.
-WEIGHTS = Weights(byte_in=1.0e-9, byte_out=0.35e-9, request=100e-6)
+# From measurements on one machine (docs/performance.md): small and 1 MB batches of `bench/kora/load.py` at little load,
+# and the consume row of `python -m bench`.
+WEIGHTS = Weights(byte_in=4.0e-9, byte_out=0.8e-9, request=70e-6)
 
 
 class Traffic(NamedTuple):
