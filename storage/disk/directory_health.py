@@ -6,8 +6,8 @@ import logging
 from collections.abc import Callable
 
 from common.disk_errors import NO_FILES, NO_ROOM
+from common.disk_operations import DiskOperations
 from common.errors import ErrorCode, ProtocolError
-from storage.disk.disk_operations import DiskOperations
 
 COMPLAINT_PAUSE_S = 1.0
 OUT_OF_FILES_PAUSE_S = 0.5  # interval of retries in threads

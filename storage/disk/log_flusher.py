@@ -14,6 +14,7 @@ from typing import Protocol
 
 from msgspec import Struct, field
 
+from common.disk_operations import DiskOperations
 from common.errors import ErrorCode, ProtocolError
 from common.lifecycle import OnDemand
 from common.pacing import Pacer
@@ -21,7 +22,6 @@ from common.ports import Clock, Disk
 from common.whole_files import join
 from storage.disk.checkpoint_files import LEADER_EPOCHS
 from storage.disk.directory_health import OUT_OF_FILES_PAUSE_S, DirectoryHealth, SyncFailed
-from storage.disk.disk_operations import DiskOperations
 from storage.disk.own_files import replace_own_file
 
 JOBS_PER_TURN_MAX = 64

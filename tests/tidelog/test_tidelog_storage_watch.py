@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage.disk.disk_operations import DiskOperations
+from common.disk_operations import DiskOperations
 from tidelog.nodes.storage_watch import LOOP_RUNS_S, TURN, StorageWatch, Stuck
 
 STUCK_S, INTERVAL_S = 10.0, 0.5

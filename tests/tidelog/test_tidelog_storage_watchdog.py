@@ -13,9 +13,9 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
+from common.disk_operations import DiskOperations
 from common.metrics import Metrics
 from common.node_settings.health import HealthSettings
-from storage.disk.disk_operations import DiskOperations
 from tidelog.nodes.storage_watchdog import EXIT_STUCK, StorageWatchdog
 
 SOON = HealthSettings(storage_stuck_ms=100)

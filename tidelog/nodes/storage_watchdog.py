@@ -18,9 +18,9 @@ import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
+from common.disk_operations import DiskOperations
 from common.metrics import Metrics
 from common.node_settings.health import HealthSettings
-from storage.disk.disk_operations import DiskOperations
 from tidelog.nodes.storage_watch import TURN, StorageWatch, Stuck
 
 logger = logging.getLogger(__name__)
