@@ -77,7 +77,7 @@ class HealthDuties(Act[HealthStep]):
         self._is_due = False
         self.fail_safe = ""
         """Why nothing is done about a sick broker, for operators; "" if all is well."""
-        self._about: tuple[str, ...] = ()
+        self._logged: tuple[str, ...] = ()
         self.mitigations: Counter[str] = Counter({state.name.lower(): 0 for state in MITIGATIONS})
         """Of this controller, by state."""
 
@@ -128,7 +128,7 @@ class HealthDuties(Act[HealthStep]):
             known.clear()
         self._aside_since = {b.broker_id: now for b in image.brokers.values() if not b.is_healthy}
         self._look_due_s = now + self._interval_s
-        self.fail_safe, self._about = "", ()
+        self.fail_safe, self._logged = "", ()
 
     @property
     def is_automatic(self) -> bool:
@@ -238,11 +238,11 @@ class HealthDuties(Act[HealthStep]):
 
     def _say(self, about: tuple[str, ...], text: str) -> None:
         """One line for each trouble, when it begins, and one at its end."""
-        if about == self._about:
+        if about == self._logged:
             return
-        if self._about and not about:
+        if self._logged and not about:
             log.info("the trouble with brokers' health is over")
-        self._about = about
+        self._logged = about
         if about and about[0] == "dry run":
             log.warning(text)
         elif about:
