@@ -11,7 +11,7 @@ alter.log.dirs.replication.quota.window.num alter.log.dirs.replication.quota.win
 client.quota.callback.class controller.listener.names controller.performance.always.log.threshold.ms
 controller.performance.sample.period.ms controller.quorum.append.linger.ms controller.quorum.bootstrap.servers
 controller.quorum.election.backoff.max.ms controller.quorum.request.timeout.ms controller.quorum.retry.backoff.ms
-controller.quota.window.num controller.quota.window.size.seconds controller.socket.timeout.ms
+controller.socket.timeout.ms
 create.topic.policy.class.name delegation.token.expiry.check.interval.ms delegation.token.expiry.time.ms
 delegation.token.max.lifetime.ms delegation.token.secret.key delete.records.purgatory.purge.interval.requests
 early.start.listeners fetch.purgatory.purge.interval.requests group.consumer.assignors
