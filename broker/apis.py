@@ -228,6 +228,7 @@ ROWS = (
     Row(ApiKey.ALTER_CELL, Forwarder.serve, ClusterRight(ALTER), elements_max=FORWARDED_MAX),
     Row(ApiKey.IMPORT_KEYS, ImportKeys.handle, ClusterRight(CLUSTER_ACTION)),
     Row(ApiKey.DESCRIBE_USAGE, Forwarder.serve, ClusterRight(DESCRIBE), elements_max=FORWARDED_MAX),
+    Row(ApiKey.DESCRIBE_SHARES, Forwarder.serve, ClusterRight(DESCRIBE)),
     Row(ApiKey.ALTER_BROKER_HEALTH, Forwarder.serve, ClusterRight(ALTER)),
     Row(ApiKey.DESCRIBE_BALANCE, Forwarder.serve, ClusterRight(DESCRIBE)),
     Row(ApiKey.ALTER_BALANCE, Forwarder.serve, ClusterRight(ALTER), elements_max=FORWARDED_MAX),

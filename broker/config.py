@@ -16,6 +16,7 @@ from common.node_settings.health import HealthSettings
 from common.node_settings.identity import NodeSettings
 from common.node_settings.proxy import ProxySettings
 from common.node_settings.quotas import QuotaSettings
+from common.node_settings.shares import ShareSettings
 from common.node_settings.tenants import TenantSettings
 from common.node_settings.tier import TierReads, TierStateSettings
 from common.node_settings.topics import TopicDefaults
@@ -41,6 +42,8 @@ class BrokerConfig:
     health: HealthSettings = field(default_factory=HealthSettings)
     topics: TopicDefaults = field(default_factory=TopicDefaults)
     quotas: QuotaSettings = field(default_factory=QuotaSettings)
+    shares: ShareSettings = field(default_factory=ShareSettings)
+    tenants: TenantSettings = field(default_factory=TenantSettings)
     replication: ReplicationConfig = field(default_factory=ReplicationConfig)
     limits: ServerLimits = field(default_factory=ServerLimits)
     duties: LogDuties = field(default_factory=LogDuties)

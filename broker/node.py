@@ -25,6 +25,7 @@ from broker.network_probes import NetworkProbes
 from broker.node_metrics import register_metrics
 from broker.partitions.hosted import HostedPartitions
 from broker.quotas.client_throttle import ClientThrottle
+from broker.quotas.tenant_shares import TenantShares
 from broker.replication.cold_plane import ColdPlane
 from broker.requests.context import RequestChain
 from broker.requests.forwarding import Forwarder, ForwardLimits
@@ -103,8 +104,11 @@ class BrokerNode:
         self.membership = self._make_membership(machinery)
         usage = UsageBook()
         self.pacer.tell(usage.spent)
-        self.security = self._make_security(usage)
         self.throttle = ClientThrottle(config.quotas, ports.clock.monotonic)
+        self.shares = TenantShares(
+            self.throttle, lambda: self.observer.image, ports.clock.monotonic, config.shares, config.tenants
+        )
+        self.security = self._make_security(usage)
         chain = self._make_chain()
         self.data_plane = DataPlane(
             config=config, machinery=machinery, logs=self.logs, channel=self._channel,
@@ -239,6 +243,7 @@ class BrokerNode:
             pacer=self.pacer,
             broker_epoch=self._broker_epoch,
             interval_s=interval_s,
+            shares=self.shares,
         )
 
     def _make_loop_watch(self, machinery: Machinery) -> LoopWatch:
@@ -259,6 +264,7 @@ class BrokerNode:
             frame_bytes_max=config.limits.connection.frame_bytes_max,
             broker_id=config.node_id,
             usage=usage,
+            limits=self.shares,
         )
 
     def _make_forwarder(self) -> Forwarder:
@@ -374,6 +380,7 @@ class BrokerNode:
             return
         self.security.metadata_changed(delta, image)
         self.throttle.metadata_changed(delta, image)
+        self.shares.metadata_changed(delta, image)
         self._dynamic.metadata_changed(delta, image)
         self.partitions.apply(delta, image)
         self.coordinators.metadata_changed(delta, image)

@@ -14,6 +14,7 @@ from typing import Generic, NamedTuple, TypeVar
 
 from broker.partitions.ack_delays import FollowerDelay
 from broker.partitions.hosted import HostedPartitions
+from broker.quotas.tenant_shares import Share, TenantShares
 from broker.security.usage import Usage, UsageBook
 from common.errors import OutcomeUnknown
 from common.identifiers import ZERO_UUID
@@ -22,7 +23,7 @@ from common.loop_load import LoopCounters
 from common.metrics import Metrics
 from common.pacing import Pacer, Work
 from kraft.observers.controller_channel import ControllerCalls, ControllerUnavailable
-from wire.messages import ReportUsageRequest, schema_uuid
+from wire.messages import ReportUsageRequest, ReportUsageResponse, schema_uuid
 
 PARTITIONS_MAX = 256  # in one round; the bytes of others count for their topics
 TOPICS_MAX = 1_000  # likewise; those of other topics are added up
@@ -112,8 +113,10 @@ class UsageReporter:
         pacer: Pacer,
         broker_epoch: Callable[[], int],
         interval_s: float,
+        shares: TenantShares,
     ) -> None:
         self._book = book
+        self._shares = shares
         self._hosted = hosted
         self._channel = channel
         self._machine = machine
@@ -144,7 +147,9 @@ class UsageReporter:
         gathered = await self._pacer.run(self._gathering(), "usage", own=True)
         self.total = gathered.total
         self._round += 1
+        sent_s = self._machine.now()
         taken = await self._sent(gathered)
+        await self._pacer.run(self._shares.answered(sent_s if taken else -1.0), "usage", own=True)
         self.outcomes["answered" if taken else "unanswered"] += 1
         return taken
 
@@ -154,7 +159,7 @@ class UsageReporter:
         now = self._machine.now()
         interval_s, self._gathered_s = now - self._gathered_s, now
         loop = self._machine.loop()
-        total, tenants = Usage(), list[tuple[str, Usage]]()
+        total, tenants, named = Usage(), list[tuple[str, Usage]](), set[str]()
         total.add(self._book.forgotten)
         for number, tenant in enumerate([OPERATORS, *self._book.tenants()], 1):
             usage = self._book.operators if tenant == OPERATORS else self._book.get(tenant)
@@ -162,6 +167,12 @@ class UsageReporter:
                 total.add(usage)
                 if not usage.is_reported:
                     tenants.append((tenant, usage))
+                    named.add(tenant)
+            if number % LOOKED_AT_ONCE == 0:
+                yield LOOKED_AT_ONCE * LOOK_COST
+        for number, tenant in enumerate(list(self._shares.held()), 1):
+            if tenant not in named:
+                tenants.append((tenant, self._book.of(tenant)))
             if number % LOOKED_AT_ONCE == 0:
                 yield LOOKED_AT_ONCE * LOOK_COST
         largest, others = yield from self._busiest()
@@ -190,18 +201,21 @@ class UsageReporter:
         pieces.append(Piece(partitions=gathered.partitions, delays=self._hosted.ack_delays.take()))
         for number, piece in enumerate(pieces, 1):
             markers = [(usage, usage.marker) for _, usage in piece.tenants]
-            if not await self._is_taken(self._request(gathered, piece, number - 1, number == len(pieces))):
+            answer = await self._answer(self._request(gathered, piece, number - 1, number == len(pieces)))
+            if answer is None:
                 return False
+            self._shares.take([tenant for tenant, _ in piece.tenants], answer)
             for usage, marker in markers:
                 usage.reported(marker)
         return True
 
-    async def _is_taken(self, request: ReportUsageRequest) -> bool:
+    async def _answer(self, request: ReportUsageRequest) -> ReportUsageResponse | None:
+        """None unless the controller has taken the request."""
         try:
-            answer = await self._channel.call(request, 0, timeout_s=self._interval_s)
+            answer: ReportUsageResponse = await self._channel.call(request, 0, timeout_s=self._interval_s)
         except (ControllerUnavailable, OutcomeUnknown):  # heartbeats complain
-            return False
-        return answer.error_code == 0
+            return None
+        return answer if answer.error_code == 0 else None
 
     def _request(self, gathered: Gathered, piece: Piece, number: int, is_last: bool) -> ReportUsageRequest:
         total, loop, machine = gathered.total, gathered.loop, self._machine
@@ -227,7 +241,7 @@ class UsageReporter:
             loop_service_ns=int(loop.service_s * 1e9),
             loop_service_squares=loop.service_squares,
             loop_busy_ns=int(loop.busy_s * 1e9),
-            tenants=[_tenant_row(tenant, usage) for tenant, usage in piece.tenants],
+            tenants=[_tenant_row(tenant, usage, self._shares.of(tenant)) for tenant, usage in piece.tenants],
             interval_ms=int(gathered.interval_s * 1000),
             partitions=[_partition_row(row) for row in piece.partitions],
             topics=[_topic_row(row) for row in piece.topics],
@@ -284,7 +298,7 @@ def _sum(before: PartitionBytes | None, more: PartitionBytes, topic_id: bytes) -
     return PartitionBytes(topic_id, -1, bytes_in + more.bytes_in, bytes_out + more.bytes_out)
 
 
-def _tenant_row(tenant: str, usage: Usage) -> ReportUsageRequest.TenantUsageReport:
+def _tenant_row(tenant: str, usage: Usage, share: Share) -> ReportUsageRequest.TenantUsageReport:
     row = ReportUsageRequest.TenantUsageReport
     return row(
         tenant=tenant,
@@ -294,6 +308,9 @@ def _tenant_row(tenant: str, usage: Usage) -> ReportUsageRequest.TenantUsageRepo
         busy_ns=int(usage.busy_s * 1e9),
         attempts=usage.attempts,
         connections=usage.connections,
+        ingress_share=share.ingress,
+        egress_share=share.egress,
+        busy_share=share.busy,
         throttled=[row.ThrottledTime(reason=reason, ms=ms) for reason, ms in usage.throttled_ms.items()],
     )
 

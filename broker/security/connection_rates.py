@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable
+from typing import Protocol
 
 from broker.security.session import ClientSession
 from common.metrics import Metrics
 from common.token_bucket import TokenBucket
 from kraft.image.metadata import MetadataImage
-from kraft.image.tenants import CONNECTION_RATE
+from kraft.image.tenants import CONNECTION_RATE, TenantImage
 
 PAUSE_S_MAX = 10.0
 BUCKETS_MAX = 65_536  # addresses, and tenants, that connected recently
@@ -28,6 +29,28 @@ def pause_of(bucket: TokenBucket, rate: float, now: float) -> float:
     return bucket.wait_s()
 
 
+class ConnectionLimits(Protocol):
+    """This broker's part of limits that hold for all brokers of a tenant together."""
+
+    def connections_here(self, tenant: TenantImage, most: int) -> int:
+        """Of the `most` connections that the tenant may have."""
+        ...
+
+    def connection_rate_here(self, tenant: TenantImage, rate: int) -> int:
+        """Of the `rate` connections per second that the tenant may make; 0 is unlimited."""
+        ...
+
+
+class WholeLimits:
+    """Of a broker that is a tenant's only one."""
+
+    def connections_here(self, tenant: TenantImage, most: int) -> int:
+        return most
+
+    def connection_rate_here(self, tenant: TenantImage, rate: int) -> int:
+        return rate
+
+
 class ConnectionRates:
     """Counts all client connections of one broker. What a session owes is part of its next throttle time
     (`ClientThrottle.charge`). A rate of 0 means no limit."""
@@ -38,6 +61,7 @@ class ConnectionRates:
         now: Callable[[], float],
         per_address: int,
         per_tenant: int,
+        limits: ConnectionLimits | None = None,
         *,
         buckets_max: int = BUCKETS_MAX,
     ) -> None:
@@ -46,6 +70,7 @@ class ConnectionRates:
         self._now = now
         self._per_address = per_address
         self._per_tenant = per_tenant
+        self._limits = WholeLimits() if limits is None else limits
         self._buckets_max = buckets_max
         self._of_address: OrderedDict[str, TokenBucket] = OrderedDict()
         self._of_tenant: OrderedDict[str, TokenBucket] = OrderedDict()
@@ -61,7 +86,9 @@ class ConnectionRates:
         """The session has authenticated as a tenant."""
         if session.tenant is not None:
             tenant = self._image().tenants.get(session.tenant)
-            rate = self._per_tenant if tenant is None else tenant.limits.get(CONNECTION_RATE, self._per_tenant)
+            rate = self._per_tenant
+            if tenant is not None:
+                rate = self._limits.connection_rate_here(tenant, tenant.limits.get(CONNECTION_RATE, rate))
             self._count(session, "tenant", self._of_tenant, session.tenant, rate)
 
     def _count(

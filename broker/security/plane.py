@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from broker.security.authorizer import Access, Authorizer, AuthorizerConfig
 from broker.security.config import SecurityConfig
-from broker.security.connection_rates import ConnectionRates
+from broker.security.connection_rates import ConnectionLimits, ConnectionRates, WholeLimits
 from broker.security.credentials import Credentials
 from broker.security.decoy_verifiers import DecoyVerifiers
 from broker.security.exchange import OAUTHBEARER, PLAIN, SCRAM_SHA_256, Authenticated, Exchange
@@ -61,8 +61,10 @@ class Security:
         frame_bytes_max: int,
         broker_id: int = -1,
         usage: UsageBook | None = None,
+        limits: ConnectionLimits | None = None,
     ) -> None:
-        """`usage` is where clients' use is counted."""
+        """`usage` is where clients' use is counted. `limits`: this broker's part of tenants' limits, all by default."""
+        self._limits = WholeLimits() if limits is None else limits
         self.usage = UsageBook() if usage is None else usage
         self.config = config
         self.image = image
@@ -74,7 +76,9 @@ class Security:
         self.verifications = Verifications(config.at_once_max, config.queue_max, config.per_address_max, now)
         self.key_set = KeySet(config, ports.clock)
         self.failures = FailureLog(logger, "authentication failed", now)
-        self.rates = ConnectionRates(image, now, config.address_connection_rate, config.tenant_connection_rate)
+        self.rates = ConnectionRates(
+            image, now, config.address_connection_rate, config.tenant_connection_rate, self._limits
+        )
         self._broker_id = broker_id
         self.moved_tenants = MovedTenants(image, broker_id, self._close_left_behind)
         self.authenticated = 0  # successful exchanges since the start
@@ -118,7 +122,8 @@ class Security:
             count = len(self._of_tenant.get(tenant, ()))
             image = self.image().tenants.get(tenant)
             limits = image.limits if image is not None else {}
-            if count >= limits.get(CONNECTIONS_MAX, self.config.tenant_connections_max):
+            most = limits.get(CONNECTIONS_MAX, self.config.tenant_connections_max)
+            if count >= (most if image is None else self._limits.connections_here(image, most)):
                 return "too many connections of the tenant"
             self._of_tenant.setdefault(tenant, {})[login] = None
             self.moved_tenants.look(tenant)

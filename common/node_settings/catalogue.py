@@ -17,6 +17,7 @@ from common.node_settings.proxy import ProxyLimitSettings, ProxySettings
 from common.node_settings.quotas import ControllerQuotaSettings, QuotaSettings
 from common.node_settings.replication import ReplicationSettings
 from common.node_settings.security import SecuritySettings
+from common.node_settings.shares import ShareSettings
 from common.node_settings.tenants import TenantSettings
 from common.node_settings.tier import TierReads, TierSettings, TierStateSettings
 from common.node_settings.topics import BrokerLogSettings, TopicDefaults
@@ -44,6 +45,7 @@ NODE_SETTINGS = Catalogue(
         TierReads,
         TenantSettings,
         BalanceSettings,
+        ShareSettings,
         ProxySettings,
         ProxyLimitSettings,
     ]

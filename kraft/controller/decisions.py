@@ -26,6 +26,8 @@ from kraft.controller.health_duties import HealthDuties
 from kraft.controller.health_requests import alter_broker_health
 from kraft.controller.mutation_quotas import UNBOUNDED, MutationQuota
 from kraft.controller.policy import ControllerPolicy
+from kraft.controller.quota_coordinator import QuotaCoordinator
+from kraft.controller.quota_description import describe_shares
 from kraft.controller.reassignment_requests import alter_reassignments, list_reassignments
 from kraft.controller.reported_usage import ReportedUsage, describe_usage
 from kraft.controller.requested_elections import elect_leaders
@@ -49,6 +51,7 @@ class Circumstances(Struct, frozen=True):
     balance: BalanceStatus
     now_s: float
     health: HealthDuties
+    quotas: QuotaCoordinator
     mutations: MutationQuota = UNBOUNDED
 
 
@@ -91,6 +94,7 @@ DECISIONS: Mapping[int, Callable[[MetadataImage, Any, Circumstances], Decided[An
     ApiKey.ALTER_BROKER_HEALTH: lambda image, request, at: alter_broker_health(
         image, request, at.policy, at.health, at.now_ms
     ),
+    ApiKey.DESCRIBE_SHARES: lambda image, request, at: describe_shares(image, request, at.quotas, at.policy, at.now_s),
     ApiKey.DESCRIBE_USAGE: lambda image, request, at: describe_usage(image, request, at.usage, at.now_s),
 }
 

@@ -11,6 +11,7 @@ from typing import Any
 from common.identifiers import parse_uuid
 from common.metrics import Metrics
 from common.node_settings.controllers import ControllerSettings
+from common.node_settings.shares import ShareSettings
 from common.pacing import Pacer, Strain
 from common.ports import Address, Ports
 from common.settings import same, seconds
@@ -25,6 +26,7 @@ from kraft.controller.metadata_fetch import MetadataFetch
 from kraft.controller.node_metrics import register_metrics
 from kraft.controller.piecework import Piecework, PieceworkConfig
 from kraft.controller.policy import ControllerPolicy
+from kraft.controller.quota_coordinator import QuotaCoordinator
 from kraft.controller.reported_usage import ReportedUsage
 from kraft.controller.requests import ControllerRequests
 from kraft.controller.state_machine import MetadataStateMachine
@@ -69,6 +71,7 @@ class ControllerConfig:
     health: HealthConfig = field(default_factory=HealthConfig)
     quorum: QuorumConfig = field(default_factory=QuorumConfig)
     limits: ServerLimits = field(default_factory=ServerLimits)
+    shares: ShareSettings = field(default_factory=ShareSettings)
     usage_report_interval_s: float = same(ControllerSettings, "usage_report_interval_ms", seconds)
     tail_batches_max: int = same(ControllerSettings, "metadata_tail_batches_max")
     tail_bytes_max: int = same(ControllerSettings, "metadata_tail_bytes_max")
@@ -106,28 +109,20 @@ class ControllerNode:
             fatal=fatal,
         )
         self.health = HealthDuties(config.policy, ports.clock, config.health, config.usage_report_interval_s)
-        self.liveness = BrokerLiveness(
-            ports=ports,
-            quorum=self.quorum,
-            driver=self.driver,
-            policy=config.policy,
-            config=config.liveness,
-            listener=config.listener.name,
-            heard=self.health.heard,
-        )
+        self.liveness = self._make_liveness(ports)
         self._piecework = Piecework(self.driver, config.policy, PieceworkConfig())
-        self.machine.subscribe(self._piecework.applied)
         self._clock = ports.clock
         self.usage = ReportedUsage(config.usage_report_interval_s)
-        self.machine.subscribe(self.usage.applied)
+        self.quotas = QuotaCoordinator(self.usage, config.policy, config.shares)
         tenants = TenantDuties(self.driver, config.policy, ports.random)
         balance = BalanceStatus()
         self.balance = BalanceDuties(config.policy, ports.clock, balance)
         acts: list[Act[Any]] = [tenants, CellDuties(config.policy, ports.random), self.health, self.balance]
         if config.leader_return.enabled:
             acts.append(LeaderReturn(self.driver, config.policy, ports.clock, config.leader_return))
-        for act in acts:
-            self.machine.subscribe(act.applied)
+        followers = [self._piecework.applied, self.usage.applied, self.quotas.applied, *(act.applied for act in acts)]
+        for applied in followers:
+            self.machine.subscribe(applied)
         self._steppers = [Stepper(self.driver, act) for act in acts]
         self._requests = ControllerRequests(
             driver=self.driver,
@@ -138,6 +133,7 @@ class ControllerNode:
             usage=self.usage,
             balance=balance,
             health=self.health,
+            quotas=self.quotas,
             rng=ports.random,
             clock=ports.clock,
             voters=sorted(config.voters),
@@ -147,6 +143,18 @@ class ControllerNode:
         self.metrics = Metrics()
         register_metrics(self.metrics, self)
         self.server = self._make_server(ports, listener)
+
+    def _make_liveness(self, ports: Ports) -> BrokerLiveness:
+        config = self._config
+        return BrokerLiveness(
+            ports=ports,
+            quorum=self.quorum,
+            driver=self.driver,
+            policy=config.policy,
+            config=config.liveness,
+            listener=config.listener.name,
+            heard=self.health.heard,
+        )
 
     def _make_server(self, ports: Ports, listener: ListenerConfig) -> Server:
         connection = self._config.limits.connection
@@ -229,6 +237,7 @@ class ControllerNode:
 
     def _activity_changed(self, is_active: bool) -> None:
         self.usage.restart(self.now_s())
+        self.quotas.restart(self.now_s())
         if is_active:
             self.liveness.became_active()
             self._piecework.became_active()

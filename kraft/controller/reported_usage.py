@@ -57,8 +57,8 @@ class ReportedUsage:
                 for use in self._brokers.values():
                     use.tenants.pop(tenant, None)
 
-    def take(self, image: MetadataImage, request: ReportUsageRequest, now: float) -> None:
-        """Raises STALE_BROKER_EPOCH, and INVALID_REQUEST for what cannot be taken."""
+    def take(self, image: MetadataImage, request: ReportUsageRequest, now: float) -> Verdict:
+        """TAKEN, or REPEATED. Raises STALE_BROKER_EPOCH, and INVALID_REQUEST for what cannot be taken."""
         broker = image.brokers.get(request.broker_id)
         if broker is None or broker.epoch != request.broker_epoch:
             raise ProtocolError(ErrorCode.STALE_BROKER_EPOCH)
@@ -72,6 +72,11 @@ class ReportedUsage:
             self._brokers[request.broker_id] = use
         elif verdict is not Verdict.REPEATED:
             raise ProtocolError(ErrorCode.INVALID_REQUEST, verdict.value)
+        return verdict
+
+    def heard(self, broker_id: int) -> BrokerUse | None:
+        """What a broker has reported, also if no round is whole yet or the last one is long ago."""
+        return self._brokers.get(broker_id)
 
     def of_broker(self, broker_id: int, now: float) -> BrokerUse | None:
         """What a broker has reported in whole rounds, unless that is too long ago."""

@@ -26,8 +26,10 @@ from kraft.controller.mutation_quotas import UNBOUNDED, MutationQuota, MutationQ
 from kraft.controller.partitions import alter_partition
 from kraft.controller.policy import ControllerPolicy
 from kraft.controller.producer_ids import decide_allocate_producer_ids
+from kraft.controller.quota_coordinator import QuotaCoordinator
 from kraft.controller.reported_usage import ReportedUsage
 from kraft.controller.tenant_duties import TenantDuties
+from kraft.controller.usage_rates import Verdict
 from kraft.features import SUPPORTED_FEATURES
 from kraft.health.slowness import AckDelay
 from kraft.records import METADATA_TOPIC
@@ -67,6 +69,7 @@ class ControllerRequests:
         usage: ReportedUsage,
         balance: BalanceStatus,
         health: HealthDuties,
+        quotas: QuotaCoordinator,
         rng: random.Random,
         clock: Clock,
         voters: list[int],
@@ -82,6 +85,7 @@ class ControllerRequests:
         self._usage = usage
         self._balance = balance
         self._health = health
+        self._quotas = quotas
         self._random = rng
         self._clock = clock
         self._voters = voters
@@ -139,12 +143,12 @@ class ControllerRequests:
             answer = response(error_code=int(ErrorCode.UNKNOWN_SERVER_ERROR))
         reply.send([encode_response(header.api_key, header.version, header.correlation, answer)])
 
-    def _reported(self, request: ReportUsageRequest) -> ReportUsageResponse:
+    async def _reported(self, request: ReportUsageRequest) -> ReportUsageResponse:
         """Raises NOT_CONTROLLER, and as `ReportedUsage.take`."""
         if not self._driver.is_active:
             raise not_controller()
-        image = self._driver.image
-        self._usage.take(image, request, self._clock.monotonic())
+        image, now = self._driver.image, self._clock.monotonic()
+        verdict = self._usage.take(image, request, now)
         if request.is_last:
             delays = {
                 row.follower_id: AckDelay(row.samples, row.p99_us / 1000)
@@ -152,7 +156,12 @@ class ControllerRequests:
                 if row.follower_id in image.brokers
             }
             self._health.reported(request.broker_id, delays)
-        return ReportUsageResponse(error_code=0)
+        if verdict is Verdict.REPEATED:
+            return ReportUsageResponse(error_code=0, keep=True, shares=[])
+        answer = await self._pacer.run(self._quotas.answer(image, request, now), "shares", own=True)
+        if not self._driver.is_active:  # what it knew was forgotten in between
+            raise not_controller()
+        return answer
 
     async def _forwarded(self, request: EnvelopeRequest) -> EnvelopeResponse:
         """A client's request forwarded by a broker, which has authenticated and authorized the principal."""
@@ -208,6 +217,7 @@ class ControllerRequests:
             self._balance,
             clock.monotonic(),
             self._health,
+            self._quotas,
             mutations,
         )
         decide = decision_of(header.api_key, inner, at)

@@ -77,7 +77,10 @@ def rates(before: Counters, now: Counters, passed_s: float) -> Rates | None:
 
 
 class TenantUse(NamedTuple):
-    """One tenant on one broker. `at_ms` is the uptime at which the counters were reported, in `round`."""
+    """One tenant on one broker. `at_ms` is the uptime at which the counters were reported, in `round`.
+
+    `throttled`: milliseconds that clients had to wait, by reason; `waited`: those since the report before.
+    """
 
     counters: Counters
     attempts: int
@@ -86,6 +89,7 @@ class TenantUse(NamedTuple):
     at_ms: int
     round: int
     rates: Rates | None
+    waited: tuple[tuple[str, int], ...] = ()
 
 
 class PartitionUse(NamedTuple):
@@ -195,8 +199,9 @@ class BrokerUse(Struct):
             found = rates(known.counters, counters, (self.open_uptime_ms - since_ms) / 1000)
         elif self.is_whole:
             found = rates(ZERO, counters, (self.open_uptime_ms - self.uptime_ms) / 1000)
+        waited = _since(() if known is None else known.throttled, throttled) if known or self.is_whole else ()
         self.tenants[row.tenant] = TenantUse(
-            counters, row.attempts, row.connections, throttled, self.open_uptime_ms, self.open_round, found
+            counters, row.attempts, row.connections, throttled, self.open_uptime_ms, self.open_round, found, waited
         )
 
     def _take_partitions(self, image: MetadataImage, request: ReportUsageRequest) -> None:
@@ -271,6 +276,13 @@ def _means(before: Head, loop: LoopCounters, passed_s: float) -> LoadMeans:
     added = loop.since(before.loop)
     one = None if added is None else sample(added, passed_s)
     return before.means if one is None else before.means.with_sample(one, passed_s)
+
+
+def _since(before: tuple[tuple[str, int], ...], now: tuple[tuple[str, int], ...]) -> tuple[tuple[str, int], ...]:
+    if before == now:
+        return ()
+    known = dict(before)
+    return tuple((reason, ms - known.get(reason, 0)) for reason, ms in now if ms > known.get(reason, 0))
 
 
 def _are_bytes(*counts: int) -> bool:

@@ -56,6 +56,8 @@ class SplitQuota:
         if share is None:
             self.held.pop(broker, None)
             return
+        if self._unheard is not None and broker not in self.held:
+            self._unheard -= share
         self.held[broker] = Held(share, now + self._rules.stale_s)
         if self._unheard_until_s is not None:
             self.is_bound = True
@@ -64,15 +66,22 @@ class SplitQuota:
         """Whether the split should be computed: it is old, or of another quota."""
         return quota != self.quota or now - self._computed_s >= self._rules.every_s or now < self._computed_s
 
-    def compute(self, quota: int, demands: Mapping[int, Demand], now: float) -> None:
+    def compute(self, quota: int, demands: Mapping[int, Demand], now: float, all_heard: bool) -> None:
+        """Split the quota by these demands. What brokers may hold that have not been heard counts as used."""
         self.quota, self._computed_s = quota, now
-        self.is_bound = is_bound(quota, total(quota, demands.values()), self._rules.lazy_per_mille, self.is_bound)
+        used = total(quota, demands.values()) + self._left_to_unheard(now, all_heard)
+        self.is_bound = is_bound(quota, used, self._rules.lazy_per_mille, self.is_bound)
         self.targets = shares(quota, demands) if self.is_bound and demands else {}
+
+    def end(self) -> None:
+        """The tenant has no such quota any more."""
+        self.is_bound, self.targets, self.quota = False, {}, 0
 
     def next_share(self, broker: int, now: float, live: Collection[int], all_heard: bool) -> int | None:
         """The share for the response to this broker's report, None for none.
 
-        `live`: the brokers that are in the cluster now. `all_heard`: each of them has reported to this controller.
+        `live`: the brokers that serve the tenant now. `all_heard`: every registered one, live or
+        not, has reported to this controller.
         """
         held = self.held.get(broker)
         holds = None if held is None else held.share

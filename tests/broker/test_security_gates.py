@@ -36,6 +36,7 @@ OURS = {
     "DeleteApiKey": "ALTER", "DescribeApiKeys": "DESCRIBE", "DescribeCells": "DESCRIBE", "AlterCell": "ALTER",
     "DescribeUsage": "DESCRIBE", "DescribeBalance": "DESCRIBE", "AlterBalance": "ALTER", "ListBalanceMoves": "DESCRIBE",
     "AlterBrokerHealth": "ALTER",
+    "DescribeShares": "DESCRIBE",
 }  # fmt: skip
 """APIs that Apache Kafka has not, with what they ask for of the cluster."""
 EXEMPT = {"SaslHandshake": "comes before there is a principal", "SaslAuthenticate": "comes before there is a principal"}

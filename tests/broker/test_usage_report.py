@@ -9,12 +9,17 @@ from typing import Any
 import pytest
 
 from broker.partitions.ack_delays import AckDelays
+from broker.quotas.tenant_bounds import TenantBound
+from broker.quotas.tenant_shares import TenantShares
 from broker.security.usage import DISK, NODES, TOO_FAST, Usage, UsageBook
 from broker.usage_report import PARTITIONS_MAX, ROWS_PER_PIECE, TOPICS_MAX, Largest, Machine, UsageReporter
 from common.errors import ErrorCode
 from common.loop_load import LoopCounters
 from common.metrics import Metrics
+from common.node_settings.shares import ShareSettings
+from common.node_settings.tenants import TenantSettings
 from common.pacing import SLICE_COST, Pacer
+from kraft.image.metadata import EMPTY_IMAGE
 from kraft.observers.controller_channel import ControllerUnavailable
 from tests.common.call_count import counted_calls
 from wire.messages import ReportUsageResponse
@@ -56,7 +61,8 @@ class World:
         self.now = 100.0
         self.pacer = Pacer()
         machine = Machine(lambda: self.now, lambda: 2.0, lambda: 77, lambda: (40, 100), lambda: LOOP)
-        given: list[Any] = [self.book, self, self, machine, self.pacer, lambda: 9, 5.0]
+        shares = TenantShares(self, lambda: EMPTY_IMAGE, lambda: self.now, ShareSettings(), TenantSettings())
+        given: list[Any] = [self.book, self, self, machine, self.pacer, lambda: 9, 5.0, shares]
         self.reporter = UsageReporter(*given)
 
     def take_busy(self) -> dict[Any, tuple[int, int]]:
@@ -70,7 +76,10 @@ class World:
             return ReportUsageResponse(error_code=int(ErrorCode.STALE_BROKER_EPOCH))
         self.heard.append(request)
         self.meanwhile()
-        return ReportUsageResponse(error_code=0)
+        return ReportUsageResponse(error_code=0, shares=[])
+
+    def bound_tenant(self, tenant: str, reason: str, bound: TenantBound) -> None:
+        raise AssertionError("no tenant has a quota")
 
     async def reported(self, passed_s: float = 5.0) -> list[Any]:
         """The requests of the next round."""

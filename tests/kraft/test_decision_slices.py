@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from common.node_settings.shares import ShareSettings
 from common.node_settings.tenants import TenantSettings
 from kraft.batches import MetadataRecord
 from kraft.controller.balance_status import BalanceStatus
@@ -23,6 +24,7 @@ from kraft.controller.key_ranges import range_step
 from kraft.controller.move_throttles import rate_lifted
 from kraft.controller.partitions import alter_partition
 from kraft.controller.policy import ControllerPolicy
+from kraft.controller.quota_coordinator import QuotaCoordinator
 from kraft.controller.reported_usage import ReportedUsage
 from kraft.controller.tenant_deletion import deletion_step
 from kraft.controller.tenant_moves import moving
@@ -247,6 +249,9 @@ def tenants_requests() -> Iterator[tuple[str, Any]]:
         "DescribeUsage",
         messages.DescribeUsageRequest(brokers=None, include_tenants=True, include_partitions=True),
     )
+    reserved = messages.AlterTenantRequest.AlteredTenantLimit(name="ingress.reserved", value=5)
+    yield "AlterTenant that reserves", messages.AlterTenantRequest(tenant=TENANT, limits=[reserved])
+    yield "DescribeShares", messages.DescribeSharesRequest(tenant=None)
 
 
 CASES = dict(requests())
@@ -257,6 +262,7 @@ def health_duties() -> HealthDuties:
     return HealthDuties(POLICY, TestClock(), HealthConfig(), 5.0)
 
 
+@cache
 def reported_by_all() -> ReportedUsage:
     """Every broker has named every tenant."""
     usage, image = ReportedUsage(), large_image()
@@ -270,8 +276,11 @@ def reported_by_all() -> ReportedUsage:
 def test_no_slice_of_a_decision_is_long(label: str) -> None:
     message = CASES[label]
     image = large_image()
+    quotas = QuotaCoordinator(reported_by_all(), POLICY, ShareSettings())
+    for tenant in image.tenants:
+        quotas.unfair.add(tenant, 5, 1)
     at = Circumstances(
-        POLICY, random.Random(1), 1, BrokerLoads(), reported_by_all(), BalanceStatus(), 1.0, health_duties()
+        POLICY, random.Random(1), 1, BrokerLoads(), reported_by_all(), BalanceStatus(), 1.0, health_duties(), quotas
     )
     decide = decision_of(message.API_KEY, message, at)
     assert decide is not None

@@ -45,8 +45,8 @@ class Cluster:
         self.split.confirmed(broker, fresh, self.now)
         if self.split.is_due(QUOTA, self.now):
             live = {other: Demand(self.rates[other]) for other in sorted(self.live)}
-            self.split.compute(QUOTA, live, self.now)
-        told = self.split.next_share(broker, self.now, self.live, self.heard >= self.live)
+            self.split.compute(QUOTA, live, self.now, self.heard >= set(BROKERS))
+        told = self.split.next_share(broker, self.now, self.live, self.heard >= set(BROKERS))
         if arrives:
             one.share, one.answered_s = told, sent_s
 

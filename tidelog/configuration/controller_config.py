@@ -14,6 +14,7 @@ from common.node_settings.catalogue import NODE_SETTINGS
 from common.node_settings.controllers import ControllerSettings
 from common.node_settings.identity import NodeSettings
 from common.node_settings.quotas import ControllerQuotaSettings
+from common.node_settings.shares import ShareSettings
 from common.node_settings.tenants import TenantSettings
 from common.node_settings.topics import with_retention
 from common.settings import SettingError, SettingValues
@@ -70,6 +71,7 @@ def controller_config(given: Mapping[str, str]) -> ControllerConfig:
         health=values.group(HealthConfig),
         quorum=replace(values.group(QuorumConfig), node=times),
         limits=server_limits(values),
+        shares=values.group(ShareSettings),
         usage_report_interval_s=settings.usage_report_interval_ms / 1000,
         tail_batches_max=settings.metadata_tail_batches_max,
         tail_bytes_max=settings.metadata_tail_bytes_max,

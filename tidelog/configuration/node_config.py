@@ -19,6 +19,7 @@ from common.node_settings.health import HealthSettings
 from common.node_settings.identity import NodeSettings
 from common.node_settings.proxy import ProxySettings
 from common.node_settings.quotas import QuotaSettings
+from common.node_settings.shares import ShareSettings
 from common.node_settings.tenants import TenantSettings
 from common.node_settings.tier import TierReads, TierSettings, TierStateSettings
 from common.node_settings.topics import TopicDefaults, with_retention
@@ -55,6 +56,8 @@ def broker_config(given: Mapping[str, str]) -> BrokerConfig:
         health=values.group(HealthSettings),
         topics=values.group(TopicDefaults),
         quotas=values.group(QuotaSettings),
+        shares=values.group(ShareSettings),
+        tenants=values.group(TenantSettings),
         replication=values.group(ReplicationConfig),
         limits=server_limits(values),
         duties=values.group(LogDuties),

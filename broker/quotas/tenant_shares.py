@@ -1,0 +1,156 @@
+"""The tenants' shares of their quotas at this broker, as the active controller last gave them.
+
+A tenant without a share may use its whole quota here: one that uses more than all of it at one broker is over it for
+certain. A broker that has not heard an active controller for a long time grants an even part of each quota.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import NamedTuple
+
+from broker.quotas.tenant_bounds import NO_BOUND, SHARE, TenantBound, TenantBounds
+from common.node_settings.shares import ShareSettings
+from common.node_settings.tenants import TenantSettings
+from common.pacing import Work
+from kraft.image.delta import MetadataDelta
+from kraft.image.metadata import MetadataImage
+from kraft.image.tenants import TenantImage
+from kraft.quotas.shares import even_share
+from kraft.quotas.tenant_quotas import RESOURCES, CellBrokers, Resource, quotas_of
+from wire.messages import ReportUsageResponse
+
+NS = 1e9
+SET_AT_ONCE, SET_COST = 50, 4  # tenants in one slice, and units of `common.pacing` of each
+
+
+class Share(NamedTuple):
+    """Per second, by `Resource`; -1 for no share. `connections_elsewhere`: at other brokers, -1 when unknown."""
+
+    ingress: int = -1
+    egress: int = -1
+    busy: int = -1
+    connections_elsewhere: int = -1
+
+
+NO_SHARE = Share()
+
+
+class TenantShares:
+    """Times are seconds of one monotonic clock."""
+
+    def __init__(
+        self,
+        bounds: TenantBounds,
+        image: Callable[[], MetadataImage],
+        now: Callable[[], float],
+        settings: ShareSettings,
+        defaults: TenantSettings,
+    ) -> None:
+        self._bounds = bounds
+        self._image = image
+        self._now = now
+        self._stale_s = settings.stale_s
+        self._defaults = defaults
+        self._brokers = CellBrokers()
+        self._shares: dict[str, Share] = {}
+        self._bounded: dict[str, TenantBound] = {}
+        self._answered_s = now()
+        self.is_stale = False
+
+    # the controller's answers ------------------------------------------------------------------------------
+
+    def held(self) -> Iterator[str]:
+        """The tenants with shares: they have to be reported although they use nothing."""
+        return iter(self._shares)
+
+    def of(self, tenant: str) -> Share:
+        """What the broker acts on, for the next report."""
+        return NO_SHARE if self.is_stale else self._shares.get(tenant, NO_SHARE)
+
+    def take(self, tenants: Iterable[str], answer: ReportUsageResponse) -> None:
+        """The response to a piece of a report, which named these tenants."""
+        given = {} if answer.keep else {row.tenant: row for row in answer.shares}
+        for tenant in tenants:
+            if not tenant:
+                continue
+            if not answer.keep:
+                row = given.get(tenant)
+                share = NO_SHARE
+                if row is not None:
+                    share = Share(row.ingress, row.egress, row.busy, row.connections_elsewhere)
+                if share == NO_SHARE:
+                    self._shares.pop(tenant, None)
+                else:
+                    self._shares[tenant] = share
+            self._bound(tenant)
+
+    def answered(self, sent_s: float) -> Work[None]:
+        """All of a round that was sent at `sent_s` has been answered; call it also when it was not, with -1."""
+        self._answered_s = max(self._answered_s, sent_s)
+        is_stale = self._now() - self._answered_s >= self._stale_s
+        if is_stale == self.is_stale:
+            return
+        self.is_stale = is_stale
+        if is_stale:
+            self._shares.clear()
+        yield from self._bound_all(list(self._bounded))
+
+    # bounds ------------------------------------------------------------------------------------------------
+
+    def metadata_changed(self, delta: MetadataDelta, image: MetadataImage) -> None:
+        for tenant in delta.access.tenants.changed:
+            if tenant not in image.tenants:
+                self._shares.pop(tenant, None)
+            if tenant in self._bounded or tenant in self._shares:
+                self._bound(tenant)
+
+    def bound_of(self, tenant: str) -> TenantBound:
+        """What the tenant may use of this broker by its quotas alone."""
+        known = self._image().tenants.get(tenant)
+        return NO_BOUND if known is None else self._bound_for(known)
+
+    def connections_here(self, tenant: TenantImage, most: int) -> int:
+        """How many of the `most` connections of the tenant this broker may have. It may be twice an even part, because
+        clients are rarely spread evenly, but never more than other brokers leave."""
+        elsewhere = self.of(tenant.id).connections_elsewhere
+        return max(min(self._twice_even(tenant, most), most - max(elsewhere, 0)), 0)
+
+    def connection_rate_here(self, tenant: TenantImage, rate: int) -> int:
+        """How many of the `rate` new connections per second may come to this broker; 0 is unlimited."""
+        return min(self._twice_even(tenant, rate), rate)
+
+    def _twice_even(self, tenant: TenantImage, number: int) -> int:
+        count = max(len(self._brokers.of(tenant, self._image().brokers)), 1)
+        return -(-2 * number // count)
+
+    def _bound_all(self, tenants: list[str]) -> Work[None]:
+        for number, tenant in enumerate(tenants, 1):
+            self._bound(tenant)
+            if number % SET_AT_ONCE == 0:
+                yield SET_AT_ONCE * SET_COST
+
+    def _bound(self, tenant: str) -> None:
+        bound = self.bound_of(tenant)
+        if bound == self._bounded.get(tenant, NO_BOUND):
+            return
+        if bound == NO_BOUND:
+            del self._bounded[tenant]
+        else:
+            self._bounded[tenant] = bound
+        self._bounds.bound_tenant(tenant, SHARE, bound)
+
+    def _bound_for(self, tenant: TenantImage) -> TenantBound:
+        share, quotas = self.of(tenant.id), quotas_of(tenant, self._defaults)
+        count = len(self._brokers.of(tenant, self._image().brokers)) if self.is_stale else 0
+        found: list[float | None] = []
+        for resource in RESOURCES:
+            quota, own = quotas[resource], share[resource]
+            if quota <= 0:
+                found.append(None)
+            elif self.is_stale:
+                found.append(float(even_share(quota, count)))
+            else:
+                found.append(float(min(own, quota) if own >= 0 else quota))
+        busy = found[Resource.BUSY]
+        return TenantBound(found[Resource.INGRESS], found[Resource.EGRESS], None if busy is None else busy / NS)

@@ -1,0 +1,294 @@
+"""Tenants' quotas over several brokers: split by demand, never given twice, and unfair to none."""
+
+from __future__ import annotations
+
+from broker.quotas.tenant_bounds import NO_BOUND, TenantBound
+from common.pacing import at_once
+from kraft.controller.quota_coordinator import coordinator_of
+from kraft.controller.quota_description import describe_shares
+from kraft.image.tenants import CONNECTION_RATE, CONNECTIONS_MAX, EGRESS, INGRESS, REQUEST_PERCENTAGE
+from kraft.quotas.tenant_quotas import Resource
+from kraft.records import RemoveTenantRecord, TenantState
+from tests.broker.quota_world import INTERVAL_S, QUOTA, A, B, QuotaWorld
+from tests.common.call_count import counted_calls
+from tests.kraft.images import POLICY
+from tests.kraft.usage_reports import report, tenant_row
+from wire.messages import DescribeSharesRequest, ReportUsageResponse
+
+WHOLE = TenantBound(ingress=float(QUOTA))
+
+
+def test_a_tenant_with_all_its_load_on_one_of_three_brokers_is_not_throttled() -> None:
+    world = QuotaWorld()
+    world.brokers[0].offered[A] = QUOTA * 7 // 10
+    world.pass_time(600)
+    assert world.waited_ms() == 0 and world.shares() == {}
+    world.brokers[0].offered[A] = QUOTA * 19 // 20
+    world.pass_time(600)
+    assert world.waited_ms() == 0, "with shares as well"
+    assert sum(world.shares().values()) <= QUOTA and world.shares()[0] > QUOTA * 19 // 20
+
+
+def test_a_tenant_without_a_quota_has_no_bound() -> None:
+    world = QuotaWorld()
+    world.brokers[0].offered[B] = 1 << 40
+    world.pass_time(30)
+    assert world.brokers[0].bounds == {} and world.coordinator.splits == {}
+
+
+def test_a_tenant_far_over_its_quota_is_held_to_it_wherever_its_load_is() -> None:
+    world = QuotaWorld()
+    for loads in ((40, 40, 40), (120, 0, 0), (0, 60, 1)):
+        for broker, load in zip(world.east, loads, strict=True):
+            broker.offered[A] = load * 1_000_000
+        world.pass_time(60)
+        assert QUOTA * 999 // 1000 <= sum(world.shares().values()) <= QUOTA
+        assert QUOTA * 93 // 100 <= world.served() <= QUOTA
+
+
+def test_a_load_that_wanders_below_the_quota_waits_only_until_the_shares_follow() -> None:
+    world = QuotaWorld()
+    for broker in world.east:
+        broker.offered[A] = QUOTA * 3 // 10
+    world.pass_time(60)
+    before = world.waited_ms()
+    for hot in (0, 1, 2):
+        for broker in world.east:
+            broker.offered[A] = QUOTA * (6 if broker.broker_id == hot else 1) // 10
+        world.pass_time(300)
+    assert before == 0 and world.waited_ms() <= 3 * 15_000
+    unfair = world.coordinator.unfair.of(A)
+    assert unfair.all_ms == world.waited_ms() and unfair.unfair_ms > 0, "it used less than its quota"
+
+
+def test_time_over_the_quota_is_not_unfair() -> None:
+    world = QuotaWorld()
+    for broker in world.east:
+        broker.offered[A] = QUOTA
+    world.pass_time(30)
+    assert world.waited_ms() > 0
+    first = world.coordinator.unfair.of(A)
+    world.pass_time(600)
+    later = world.coordinator.unfair.of(A)
+    assert later.all_ms - first.all_ms == 3 * 600_000 and later.unfair_ms == first.unfair_ms
+
+
+def test_quotas_of_loops_are_split_too() -> None:
+    world = QuotaWorld(**{REQUEST_PERCENTAGE: 50, EGRESS: 1_000})
+    for broker in world.east:
+        broker.offered[A] = 1
+    world.pass_time(10)
+    assert world.brokers[0].bounds[A] == TenantBound(None, 1_000.0, 0.5)
+    image = world.image
+    for number in range(1, 7):
+        for number_of in (0, 1, 2):
+            row = tenant_row(A, 5, busy_ns=number * 1_000_000_000 * (number_of + 1), bytes_out=1)
+            request = report(
+                number_of, image.brokers[number_of].epoch, 100 + number, 100_000 + 5_000 * number, tenants=[row]
+            )
+            world.usage.take(image, request, world.now)
+            at_once(world.coordinator.answer(image, request, world.now))
+        world.now += INTERVAL_S
+    split = world.coordinator.splits[A][Resource.BUSY]
+    assert split.is_bound and sum(split.targets.values()) == 500_000_000
+    assert split.targets[0] < split.targets[1] < split.targets[2]
+
+
+# controllers and brokers that fail -----------------------------------------------------------------------------
+
+
+def overloaded() -> QuotaWorld:
+    world = QuotaWorld()
+    for broker in world.east:
+        broker.offered[A] = QUOTA
+    world.pass_time(60)
+    assert sum(world.shares().values()) == QUOTA
+    return world
+
+
+def test_a_new_controller_keeps_the_shares_until_all_have_reported() -> None:
+    world = overloaded()
+    before = world.shares()
+    world.fail_over()
+    world.silent = {2}
+    for seconds in (5.0, 10.0):
+        world.brokers[0].offered[A], world.brokers[1].offered[A] = 3 * QUOTA, 0
+        world.pass_time(5.0)
+        assert world.shares() == before, f"{seconds} s after the failover"
+    world.silent = set()
+    world.pass_time(60)
+    assert sum(world.shares().values()) == QUOTA and world.shares()[0] > before[0]
+
+
+def test_a_new_controller_gives_away_nothing_of_a_broker_that_it_has_never_heard() -> None:
+    world = overloaded()
+    before = world.shares()
+    world.fail_over()
+    world.silent = {2}
+    world.brokers[1].offered[A] = QUOTA // 5
+    world.pass_time(40)
+    assert world.shares()[2] == before[2] and sum(world.shares().values()) <= QUOTA
+    assert world.shares()[0] > before[0], "of the share of the other that was heard"
+
+
+def test_a_brokers_share_is_not_given_away_while_it_may_act_on_it() -> None:
+    world = overloaded()
+    before = world.shares()
+    world.fence(2)
+    world.pass_time(50)
+    assert sum(share for broker, share in world.shares().items() if broker != 2) <= QUOTA - before[2]
+    world.pass_time(40)
+    assert sum(share for broker, share in world.shares().items() if broker != 2) == QUOTA
+    assert world.shares().get(2) == before[2], "it has not noticed, for it reports nothing"
+
+
+def test_a_broker_that_hears_no_controller_for_long_grants_an_even_part() -> None:
+    world = overloaded()
+    world.brokers[0].offered[A] = 0
+    world.pass_time(30)
+    assert world.shares()[0] < QUOTA // 6
+    for seconds in range(5, 60, 5):
+        world.now += 5.0
+        world.brokers[0].report(answered=False)
+        assert world.brokers[0].bounds[A].ingress == world.shares()[0], seconds
+    world.now += 5.0
+    world.brokers[0].report(heard=False)
+    assert world.brokers[0].bounds[A] == TenantBound(ingress=float(QUOTA // 3))
+    world.fence(1)
+    world.now += 5.0
+    world.change_tenant(epoch=9)
+    assert world.brokers[0].bounds[A] == TenantBound(ingress=float(QUOTA // 2)), "over the brokers that are live"
+    for broker in (0, 2):
+        world.brokers[broker].report()
+    assert world.brokers[0].bounds[A] != TenantBound(ingress=float(QUOTA // 2)), "a controller has answered"
+
+
+def test_lost_late_and_doubled_messages_give_no_share_twice() -> None:
+    world = overloaded()
+    fates = [{"heard": False}, {"answered": False}, {"doubled": True}, {}]
+    for number in range(200):
+        world.now += 1.7
+        broker = world.east[number * 7 % 3]
+        for other in world.east:
+            other.offered[A] = QUOTA * ((number // 20 + other.broker_id) % 3) // 2
+        broker.serve(1.7)
+        broker.report(**fates[number * 5 % 4])
+        assert sum(world.shares().values()) <= QUOTA
+
+
+def test_absurd_reports_leave_others_their_share() -> None:
+    world = overloaded()
+    liar, image = world.brokers[2], world.image
+    world.silent = {2}
+    for number, (bytes_in, epoch) in enumerate([(-5, 0), (1 << 62, 0), (1 << 59, 0), (77, 1)]):
+        liar.round += 1
+        world.now += INTERVAL_S
+        row = tenant_row(A, bytes_in)
+        uptime_ms = int((world.now - liar.began_s) * 1000)
+        request = report(2, image.brokers[2].epoch + epoch, liar.round, uptime_ms, tenants=[row])
+        world.answer(request)
+        for broker in (0, 1):
+            world.brokers[broker].serve(INTERVAL_S)
+            world.brokers[broker].report()
+        shares = world.shares()
+        assert shares[0] > QUOTA // 8 and shares[1] > QUOTA // 8, number
+        assert shares[0] + shares[1] <= QUOTA
+
+
+def test_a_controllers_clock_that_jumps_back_stops_no_split() -> None:
+    world = overloaded()
+    split = world.coordinator.splits[A][Resource.INGRESS]
+    assert split.is_due(QUOTA, world.now - 1_000.0)
+
+
+# changes of the tenant -----------------------------------------------------------------------------------------
+
+
+def test_a_changed_quota_holds_at_once_where_it_is_lower() -> None:
+    world = overloaded()
+    world.change_tenant(limits={INGRESS: 300})
+    assert all(broker.bounds[A].ingress == 300.0 for broker in world.east), "no broker grants more than all of it"
+    world.pass_time(30)
+    assert sum(world.shares().values()) == 300
+    for quota in (1, 2, (1 << 53) + 1, (1 << 63) - 1):
+        world.change_tenant(limits={INGRESS: quota})
+        world.pass_time(60)
+        shares = world.shares()
+        assert not shares or sum(shares.values()) == max(quota, 3)
+    world.change_tenant(limits={})
+    assert all(broker.bounds[A] == NO_BOUND for broker in world.east)
+    world.pass_time(10)
+    assert world.shares() == {} and world.coordinator.splits == {}
+
+
+def test_a_tenant_that_moves_while_it_is_throttled_takes_its_quota_along() -> None:
+    world = overloaded()
+    world.move("west")
+    for west in (3, 4, 5):
+        world.brokers[west].offered[A] = QUOTA
+    world.pass_time(60)
+    assert len(world.shares()) == 6 and sum(world.shares().values()) == QUOTA
+    world.change_tenant(state=TenantState.ACTIVE, cell="west", target_cell=None)
+    for broker in world.east:
+        broker.offered[A] = 0
+    world.pass_time(90)
+    assert set(world.shares()) == {3, 4, 5} and sum(world.shares().values()) == QUOTA
+
+
+def test_nothing_is_kept_of_a_tenant_that_is_gone() -> None:
+    world = overloaded()
+    world.replay(RemoveTenantRecord(A))
+    assert world.coordinator.splits == {} and world.shares() == {}
+    assert world.coordinator.unfair.tenants() == {}
+    assert all(broker.bounds[A] == NO_BOUND for broker in world.east)
+
+
+# connections ---------------------------------------------------------------------------------------------------
+
+
+def test_connections_are_limited_over_all_brokers() -> None:
+    world = QuotaWorld(**{CONNECTIONS_MAX: 10, CONNECTION_RATE: 100})
+    shares, tenant = world.brokers[0].shares, world.image.tenants[A]
+    assert shares.connections_here(tenant, 10) == 7, "twice an even part, rounded up"
+    assert shares.connection_rate_here(tenant, 100) == 67
+    assert shares.connection_rate_here(tenant, 0) == 0
+    world.brokers[1].connections[A], world.brokers[2].connections[A] = 4, 3
+    world.brokers[0].connections[A] = 1
+    world.pass_time(10)
+    assert shares.connections_here(tenant, 10) == 3, "exactly what others leave"
+    world.brokers[1].connections[A] = world.brokers[2].connections[A] = 0
+    world.pass_time(10)
+    assert shares.connections_here(tenant, 10) == 7
+
+
+# what is shown, and what it costs ------------------------------------------------------------------------------
+
+
+def test_shares_are_described() -> None:
+    world = overloaded()
+    assert coordinator_of(A, world.image) == world.image.leader_id
+    request = DescribeSharesRequest(tenant=None)
+    reply = at_once(describe_shares(world.image, request, world.coordinator, POLICY, world.now)).reply
+    (row,) = reply.tenants
+    assert (row.tenant, row.tenant_name, reply.is_keeping) == (A, "a", False)
+    ingress, egress, busy = row.quotas
+    assert (ingress.resource, ingress.quota, ingress.is_bound) == ("ingress", QUOTA, True)
+    assert {one.broker_id: one.share for one in ingress.brokers} == world.shares()
+    assert sum(one.target for one in ingress.brokers) == QUOTA
+    assert (egress.quota, egress.is_bound, [one.share for one in busy.brokers]) == (0, False, [-1] * 3)
+    assert row.throttled_ms == world.waited_ms() and row.unfair_ms <= row.throttled_ms
+    unknown = at_once(
+        describe_shares(world.image, DescribeSharesRequest(tenant="x"), world.coordinator, POLICY, world.now)
+    )
+    assert unknown.reply.error_code != 0
+
+
+def test_tenants_far_from_their_quotas_cost_one_look_each() -> None:
+    world = QuotaWorld()
+    image, rows = world.image, [tenant_row(A, 5)] * 300
+    request = report(0, image.brokers[0].epoch, 1, 5_000, tenants=rows)
+    world.usage.take(image, request, world.now)
+    with counted_calls() as count:
+        answer = at_once(world.coordinator.answer(image, request, world.now))
+    assert isinstance(answer, ReportUsageResponse) and answer.shares == []
+    assert count.calls < 300 * 100
