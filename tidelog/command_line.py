@@ -20,6 +20,7 @@ from tidelog.commands import (
     groups,
     keys,
     nodes,
+    quotas,
     replicas,
     spark,
     tenants,
@@ -68,6 +69,7 @@ app.add_typer(cells.app, name="cells")
 app.add_typer(tenants.app, name="tenants")
 app.add_typer(usage.app, name="usage")
 app.add_typer(keys.app, name="keys")
+app.add_typer(quotas.app, name="quotas")
 app.add_typer(users.app, name="users")
 app.add_typer(acls.app, name="acls")
 app.add_typer(certificates.app, name="certificates")

@@ -115,8 +115,8 @@ def share_within(seed: int, tenants: int, unevenness: float) -> float:
 
 def calibrated(seed: int, tenants: int) -> float:
     """How uneven the tenants are, such that an even split keeps the objective for `TARGET` of them."""
-    low, high = 0.0, 4.0
-    for _ in range(9):
+    low, high = 0.0, 2.0
+    for _ in range(6):
         middle = (low + high) / 2
         if share_within(seed, tenants, middle) >= TARGET:
             low = middle

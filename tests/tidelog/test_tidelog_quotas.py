@@ -1,0 +1,69 @@
+"""`tidelog quotas`: rows of shares, and replays of recorded usage."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from tidelog.commands.quotas import app, recorded, share_rows
+
+
+def report(seconds: int, broker: int, **rates: float | None) -> str:
+    tenants = [{"tenant": name, "in_rate": rate, "out_rate": 1.0} for name, rate in rates.items()]
+    return json.dumps({"time_ms": 1_000_000 + seconds * 1000, "broker": broker, "tenants": tenants})
+
+
+LINES = [report(10 * at, broker, a=600.0 if broker == 0 else 10.0, b=1.0) for at in range(60) for broker in (0, 1, 2)]
+
+
+def test_recorded_usage_is_read_by_interval() -> None:
+    lines = [report(0, 1, a=5.0), report(3, 2, a=6.0), report(25, 1, a=7.9, b=None)]
+    tenants, brokers = recorded(lines, "in_rate", {"a": 100, "*": 9}, {"b": 4})
+    assert brokers == [1, 2]
+    assert tenants["a"].intervals == [{1: 5, 2: 6}, {}, {1: 7}]
+    assert (tenants["a"].quota, tenants["b"].quota, tenants["b"].reserved) == (100, 9, 4)
+
+
+@pytest.mark.parametrize("line", ["{", "[]", "{}", '{"time_ms": 1, "broker": 1, "tenants": [{}]}', "null"])
+def test_what_is_no_report_is_named_by_its_line(line: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(typer.Exit):
+        recorded([report(0, 1, a=5.0), line], "in_rate", {}, {})
+    assert "line 2" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("policy", "unfair_s"), [("static", 600.0), ("dynamic", 10.0), ("lazy", 0.0)])
+def test_what_if_shows_what_an_even_split_costs(policy: str, unfair_s: float, tmp_path: Path) -> None:
+    file = tmp_path / "usage.jsonl"
+    file.write_text("\n".join(LINES) + "\n")
+    words = ["what-if", "--usage", str(file), "--policy", policy, "--quota", "*=900", "--json"]
+    result = CliRunner().invoke(app, words)
+    assert result.exit_code == 0, result.output
+    rows = {row["tenant"]: row for row in json.loads(result.stdout)}
+    assert rows["a"]["unfair_s"] <= unfair_s and rows["b"]["throttled_s"] == 0
+    assert (rows["a"]["unfair_s"] == 600.0) is (policy == "static")
+
+
+@pytest.mark.parametrize("more", [[], ["--quota", "a"], ["--quota", "a=x"], ["--quota", "a=1", "--direction", "up"]])
+def test_words_that_make_no_sense_are_refused(more: list[str], tmp_path: Path) -> None:
+    file = tmp_path / "usage.jsonl"
+    file.write_text(LINES[0])
+    assert CliRunner().invoke(app, ["what-if", "--usage", str(file), "--policy", "lazy", *more]).exit_code == 2
+
+
+def test_shares_have_a_row_for_each_broker_of_a_quota() -> None:
+    brokers: list[dict[str, Any]] = [
+        {"broker": 0, "used": 5, "share": 7, "target": 8},
+        {"broker": 1, "used": None, "share": None, "target": None},
+    ]
+    quota = {"resource": "ingress", "quota": 9, "used": 5, "has_shares": True, "brokers": brokers}
+    unlimited = quota | {"resource": "egress", "quota": 0}
+    rows = share_rows([{"quotas": [quota, unlimited]}])
+    assert [(row["resource"], row["broker"], row["broker_used"], row["share"]) for row in rows] == [
+        ("ingress", 0, 5, 7),
+        ("ingress", 1, None, None),
+    ]

@@ -1,0 +1,165 @@
+"""`tidelog quotas shares | slo | what-if`: tenants' quotas over several brokers. docs/quotas.md explains them."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from kraft.quotas.what_if import BUDGET_S, WEEK_S, Policy, TenantUsage, replay, within_budget
+from tidelog.admin.admin_client import CommandOptions, admin_client
+from tidelog.admin.quota_admin import Splits, described_shares
+from tidelog.admin.replica_moves import Refused
+from tidelog.command_group import CommandGroup
+from tidelog.output import EXIT_USAGE, Json, fail, show
+
+app = CommandGroup("Tenants' quotas over several brokers: shares, slo, what-if.")
+INTERVAL_S = 10.0
+ANY = "*"
+
+
+@app.command()
+def shares(
+    tenant: Annotated[str, typer.Argument(help="The tenant's name or id.", metavar="TENANT")],
+    *,
+    options: CommandOptions,
+) -> None:
+    """How a tenant's quotas are split over its brokers: bytes, or nanoseconds of event loops, per second."""
+    found = _described(options, tenant)
+    rows = share_rows(found.tenants)
+    columns = ["resource", "quota", "used", "broker", "broker_used", "share", "target"]
+    show(found.tenants if options.as_json else rows, as_json=options.as_json, columns=columns, empty="no quotas")
+    if not options.as_json and rows and not any(row["share"] is not None for row in rows):
+        print("no broker has a share: the tenant is far enough below its quotas", file=sys.stderr)
+
+
+@app.command()
+def slo(options: CommandOptions) -> None:
+    """The tenants that were throttled since the controller became active, those first that waited without need.
+
+    The objective is at most 300 unfair seconds in a week for 99.9 % of tenants.
+    """
+    found = _described(options, None)
+    rows = sorted(found.tenants, key=lambda row: (-row["unfair_s"], -row["throttled_s"]))
+    budget_s = BUDGET_S * found.since_s / WEEK_S
+    shown = [{name: row[name] for name in ("tenant", "id", "throttled_s", "unfair_s")} for row in rows]
+    for row in shown:
+        row["within_budget"] = row["unfair_s"] <= budget_s
+    columns = ["tenant", "throttled_s", "unfair_s", "within_budget"]
+    show(shown, as_json=options.as_json, columns=columns, empty="no tenant was throttled")
+    if not options.as_json:
+        print(f"in {found.since_s:.0f} s, of which {budget_s:.1f} s may be unfair", file=sys.stderr)
+
+
+@app.command("what-if")
+def what_if(
+    usage: Annotated[
+        Path, typer.Option("--usage", help="A file of `tidelog usage record`.", exists=True, metavar="FILE")
+    ],
+    policy: Annotated[Policy, typer.Option(help="How quotas would have been split.")],
+    quota: Annotated[
+        list[str] | None,
+        typer.Option("--quota", help="Bytes per second of a tenant, or of all others by *=BYTES.",
+                     metavar="TENANT=BYTES"),
+    ] = None,
+    reserved: Annotated[
+        list[str] | None, typer.Option("--reserved", help="What a tenant has reserved.", metavar="TENANT=BYTES")
+    ] = None,
+    capacity: Annotated[int, typer.Option(min=0, help="Bytes per second that one broker can serve; 0: any.")] = 0,
+    direction: Annotated[str, typer.Option(help="in: bytes that clients send; out: that they are sent.")] = "in",
+    as_json: Json = False,
+) -> None:  # fmt: skip
+    """For how long tenants would have been throttled, from recorded usage. It asks no cluster."""
+    if direction not in ("in", "out"):
+        fail(f"--direction {direction!r}: it must be in or out", EXIT_USAGE)
+    quotas, kept = _numbers("--quota", quota), _numbers("--reserved", reserved)
+    if not quotas:
+        fail("give at least one --quota TENANT=BYTES, or --quota '*=BYTES'", EXIT_USAGE)
+    with usage.open() as lines:
+        tenants, brokers = recorded(lines, f"{direction}_rate", quotas, kept)
+    found = replay(policy, tenants, brokers, INTERVAL_S, capacity)
+    rows = [
+        {"tenant": tenant, "quota": tenants[tenant].quota, "throttled_s": one.all_s, "unfair_s": one.unfair_s}
+        for tenant, one in sorted(found.items(), key=lambda item: (-item[1].unfair_s, item[0]))
+    ]
+    show(rows, as_json=as_json, columns=["tenant", "quota", "throttled_s", "unfair_s"], empty="no tenant has a quota")
+    if not as_json:
+        observed_s = INTERVAL_S * max((len(one.intervals) for one in tenants.values()), default=0)
+        print(f"{within_budget(found, observed_s):.2%} of tenants within the objective", file=sys.stderr)
+
+
+def share_rows(tenants: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """A row for each broker of each quota that is limited."""
+    return [
+        {
+            "resource": quota["resource"],
+            "quota": quota["quota"],
+            "used": quota["used"],
+            "broker": broker["broker"],
+            "broker_used": broker["used"],
+            "share": broker["share"],
+            "target": broker["target"],
+        }
+        for tenant in tenants
+        for quota in tenant["quotas"]
+        if quota["quota"]
+        for broker in quota["brokers"]
+    ]
+
+
+def recorded(
+    lines: Iterable[str], rate: str, quotas: dict[str, int], kept: dict[str, int]
+) -> tuple[dict[str, TenantUsage], list[int]]:
+    """Tenants' usage by name in intervals of `INTERVAL_S`, and the brokers. A rate holds until the broker's next
+    report; an unknown one counts as none."""
+    rates: dict[str, dict[int, dict[int, int]]] = {}
+    brokers: dict[int, None] = {}
+    first: int | None = None
+    for number, line in enumerate(lines, 1):
+        try:
+            row = json.loads(line)
+            at = int(row["time_ms"] / 1000 // INTERVAL_S)
+            broker = int(row["broker"])
+            used = [(str(one["tenant"]), int(one[rate] or 0)) for one in row["tenants"]]
+        except (ValueError, KeyError, TypeError) as error:
+            fail(f"line {number} is no report of `tidelog usage record`: {error}", EXIT_USAGE)
+        first = at if first is None else min(first, at)
+        brokers[broker] = None
+        for tenant, value in used:
+            rates.setdefault(tenant, {}).setdefault(at, {})[broker] = max(value, 0)
+    last = max((at for by_time in rates.values() for at in by_time), default=0)
+    length = 0 if first is None else last - first + 1
+    return {
+        tenant: TenantUsage(
+            quotas.get(tenant, quotas.get(ANY, 0)),
+            [by_time.get((first or 0) + at, {}) for at in range(length)],
+            kept.get(tenant, kept.get(ANY, 0)),
+        )
+        for tenant, by_time in rates.items()
+    }, sorted(brokers)
+
+
+def _described(options: CommandOptions, tenant: str | None) -> Splits:
+    with admin_client(options) as client:
+        try:
+            found = described_shares(client, tenant)
+        except Refused as error:
+            fail(str(error))
+    if found.is_keeping:
+        print("the controller has just become active: brokers keep their shares until all have reported",
+              file=sys.stderr)  # fmt: skip
+    return found
+
+
+def _numbers(option: str, texts: list[str] | None) -> dict[str, int]:
+    found = {}
+    for text in texts or ():
+        name, separator, value = text.rpartition("=")
+        if not (separator and name and value.isascii() and value.isdigit()):
+            fail(f"{option} {text!r}: it must be TENANT=BYTES", EXIT_USAGE)
+        found[name] = int(value)
+    return found
