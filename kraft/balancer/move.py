@@ -30,8 +30,8 @@ class Move(Struct, frozen=True):
     """One change of one partition, and why. Brokers are ids.
 
     `goal`: name of the goal that asks for it. `before` and `after`: that goal's value of the source, such as its share
-    of the disk; `target_before` and `target_after`: of the target. `agreed`: the earlier goals, none of which got
-    worse. `bytes_to_copy`: local bytes of the replica, 0 for a leader move.
+    of the disk; `target_before` and `target_after`: of the target. `agreed`: the earlier goals and the hard
+    ones, none of which got worse. `bytes_to_copy`: local bytes of the replica, 0 for a leader move.
     """
 
     topic_id: bytes

@@ -1,0 +1,214 @@
+"""The balancer's model from the committed metadata and what brokers report. No I/O.
+
+Brokers name their busiest partitions, and add up the others by topic. Such a rest is divided evenly among the
+partitions of the topic that a broker leads and does not name; so is, among all that are left, what a broker adds up
+for topics that it has no room to name. Likewise a replica whose size is not reported has an even part of the bytes that
+its broker's disk holds beyond those that are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from msgspec import Struct, field
+
+from common.identifiers import ZERO_UUID
+from common.pacing import Work
+from kraft.balancer.model import ClusterModel, LoadWeights, ModelBroker, ModelBuilder, ModelPartition
+from kraft.image.cells import cell_of
+from kraft.image.metadata import MetadataImage
+from kraft.image.partition_index import PartitionKey
+from kraft.image.partitions import PartitionImage
+from kraft.image.tenants import tenant_of
+from kraft.image.topics import TopicImage
+from kraft.records import TenantState
+from kraft.topic_names import KEYED_TOPICS
+
+AT_ONCE, PARTITION_COST, TOPIC_COST, ROW_COST = 50, 12, 6, 3  # rows between two yields; units of `common.pacing`
+
+RateRow = tuple[bytes, int, float, float]
+"""Topic id, partition (-1: the others of the topic, whose zero id stands for all), bytes in and out a second."""
+
+
+class BrokerReport(Struct, frozen=True):
+    """What one broker reports. `partitions`: the busiest; `topics`: the rest of each topic. `local_bytes`: of replicas
+    whose size it tells."""
+
+    partitions: Sequence[RateRow] = ()
+    topics: Sequence[RateRow] = ()
+    local_bytes: Mapping[PartitionKey, float] = field(default_factory=dict)
+
+
+class _Rates:
+    """Rates by partition, and rests by topic and broker."""
+
+    def __init__(self) -> None:
+        self.named: dict[PartitionKey, tuple[float, float]] = {}
+        self.rests: dict[bytes, dict[int, tuple[float, float]]] = {}
+
+    def take(self, broker_id: int, report: BrokerReport) -> Work[None]:
+        for number, (topic_id, partition, rate_in, rate_out) in enumerate(report.partitions, 1):
+            before = self.named.get((topic_id, partition), (0.0, 0.0))  # its leadership may have moved meanwhile
+            self.named[topic_id, partition] = (before[0] + rate_in, before[1] + rate_out)
+            if number % AT_ONCE == 0:
+                yield AT_ONCE * ROW_COST
+        for number, (topic_id, _, rate_in, rate_out) in enumerate(report.topics, 1):
+            self.rests.setdefault(topic_id, {})[broker_id] = (rate_in, rate_out)
+            if number % AT_ONCE == 0:
+                yield AT_ONCE * ROW_COST
+
+
+def building(
+    image: MetadataImage,
+    brokers: Sequence[ModelBroker],
+    reports: Mapping[int, BrokerReport],
+    weights: LoadWeights | None = None,
+) -> Work[ClusterModel]:
+    """The model. Brokers that do not report use nothing, so do not plan before all have."""
+    rates = _Rates()
+    for broker_id, report in reports.items():
+        yield from rates.take(broker_id, report)
+    builder = ModelBuilder(brokers, weights)
+    sizes = {broker_id: report.local_bytes for broker_id, report in reports.items()}
+    unnamed: list[int] = []  # partitions of topics that no report names
+    for topic in (yield from _by_id(image)):
+        numbers = yield from _add_topic(builder, image, topic, sizes)
+        yield from _divide_rest(builder, topic, numbers, rates, unnamed)
+    everything = rates.rests.get(ZERO_UUID, {})
+    if everything:
+        yield from _divide(builder, unnamed, everything)
+    yield from _estimate_sizes(builder.model)
+    return builder.model
+
+
+def _by_id(image: MetadataImage) -> Work[list[TopicImage]]:
+    """All topics in the order of their ids."""
+    buckets: dict[int, list[TopicImage]] = {first: [] for first in range(256)}
+    for number, topic in enumerate(image.topics, 1):
+        buckets[topic.topic_id[0]].append(topic)
+        if number % AT_ONCE == 0:
+            yield AT_ONCE
+    ordered: list[TopicImage] = []
+    for bucket in buckets.values():
+        ordered += sorted(bucket, key=lambda topic: topic.topic_id)
+        yield len(bucket)
+    return ordered
+
+
+def _add_topic(
+    builder: ModelBuilder, image: MetadataImage, topic: TopicImage, sizes: Mapping[int, Mapping[PartitionKey, float]]
+) -> Work[list[int]]:
+    """Add a topic's partitions without rates, and return their numbers."""
+    owner = tenant_of(topic.name)
+    tenant = image.tenants.get(owner) if owner is not None else None
+    cell = tenant.home if tenant is not None else None
+    # the tenant's own move, or its deletion, takes care of them
+    stays = tenant is not None and tenant.state is not TenantState.ACTIVE
+    is_keyed = topic.name in KEYED_TOPICS
+    numbers = []
+    for partition in topic.partitions.values():
+        if is_keyed:
+            held = topic.range_with(partition.partition)
+            cell = None if held is None else held.cell
+            stays = held is not None and _is_elsewhere(image, partition, held.cell)
+        key = topic.topic_id, partition.partition
+        numbers.append(
+            builder.add(
+                ModelPartition(
+                    topic.topic_id,
+                    partition.partition,
+                    partition.replicas,
+                    partition.leader,
+                    partition.isr,
+                    local_bytes=tuple([sizes.get(replica, {}).get(key, -1.0) for replica in partition.replicas]),
+                    cell=cell,
+                    stays=stays or not _is_settled(image, partition),
+                )
+            )
+        )
+        if len(numbers) % AT_ONCE == 0:
+            yield AT_ONCE * PARTITION_COST
+    yield TOPIC_COST + len(numbers) % AT_ONCE * PARTITION_COST
+    return numbers
+
+
+def _is_elsewhere(image: MetadataImage, partition: PartitionImage, cell: str) -> bool:
+    """Whether a replica of a cell's range is outside of the cell: then the duties of cells move it."""
+    brokers = (image.brokers.get(replica) for replica in partition.replicas)
+    return any(broker is not None and cell_of(broker) != cell for broker in brokers)
+
+
+def _is_settled(image: MetadataImage, partition: PartitionImage) -> bool:
+    """Whether it may be moved: it has a leader, it is not being reassigned, and all its replicas on active brokers are
+    in sync."""
+    if not partition.has_leader or partition.is_reassigning:
+        return False
+    isr = partition.isr
+    return len(isr) == len(partition.replicas) or all(
+        replica in isr or not image.is_active(replica) for replica in partition.replicas
+    )
+
+
+def _divide_rest(
+    builder: ModelBuilder, topic: TopicImage, numbers: list[int], rates: _Rates, unnamed: list[int]
+) -> Work[None]:
+    """Set the rates of a topic's partitions; those that have none yet are added to `unnamed`."""
+    rests = rates.rests.get(topic.topic_id)
+    without = []
+    for count, number in enumerate(numbers, 1):
+        key = topic.topic_id, builder.model.index[number]
+        found = rates.named.get(key)
+        if found is None:
+            without.append(number)
+        else:
+            builder.set_rates(number, *found)
+        if count % AT_ONCE == 0:
+            yield AT_ONCE * ROW_COST
+    if rests:
+        yield from _divide(builder, without, rests)
+        without = [number for number in without if builder.model.leader[number] not in _slots(builder, rests)]
+    unnamed += without
+    yield len(without)
+
+
+def _slots(builder: ModelBuilder, rests: Mapping[int, tuple[float, float]]) -> set[int]:
+    slots = builder.model.slots
+    return {slots[broker_id] for broker_id in rests if broker_id in slots}
+
+
+def _divide(builder: ModelBuilder, numbers: list[int], rests: Mapping[int, tuple[float, float]]) -> Work[None]:
+    """Divide each broker's rest evenly among those of the partitions that it leads."""
+    model = builder.model
+    counts = [0] * len(model.brokers)
+    for number in numbers:
+        counts[model.leader[number]] += 1
+    yield len(numbers) // 4
+    for count, number in enumerate(numbers, 1):
+        slot = model.leader[number]
+        rest = rests.get(model.brokers[slot].broker_id)
+        if rest is not None and slot >= 0:
+            builder.set_rates(number, rest[0] / counts[slot], rest[1] / counts[slot])
+        if count % AT_ONCE == 0:
+            yield AT_ONCE * ROW_COST
+
+
+def _estimate_sizes(model: ClusterModel) -> Work[None]:
+    """Replace unknown sizes, which are negative."""
+    known = [0.0] * len(model.brokers)
+    unknown = [0] * len(model.brokers)
+    for replica, size in enumerate(model.size):
+        if size < 0:
+            unknown[model.holder[replica]] += 1
+        else:
+            known[model.holder[replica]] += size
+        if replica % AT_ONCE == 0:
+            yield AT_ONCE
+    even = [
+        max(broker.disk_used - known[slot], 0.0) / unknown[slot] if unknown[slot] else 0.0
+        for slot, broker in enumerate(model.brokers)
+    ]
+    for replica, size in enumerate(model.size):
+        if size < 0:
+            model.size[replica] = even[model.holder[replica]]
+        if replica % AT_ONCE == 0:
+            yield AT_ONCE
