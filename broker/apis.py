@@ -231,6 +231,7 @@ ROWS = (
     Row(ApiKey.DESCRIBE_SHARES, Forwarder.serve, ClusterRight(DESCRIBE)),
     Row(ApiKey.ALTER_BROKER_HEALTH, Forwarder.serve, ClusterRight(ALTER)),
     Row(ApiKey.DESCRIBE_BALANCE, Forwarder.serve, ClusterRight(DESCRIBE)),
+    Row(ApiKey.PLAN_BALANCE, Forwarder.serve, ClusterRight(DESCRIBE), elements_max=FORWARDED_MAX),
     Row(ApiKey.ALTER_BALANCE, Forwarder.serve, ClusterRight(ALTER), elements_max=FORWARDED_MAX),
     Row(ApiKey.LIST_BALANCE_MOVES, Forwarder.serve, ClusterRight(DESCRIBE)),
 )

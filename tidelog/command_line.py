@@ -12,6 +12,7 @@ from tidelog.command_group import CommandGroup
 from tidelog.commands import (
     acls,
     audit,
+    balance,
     brokers,
     cells,
     certificates,
@@ -65,6 +66,7 @@ topics.app.command()(replicas.elect)
 app.add_typer(topics.app, name="topics")
 app.add_typer(groups.app, name="groups")
 app.add_typer(brokers.app, name="brokers")
+app.add_typer(balance.app, name="balance")
 app.add_typer(cells.app, name="cells")
 app.add_typer(tenants.app, name="tenants")
 app.add_typer(usage.app, name="usage")

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from common.settings import LONG_MAX, setting
+from common.settings import INT_MAX, LONG_MAX, setting
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,8 +15,15 @@ class BalanceSettings:
         "`tidelog brokers add`, `drain`) is done in any case.")
     dry_run: bool = setting("tidelog.balance.dry.run", "boolean", False,
         "Whether the balancer only logs what it would begin by itself.")
+    interval_ms: int = setting("tidelog.balance.interval.ms", "int", 60_000,
+        "How often the balancer looks at the loads. It begins to level them when three looks in turn find them uneven, "
+        "and at once for a broker that is beyond a limit.", 100, INT_MAX)
     bytes_per_second: int = setting("tidelog.balance.bytes.per.second", "long", 50_000_000,
         "Bytes per second that each broker sends and fetches for the balancer's moves; 0 is unlimited.", 0, LONG_MAX)
     moves_max: int = setting("tidelog.balance.moves.max", "int", 20,
         "Partitions that the balancer moves at the same time.", 1, 1_000)
+    leader_moves_max: int = setting("tidelog.balance.leader.moves.per.minute", "int", 10,
+        "Leaderships that the balancer moves in a minute.", 1, 10_000)
+    rest_ms: int = setting("tidelog.balance.partition.rest.ms", "long", 1_800_000,
+        "How long a partition that the balancer has moved stays where it is.", 0, LONG_MAX)
     # fmt: on

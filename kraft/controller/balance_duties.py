@@ -11,29 +11,34 @@ from collections import Counter
 
 from common.pacing import Work
 from common.ports import Clock
-from kraft.controller.balance_status import BalanceStatus
+from kraft.controller.balance_levelling import Inputs, beginning, levelling, looking
+from kraft.controller.balance_status import BalanceStatus, Look
 from kraft.controller.balance_steps import BalanceStep, draining, settled, undoing
 from kraft.controller.policy import ControllerPolicy
+from kraft.controller.reported_usage import ReportedUsage
 from kraft.controller.stepper import Act
-from kraft.fleet_records import BalanceMoveRecord, BalanceOperationRecord, MoveOutcome, OperationState
+from kraft.features import FLEET_LEVEL, TIDELOG_VERSION
+from kraft.fleet_records import BalanceMoveRecord, BalanceOperationRecord, MoveOutcome, OperationKind, OperationState
 from kraft.image.delta import MetadataDelta
 from kraft.image.metadata import MetadataImage
 
 log = logging.getLogger(__name__)
 
+LOOK = "look"
 LOOK_S = 1.0  # interval of steps of an operation when nothing reports a change
 
 
 class BalanceDuties(Act[BalanceStep]):
-    """Its subjects are the operations that run or are being cancelled, by id."""
+    """Its subjects are the operations that run or are being cancelled, by id, and LOOK for a look at the loads."""
 
     name, pause_s = "balance", 0.05
 
-    def __init__(self, policy: ControllerPolicy, clock: Clock, status: BalanceStatus) -> None:
+    def __init__(self, policy: ControllerPolicy, clock: Clock, status: BalanceStatus, usage: ReportedUsage) -> None:
         super().__init__()
         self._policy = policy
         self._clock = clock
-        self._status = status
+        self._usage = usage
+        self.status = status
         self.begun: Counter[str] = Counter()
         """Moves that this controller began, by goal."""
         self.ended: Counter[str] = Counter({outcome.name.lower(): 0 for outcome in MoveOutcome if outcome})
@@ -49,12 +54,17 @@ class BalanceDuties(Act[BalanceStep]):
                 self.changed.set()
 
     def became_active(self, image: MetadataImage) -> None:
-        self._status.restart()
+        self.status.restart(self._next_look_s())
 
     def due(self, image: MetadataImage) -> list[str]:
-        return [str(one.id) for one in image.balance.current() if _steps(image, one)]
+        subjects = [str(one.id) for one in image.balance.current() if _steps(image, one)]
+        if self._looks(image) and self._clock.monotonic() >= self.status.next_look_s:
+            subjects.append(LOOK)
+        return subjects
 
     def step(self, image: MetadataImage, subject: str) -> Work[BalanceStep]:
+        if subject == LOOK:
+            return (yield from self._look(image))
         operation = image.balance.operations.get(int(subject))
         if operation is None or not _steps(image, operation):
             return BalanceStep()  # it has ended meanwhile
@@ -63,11 +73,35 @@ class BalanceDuties(Act[BalanceStep]):
             return undoing(image, self._policy, operation, now_ms)
         if operation.state is OperationState.PAUSED:
             return settled(image, self._policy, operation, now_ms) or BalanceStep(waits="it is paused")
-        return (yield from draining(image, self._policy, operation, now_ms))
+        if operation.kind is OperationKind.DRAIN:
+            return (yield from draining(image, self._policy, operation, now_ms))
+        return (yield from levelling(image, self._inputs(), operation))
+
+    def _look(self, image: MetadataImage) -> Work[BalanceStep]:
+        if any(True for _ in image.balance.current()):
+            return BalanceStep(look=Look())  # an operation levels already, or is paused
+        look = yield from looking(image, self._inputs(), self.status.look)
+        operation = None if self._policy.balance.dry_run else beginning(image, look, self._clock.wall_ms())
+        return BalanceStep([] if operation is None else [operation], look=look)
+
+    def _inputs(self) -> Inputs:
+        return Inputs(self._policy, self._usage, self._clock.monotonic(), self._clock.wall_ms())
+
+    def _looks(self, image: MetadataImage) -> bool:
+        """Whether the balancer acts by itself."""
+        return self._policy.balance.enable and image.features.get(TIDELOG_VERSION, 0) >= FLEET_LEVEL
+
+    def _next_look_s(self) -> float:
+        return self._clock.monotonic() + self._policy.balance.interval_ms / 1000
 
     def committed(self, subject: str, step: BalanceStep) -> None:
-        if subject:
-            self._status.waits_for(int(subject), step.waits)
+        if step.look is not None:
+            self.status.looked(step.look, self._next_look_s())
+            if step.look.reason:
+                message = "the balancer begins" if step.records else "the balancer would begin"
+                log.info(message, extra={"reason": step.look.reason, "moves": step.look.moves})
+            return
+        self.status.waits_for(int(subject), step.waits)
         for move in step.begun:
             self.begun[move.goal] += 1
             self.bytes_to_copy += move.bytes_to_copy
@@ -79,7 +113,12 @@ class BalanceDuties(Act[BalanceStep]):
             log.info("the balancer's operation changes", extra={"operation": subject, "state": step.state.name.lower()})
 
     def look_s(self, image: MetadataImage) -> float | None:
-        return LOOK_S if any(True for _ in image.balance.current()) else None
+        left_s = None
+        if self._looks(image):
+            left_s = max(0.0, self.status.next_look_s - self._clock.monotonic())
+        if any(_steps(image, one) for one in image.balance.current()):
+            return LOOK_S if left_s is None else min(left_s, LOOK_S)
+        return left_s
 
 
 def _steps(image: MetadataImage, operation: BalanceOperationRecord) -> bool:

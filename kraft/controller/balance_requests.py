@@ -5,15 +5,22 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import Any
 
+import msgspec
+
 from common.decision import Decision
 from common.errors import ErrorCode, ProtocolError
 from common.pacing import Work
 from kraft.balancer.evacuation import NoRoom
+from kraft.balancer.planner import planning
 from kraft.batches import MetadataRecord
+from kraft.controller.balance_levelling import TRIGGER, Inputs, limits_of, planned_move
+from kraft.controller.balance_model import modelling
+from kraft.controller.balance_moves import PlannedMove, target_of
 from kraft.controller.balance_status import BalanceStatus
 from kraft.controller.balance_steps import checking_drain, cordons, in_state
 from kraft.controller.features import check_fleet_level
 from kraft.controller.policy import ControllerPolicy
+from kraft.controller.reported_usage import ReportedUsage
 from kraft.fleet_records import BalanceMoveRecord, BalanceOperationRecord, OperationKind, OperationState
 from kraft.image.metadata import MetadataImage
 from wire.messages import (
@@ -23,6 +30,8 @@ from wire.messages import (
     DescribeBalanceResponse,
     ListBalanceMovesRequest,
     ListBalanceMovesResponse,
+    PlanBalanceRequest,
+    PlanBalanceResponse,
     schema_uuid,
 )
 
@@ -39,15 +48,21 @@ _Running = DescribeBalanceResponse.RunningMove
 
 
 class BalanceAct(IntEnum):
-    """What AlterBalance (10024) asks for. PAUSE, RESUME and CANCEL concern one operation, or all."""
+    """What AlterBalance (10024) asks for. RUN: balance now. PAUSE, RESUME and CANCEL concern one operation, or all."""
 
+    RUN = 1
     PAUSE = 2
     RESUME = 3
     CANCEL = 4
+    ADD = 5
     DRAIN = 6
 
 
-_KINDS = {BalanceAct.DRAIN: OperationKind.DRAIN}
+_KINDS = {
+    BalanceAct.RUN: OperationKind.BALANCE,
+    BalanceAct.ADD: OperationKind.ADD,
+    BalanceAct.DRAIN: OperationKind.DRAIN,
+}
 
 
 def alter_balance(
@@ -172,26 +187,90 @@ def _asked(move: BalanceMoveRecord, request: ListBalanceMovesRequest) -> bool:
 
 
 def describe_balance(
-    image: MetadataImage, request: DescribeBalanceRequest, policy: ControllerPolicy, status: BalanceStatus
+    image: MetadataImage,
+    request: DescribeBalanceRequest,
+    policy: ControllerPolicy,
+    status: BalanceStatus,
+    now_s: float,
 ) -> Work[Decision[MetadataRecord, DescribeBalanceResponse]]:
     """DescribeBalance (10022), from the active controller: what runs now, and what it waits for."""
     held = image.balance
     running = [held.moves[number] for number in held.running.values()] if request.include_moves else []
     yield ROW_COST * len(running)
     current = list(held.current())
-    waits = [f"operation {one.id}: {reason}" for one in current if (reason := status.reason(one.id)) is not None]
+    look = status.look
+    waits = [look.obstacle] if look.obstacle and not current else []
+    waits += [f"operation {one.id}: {reason}" for one in current if (reason := status.reason(one.id)) is not None]
     reply = DescribeBalanceResponse(
         error_code=0,
         error_message=None,
         enabled=policy.balance.enable,
         dry_run=policy.balance.dry_run,
         waits="; ".join(waits) or None,
-        next_look_ms=-1,
-        uneven=[],
+        next_look_ms=max(int((status.next_look_s - now_s) * 1000), 0) if policy.balance.enable else -1,
+        uneven=[
+            DescribeBalanceResponse.UnevenGoal(goal=goal, value=value, bound=TRIGGER, looks=look.looks.get(goal, 0))
+            for goal, value in look.uneven.items()
+        ],
         operations=[_Current(**operation_fields(image, one)) for one in current],
         running=[_Running(**move_fields(move)) for move in running],
     )
     return Decision(reply)
+
+
+def plan_balance(
+    image: MetadataImage,
+    request: PlanBalanceRequest,
+    policy: ControllerPolicy,
+    usage: ReportedUsage,
+    now_s: float,
+    now_ms: int,
+) -> Work[Decision[MetadataRecord, PlanBalanceResponse]]:
+    """PlanBalance (10023): what an operation would move, whatever stands in its way now."""
+    inputs = Inputs(policy, usage, now_s, now_ms)
+    limits = limits_of(image, inputs, min(max(request.moves_max, 0), MOVES_SHOWN_MAX), toward=frozenset(request.toward))
+    limits = msgspec.structs.replace(limits, leader_moves_max=limits.moves_max, improvement=0.0)
+    model = yield from modelling(image, policy, usage, now_s)
+    plan = yield from planning(model, limits)
+    goal = PlanBalanceResponse.PlannedGoal
+    reply = PlanBalanceResponse(
+        error_code=0,
+        error_message=None,
+        is_known=usage.is_known(image, now_s),
+        cut_short=plan.cut_short,
+        goals=[
+            goal(
+                goal=one.goal,
+                before=one.before,
+                after=one.after,
+                bound=one.bound,
+                moves=one.moves,
+                broken=list(one.broken),
+                why_not=[goal.PlanObstacle(reason=reason, count=count) for reason, count in one.why_not.items()],
+            )
+            for one in plan.goals
+        ],
+        moves=[_planned(found) for move in plan.moves if (found := planned_move(image, move, "")) is not None],
+    )
+    return Decision(reply)
+
+
+def _planned(move: PlannedMove) -> PlanBalanceResponse.PlannedMove:
+    return PlanBalanceResponse.PlannedMove(
+        topic=move.topic.name,
+        topic_id=schema_uuid(move.topic.topic_id),
+        partition_index=move.partition.partition,
+        replicas_before=list(target_of(move.partition)),
+        replicas_after=list(move.after),
+        goal=move.goal,
+        reason=move.reason,
+        source_before=move.source_before,
+        source_after=move.source_after,
+        target_before=move.target_before,
+        target_after=move.target_after,
+        agreed=list(move.agreed),
+        bytes_to_copy=move.bytes_to_copy,
+    )
 
 
 def operation_fields(image: MetadataImage, operation: BalanceOperationRecord) -> dict[str, Any]:

@@ -1,6 +1,23 @@
-"""What the balancer of the active controller waits for: soft state, shown to operators."""
+"""What the balancer of the active controller sees and waits for: soft state, shown to operators."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
+
+from msgspec import Struct
+
+
+class Look(Struct, frozen=True):
+    """What a look at the loads found. `reason`: why an operation should begin, which fills `brokers` if there are any;
+    "" if none should. `uneven`: goals beyond their trigger, with their worst value; `looks`: how many looks in turn
+    have found each of them so. `obstacle`: why nothing could be judged. `moves`: of the plan."""
+
+    reason: str = ""
+    brokers: tuple[int, ...] = ()
+    uneven: Mapping[str, float] = {}
+    looks: Mapping[str, int] = {}
+    obstacle: str = ""
+    moves: int = 0
 
 
 class BalanceStatus:
@@ -8,9 +25,18 @@ class BalanceStatus:
 
     def __init__(self) -> None:
         self._waits: dict[int, str] = {}
+        self.look = Look()
+        """The newest one."""
+        self.next_look_s = 0.0
+        """Of the monotonic clock."""
 
-    def restart(self) -> None:
+    def restart(self, next_look_s: float) -> None:
         self._waits.clear()
+        self.look = Look()
+        self.next_look_s = next_look_s
+
+    def looked(self, look: Look, next_look_s: float) -> None:
+        self.look, self.next_look_s = look, next_look_s
 
     def waits_for(self, operation: int, reason: str) -> None:
         """Why the operation begins nothing now; "" if it does not wait."""

@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from kraft.controller.acls import create_acls, delete_acls
 from kraft.controller.api_keys import decide_create_api_key, decide_delete_api_key
-from kraft.controller.balance_requests import alter_balance, describe_balance, list_balance_moves
+from kraft.controller.balance_requests import alter_balance, describe_balance, list_balance_moves, plan_balance
 from kraft.controller.balance_status import BalanceStatus
 from kraft.controller.broker_loads import BrokerLoads
 from kraft.controller.cells import decide_alter_cell, decide_describe_cells, knowing_tenants
@@ -88,7 +88,12 @@ DECISIONS: Mapping[int, Callable[[MetadataImage, Any, Circumstances], Decided[An
         image, lambda living: decide_describe_cells(image, request, at.policy, at.loads, living)
     ),
     ApiKey.ALTER_CELL: lambda image, request, at: decide_alter_cell(image, request, at.policy),
-    ApiKey.DESCRIBE_BALANCE: lambda image, request, at: describe_balance(image, request, at.policy, at.balance),
+    ApiKey.DESCRIBE_BALANCE: lambda image, request, at: describe_balance(
+        image, request, at.policy, at.balance, at.now_s
+    ),
+    ApiKey.PLAN_BALANCE: lambda image, request, at: plan_balance(
+        image, request, at.policy, at.usage, at.now_s, at.now_ms
+    ),
     ApiKey.ALTER_BALANCE: lambda image, request, at: alter_balance(image, request, at.now_ms),
     ApiKey.LIST_BALANCE_MOVES: lambda image, request, at: list_balance_moves(image, request),
     ApiKey.ALTER_BROKER_HEALTH: lambda image, request, at: alter_broker_health(

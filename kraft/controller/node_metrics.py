@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from common.metrics import Metrics, Samples
+from kraft.controller.balance_duties import BalanceDuties
 from kraft.controller.cells import Cells
 from kraft.controller.driver import ControllerDriver
 from kraft.controller.health_duties import HealthDuties
@@ -23,6 +24,7 @@ class Measured(Protocol):
     driver: ControllerDriver
     liveness: BrokerLiveness
     machine: MetadataStateMachine
+    balance: BalanceDuties
     usage: ReportedUsage
     health: HealthDuties
 
@@ -36,6 +38,7 @@ class Measured(Protocol):
 
 
 def register_metrics(metrics: Metrics, node: Measured) -> None:
+    _register_balance(metrics, node)
     quorum, driver = node.quorum, node.driver
     metrics.gauge("tidelog_controller_active", "1 on the active controller.", lambda: int(driver.is_active))
     metrics.gauge("tidelog_quorum_term", "The consensus term, which is the controller epoch.", lambda: quorum.term)
@@ -155,4 +158,33 @@ def _register_usage(metrics: Metrics, node: Measured) -> None:
             for broker_id in node.image.brokers
             if (rates := node.usage.rates_of(broker_id, node.now_s())) is not None
         ],
+    )
+
+
+def _register_balance(metrics: Metrics, node: Measured) -> None:
+    balance = node.balance
+    metrics.gauge(
+        "tidelog_balance_operations",
+        "The balancer's operations that have not ended.",
+        lambda: sum(1 for _ in node.image.balance.current()),
+    )
+    metrics.gauge("tidelog_balance_moves_running", "Moves that run.", lambda: len(node.image.balance.running))
+    metrics.counter(
+        "tidelog_balance_moves_begun_total",
+        "Moves that this controller began while it was active.",
+        lambda: sum(balance.begun.values()),
+    )
+    metrics.counter("tidelog_balance_moves_done_total", "Moves that came to their end.", lambda: balance.ended["done"])
+    metrics.counter(
+        "tidelog_balance_moves_undone_total",
+        "Moves that were cancelled, or overtaken by another request.",
+        lambda: balance.ended["cancelled"] + balance.ended["overtaken"],
+    )
+    metrics.counter(
+        "tidelog_balance_bytes_total", "Bytes of the replicas that moves were to copy.", lambda: balance.bytes_to_copy
+    )
+    metrics.gauge(
+        "tidelog_balance_uneven_goals",
+        "Goals that the active controller's last look found beyond their trigger.",
+        lambda: len(balance.status.look.uneven),
     )

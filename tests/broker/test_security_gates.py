@@ -34,7 +34,8 @@ OURS = {
     "DescribeTier": "DESCRIBE", "RestoreTopic": "ALTER", "CreateTenant": "ALTER", "DescribeTenants": "DESCRIBE",
     "AlterTenant": "ALTER", "DeleteTenant": "ALTER", "MoveTenant": "ALTER", "CreateApiKey": "ALTER",
     "DeleteApiKey": "ALTER", "DescribeApiKeys": "DESCRIBE", "DescribeCells": "DESCRIBE", "AlterCell": "ALTER",
-    "DescribeUsage": "DESCRIBE", "DescribeBalance": "DESCRIBE", "AlterBalance": "ALTER", "ListBalanceMoves": "DESCRIBE",
+    "DescribeUsage": "DESCRIBE", "DescribeBalance": "DESCRIBE", "PlanBalance": "DESCRIBE",
+    "AlterBalance": "ALTER", "ListBalanceMoves": "DESCRIBE",
     "AlterBrokerHealth": "ALTER",
     "DescribeShares": "DESCRIBE",
 }  # fmt: skip

@@ -241,6 +241,7 @@ def tenants_requests() -> Iterator[tuple[str, Any]]:
     yield "MoveTenant", messages.MoveTenantRequest(tenant=TENANT, cell="default")
     yield "DescribeCells", messages.DescribeCellsRequest(cells=None)
     yield "DescribeBalance", messages.DescribeBalanceRequest()
+    yield "PlanBalance", messages.PlanBalanceRequest(toward=[], moves_max=100)
     yield "AlterBalance", messages.AlterBalanceRequest(act=6, brokers=[1])
     yield "ListBalanceMoves", messages.ListBalanceMovesRequest(limit=1_000)
     yield "AlterCell", messages.AlterCellRequest(cell_name="west", limits=[])

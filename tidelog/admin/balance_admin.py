@@ -23,6 +23,8 @@ _MOVE = ("number", "operation", "topic", "partition_index", "replicas_before", "
          "source_before", "source_after", "target_before", "target_after", "agreed", "bytes_to_copy", "begun_ms",
          "ended_ms", "outcome")  # fmt: skip
 
+_OF_BEGUN = ("number", "operation", "begun_ms", "ended_ms", "outcome")
+
 
 class _Coded(Protocol):
     """A response with an error code."""
@@ -71,8 +73,25 @@ class BalanceAdmin:
             "enabled": response.enabled,
             "dry_run": response.dry_run,
             "waits": response.waits,
+            "uneven": [_row(one, ("goal", "value", "bound", "looks")) for one in response.uneven],
             "operations": [_row(one, _OPERATION) for one in response.operations],
             "running": [_move(one) for one in response.running],
+        }
+
+    def plan(self, toward: Sequence[int], most: int) -> Row:
+        """What would move now, by goal."""
+        from wire.messages import PlanBalanceRequest  # noqa: PLC0415
+
+        response = self._send(PlanBalanceRequest(toward=list(toward), moves_max=most))
+        goals = []
+        for one in response.goals:
+            row = _row(one, ("goal", "before", "after", "bound", "moves", "broken"))
+            goals.append(row | {"why_not": {found.reason: found.count for found in one.why_not}})
+        return {
+            "known": response.is_known,
+            "cut_short": response.cut_short,
+            "goals": goals,
+            "moves": [_planned(one) for one in response.moves],
         }
 
     def history(
@@ -112,5 +131,11 @@ def _row(message: Any, fields: Sequence[str]) -> Row:
 
 def _move(message: Any) -> Row:
     row = _row(message, _MOVE)
+    row["partition"] = row.pop("partition_index")
+    return row
+
+
+def _planned(message: Any) -> Row:
+    row = _row(message, [name for name in _MOVE if name not in _OF_BEGUN])
     row["partition"] = row.pop("partition_index")
     return row

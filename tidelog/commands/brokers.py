@@ -16,8 +16,8 @@ import typer
 from common.errors import ErrorCode
 from kraft.balancer.evacuation import PlacedPartition
 from tidelog.admin import broker_health
-from tidelog.admin.admin_client import ClusterOptions, CommandOptions, Data, admin_client, error_text
-from tidelog.admin.balance_admin import CANCEL, DRAIN, BalanceAdmin
+from tidelog.admin.admin_client import ClusterOptions, CommandConfig, CommandOptions, Data, admin_client, error_text
+from tidelog.admin.balance_admin import ADD, CANCEL, DRAIN, BalanceAdmin
 from tidelog.admin.internal_topics import Internal, say_hidden
 from tidelog.admin.replica_moves import Refused, ReplicaMoves
 from tidelog.admin.usage_admin import described
@@ -61,13 +61,26 @@ def list_brokers(internal: Internal = False, *, options: CommandOptions) -> None
 
 
 @app.command()
-def add(data: Data = DEFAULT_DATA, as_json: Json = False) -> None:
+def add(
+    data: Data = DEFAULT_DATA,
+    command_config: CommandConfig = None,
+    fill: Annotated[
+        bool, typer.Option("--fill/--empty", help="Let the controllers move replicas and leaderships to it.")
+    ] = True,
+    *,
+    as_json: Json = False,
+) -> None:
     """Start one more broker in an embedded cluster, with the next id and ports; it stays part of the cluster.
 
-    It takes new replicas at once; `tidelog topics reassign` moves others to it.
+    The controllers move replicas to it, the busiest first, until it has its share of the load; `tidelog balance status`
+    shows how far they are. For a broker that you started otherwise: `tidelog balance add ID`.
     """
     answer = ask_supervisor(data, {"do": "add"}, START_TIMEOUT_S)
-    show([answer["node"]], as_json=as_json, columns=["node", "role", "id", "pid", "state", "listeners"])
+    node = answer["node"]
+    if fill:
+        with _cluster(ClusterOptions(None, command_config, data)) as (client, _moves):
+            BalanceAdmin(client).alter(ADD, [node["id"]])
+    show([node], as_json=as_json, columns=["node", "role", "id", "pid", "state", "listeners"])
 
 
 @app.command()

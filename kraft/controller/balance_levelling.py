@@ -1,0 +1,209 @@
+"""Levelling: the next step of an operation that balances or fills brokers, and when one begins by itself. No I/O."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from common.pacing import Work
+from kraft.balancer.goals.in_order import GOALS
+from kraft.balancer.move import Limits, Move, Plan
+from kraft.balancer.planner import planning
+from kraft.controller.balance_model import modelling
+from kraft.controller.balance_moves import MOVE_COST, MoveBatch, PlannedMove, target_of
+from kraft.controller.balance_status import Look
+from kraft.controller.balance_steps import BalanceStep, in_state, room_for_moves, settled
+from kraft.controller.policy import ControllerPolicy, is_cordoned
+from kraft.controller.reported_usage import ReportedUsage
+from kraft.fleet_records import BalanceOperationRecord, OperationKind, OperationState
+from kraft.image.cells import cell_of
+from kraft.image.metadata import MetadataImage
+from kraft.image.partition_index import PartitionKey
+
+MINUTE_MS = 60_000
+LOOKS = 3
+"""Looks in turn that must find a goal uneven before the balancer levels it."""
+TRIGGER = 1.2
+"""A broker this far from the mean makes a goal uneven; plans level to `kraft.balancer.goal.AIM`."""
+TRIGGERING = ("disk", "network-in", "network-out", "load")
+"""Soft goals that begin an operation; the other soft ones are only pursued in one."""
+EMPTY_BROKER = "empty broker"
+REFILL_MS = 30 * MINUTE_MS
+HARD = frozenset(goal.name for goal in GOALS if goal.is_hard)
+
+
+class Inputs(Struct, frozen=True):
+    """What a step needs besides the image. `now_s`: monotonic, of the reports; `now_ms`: wall time, of the moves."""
+
+    policy: ControllerPolicy
+    usage: ReportedUsage
+    now_s: float
+    now_ms: int
+
+
+def levelling(image: MetadataImage, inputs: Inputs, operation: BalanceOperationRecord) -> Work[BalanceStep]:
+    """The next step of BALANCE or ADD: plan for the image of now, begin as much as the budget allows."""
+    done = settled(image, inputs.policy, operation, inputs.now_ms)
+    if done is not None:
+        return done
+    obstacle = obstacle_to(image, inputs)
+    if obstacle:
+        return BalanceStep(waits=obstacle)
+    room = room_for_moves(image, inputs.policy, operation)
+    if not room:
+        return BalanceStep(waits="moves that run")
+    toward = frozenset(broker for broker in operation.brokers if broker in image.brokers)
+    if operation.kind is OperationKind.ADD and not toward:  # they were removed
+        return BalanceStep([in_state(operation, OperationState.DONE, inputs.now_ms)], state=OperationState.DONE)
+    # An operation that has begun goes on to its end, however little a step brings.
+    limits = limits_of(image, inputs, room, toward=toward, improvement=0.0)
+    model = yield from modelling(image, inputs.policy, inputs.usage, inputs.now_s)
+    plan = yield from planning(model, limits)
+    if not plan.moves:
+        return _without_moves(image, inputs, operation, plan)
+    batch = MoveBatch(image, inputs.policy, operation, inputs.now_ms)
+    for move in plan.moves:
+        planned = planned_move(image, move, operation.reason)
+        if planned is not None:
+            batch.begin(planned)
+            yield MOVE_COST
+    records = batch.records()
+    return BalanceStep(records, batch.problem, begun=tuple(batch.moves), waits="" if records else batch.problem)
+
+
+def _without_moves(image: MetadataImage, inputs: Inputs, operation: BalanceOperationRecord, plan: Plan) -> BalanceStep:
+    if image.balance.running:
+        return BalanceStep(waits="moves that run")
+    if plan.cut_short:
+        return BalanceStep(waits="leaderships move again in less than a minute")
+    return BalanceStep([in_state(operation, OperationState.DONE, inputs.now_ms)], state=OperationState.DONE)
+
+
+def limits_of(
+    image: MetadataImage, inputs: Inputs, room: int, *, toward: frozenset[int] = frozenset(), improvement: float = 0.05
+) -> Limits:
+    """The bounds of a plan: the budget that is left, from the moves in the image."""
+    settings, now_ms = inputs.policy.balance, inputs.now_ms
+    lately = sum(move.is_of_leader and 0 <= now_ms - move.begun_ms < MINUTE_MS for move in image.balance.moves.values())
+    resting: dict[PartitionKey, None] = {
+        (move.topic_id, move.partition): None
+        for move in image.balance.moves.values()
+        if 0 <= now_ms - move.begun_ms < settings.rest_ms
+    }
+    return Limits(
+        moves_max=room,
+        leader_moves_max=max(settings.leader_moves_max - lately, 0),
+        resting=frozenset(resting),
+        toward=toward,
+        improvement=improvement,
+    )
+
+
+def obstacle_to(image: MetadataImage, inputs: Inputs) -> str:
+    """Why nothing is levelled now; "" if nothing stands in the way."""
+    if not inputs.usage.is_known(image, inputs.now_s):
+        return "brokers have not reported what they do yet"
+    for broker in image.brokers.values():
+        if not broker.is_active:
+            return f"broker {broker.broker_id} is down or stops"
+        if not broker.is_healthy:
+            return f"broker {broker.broker_id} is put aside ({broker.health.state.name.lower()})"
+    running = image.balance.running
+    for topic_id, index in image.topics.index.short:
+        if (topic_id, index) not in running:
+            name = image.topics.by_id[topic_id].name
+            return f"{name}-{index} has replicas that are not in sync, or another request moves it"
+    return ""
+
+
+def planned_move(image: MetadataImage, move: Move, reason: str) -> PlannedMove | None:
+    """None if the partition is not as the plan saw it."""
+    topic = image.topics.get_by_id(move.topic_id)
+    partition = image.partition(move.topic_id, move.partition)
+    if topic is None or partition is None:
+        return None
+    after = move.applied_to(target_of(partition))
+    if after is None:
+        return None
+    return PlannedMove(
+        topic, partition, after, move.goal, reason, move.before, move.after, move.target_before, move.target_after,
+        move.agreed, move.bytes_to_copy,
+    )  # fmt: skip
+
+
+# what begins by itself -------------------------------------------------------------------------------------
+
+
+def looking(image: MetadataImage, inputs: Inputs, before: Look) -> Work[Look]:
+    """Look at the loads. `before`: the last look of this leadership."""
+    obstacle = obstacle_to(image, inputs)
+    if obstacle:
+        return Look(obstacle=obstacle)
+    empty = empty_brokers(image)
+    if empty:
+        return Look(f"{EMPTY_BROKER} {', '.join(map(str, empty))}", empty)
+    model = yield from modelling(image, inputs.policy, inputs.usage, inputs.now_s)
+    plan = yield from planning(model, limits_of(image, inputs, inputs.policy.balance.moves_max))
+    return judged(plan, before)
+
+
+def judged(plan: Plan, before: Look) -> Look:
+    """Hard goals begin at once, soft ones after some looks; both only if the plan has moves for them."""
+    uneven = {
+        result.goal: result.before for result in plan.goals if result.goal in TRIGGERING and _is_over(result.before)
+    }
+    looks = {goal: before.looks.get(goal, 0) + 1 for goal in uneven}
+    moves = len(plan.moves)
+    for result in plan.goals:
+        if result.goal in HARD and result.moves:
+            return Look(f"{result.goal}: {result.before:.2f}, at most {result.bound:.2f}", (), uneven, looks, "", moves)
+    for result in plan.goals:
+        if looks.get(result.goal, 0) >= LOOKS and moves:
+            reason = f"{result.goal}: a broker is {result.before:.2f} x from the mean, in {looks[result.goal]} looks"
+            return Look(reason, (), uneven, looks, "", moves)
+    return Look("", (), uneven, looks, "", moves)
+
+
+def _is_over(worst: float) -> bool:
+    return worst > TRIGGER
+
+
+def empty_brokers(image: MetadataImage) -> tuple[int, ...]:
+    """Live brokers without any replica, in cells whose other brokers have some."""
+    index = image.topics.index
+    held: dict[str, int] = {}
+    for broker in image.brokers.values():
+        held[cell_of(broker)] = held.get(cell_of(broker), 0) + len(index.with_replica(broker.broker_id))
+    found = [
+        broker.broker_id
+        for broker in image.brokers.values()
+        if broker.is_active
+        and not is_cordoned(image, broker.broker_id)
+        and not len(index.with_replica(broker.broker_id))
+        and held[cell_of(broker)] >= _worth_filling(image, cell_of(broker))
+    ]
+    return tuple(sorted(found))
+
+
+def was_filled(image: MetadataImage, brokers: tuple[int, ...], now_ms: int) -> bool:
+    """Whether an operation that filled these brokers ended a while ago, and brought nothing."""
+    return any(
+        one.kind is OperationKind.ADD and one.brokers == brokers and 0 <= now_ms - one.ended_ms < REFILL_MS
+        for one in image.balance.operations.values()
+    )
+
+
+def _worth_filling(image: MetadataImage, cell: str) -> int:
+    """So many replicas that one more broker would get one of them."""
+    return sum(cell_of(broker) == cell for broker in image.brokers.values())
+
+
+def beginning(image: MetadataImage, look: Look, now_ms: int) -> BalanceOperationRecord | None:
+    """The operation that begins by itself after `look`; None while another has not ended."""
+    if not look.reason or any(True for _ in image.balance.current()):
+        return None
+    if look.brokers and was_filled(image, look.brokers, now_ms):
+        return None
+    kind = OperationKind.ADD if look.brokers else OperationKind.BALANCE
+    return BalanceOperationRecord(
+        image.balance.next_operation, kind, look.brokers, OperationState.RUNNING, look.reason, now_ms
+    )
