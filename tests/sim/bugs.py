@@ -19,6 +19,8 @@ from broker.partitions.replica_set import ReplicaSet
 from common.decision import Decision
 from common.pacing import Work
 from kraft.controller import (
+    balance_duties,
+    balance_levelling,
     broker_health,
     broker_removal,
     brokers,
@@ -29,6 +31,9 @@ from kraft.controller import (
     piecework,
     reassignment,
 )
+from kraft.controller.balance_duties import BalanceDuties
+from kraft.controller.balance_moves import MoveBatch, PlannedMove
+from kraft.controller.balance_steps import BalanceStep
 from kraft.controller.piecework import Piecework
 from kraft.health import judgement
 from kraft.image.key_ranges import Keeping, keeping, range_for
@@ -256,6 +261,44 @@ FLEET_BUGS: dict[str, Callable[[Replace], None]] = {
 }
 """Found by `tests.sim.fleet_scenario`, which has thousands of partitions."""
 
+
+def plan_that_undoes_itself(replace: Replace) -> None:
+    """Where nothing is left to do, the last move is taken back."""
+    right = balance_levelling.levelling
+
+    def levelling(image: MetadataImage, inputs: Any, operation: Any) -> Any:
+        step = yield from right(image, inputs, operation)
+        done = [one for one in image.balance.moves.values() if one.operation == operation.id and one.ended_ms]
+        if step.state is None or not done or image.partition(done[-1].topic_id, done[-1].partition) is None:
+            return step
+        last = done[-1]
+        batch = MoveBatch(image, inputs.policy, operation, inputs.now_ms)
+        topic = image.topics.by_id[last.topic_id]
+        batch.begin(PlannedMove(topic, topic.partitions[last.partition], last.before, last.goal))
+        return BalanceStep(batch.records(), begun=tuple(batch.moves))
+
+    replace(balance_duties, "levelling", levelling)
+
+
+def move_by_a_deposed_controller(replace: Replace) -> None:
+    """A new controller commits what the last one had decided."""
+    right, known = BalanceDuties.step, dict[str, MetadataImage]()
+
+    def step(self: BalanceDuties, image: MetadataImage, subject: str) -> Any:
+        before = known.get(subject)
+        known[subject] = image
+        if before is not None and before.epoch < image.epoch:
+            image = before
+        return (yield from right(self, image, subject))
+
+    replace(BalanceDuties, "step", step)
+
+
+BALANCE_BUGS: dict[str, Callable[[Replace], None]] = {
+    plant.__name__: plant for plant in (plan_that_undoes_itself, move_by_a_deposed_controller)
+}
+"""Found by `tests.sim.balance_scenario`."""
+
 QUORUM_BUGS: dict[str, Callable[[Replace], None]] = {"stand_without_pre_vote": stand_without_pre_vote}
 """Found by `tests.sim.quorum_scenario`, which runs no brokers."""
 
@@ -293,7 +336,7 @@ def planted(name: str) -> Iterator[None]:
 
     try:
         if name:
-            (BUGS | QUORUM_BUGS | FLEET_BUGS | PAGE_BUGS)[name](replace)
+            (BUGS | QUORUM_BUGS | FLEET_BUGS | PAGE_BUGS | BALANCE_BUGS)[name](replace)
         yield
     finally:
         for owner, attribute, value in reversed(undo):
