@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from enum import IntEnum
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -38,8 +39,11 @@ from wire.messages import (
 BROKERS_MAX = 100
 CURRENT_MAX = 20
 MOVES_SHOWN_MAX = 1_000
-ROW_COST = 8
+ROWS_AT_ONCE, ROW_COST = 20, 10  # rows of moves made in one go, and units of `common.pacing` of each
 ALL = -1
+
+T = TypeVar("T")
+R = TypeVar("R")
 
 _Operation = ListBalanceMovesResponse.ListedOperation
 _Move = ListBalanceMovesResponse.ListedMove
@@ -167,13 +171,14 @@ def list_balance_moves(
     most = min(max(request.limit, 0), MOVES_SHOWN_MAX)
     held = image.balance
     moves = [move for move in held.moves.values() if _asked(move, request)][-most:] if most else []
-    yield len(held.moves) // 4 + ROW_COST * len(moves)
+    yield len(held.moves) // 4
+    rows = yield from in_pieces(moves, lambda move: _Move(**move_fields(move)))
     operations = [one for one in held.operations.values() if request.operation in (ALL, one.id)]
     reply = ListBalanceMovesResponse(
         error_code=0,
         error_message=None,
         operations=[_Operation(**operation_fields(image, one)) for one in operations],
-        moves=[_Move(**move_fields(move)) for move in moves],
+        moves=rows,
     )
     return Decision(reply)
 
@@ -196,7 +201,7 @@ def describe_balance(
     """DescribeBalance (10022), from the active controller: what runs now, and what it waits for."""
     held = image.balance
     running = [held.moves[number] for number in held.running.values()] if request.include_moves else []
-    yield ROW_COST * len(running)
+    rows = yield from in_pieces(running, lambda move: _Running(**move_fields(move)))
     current = list(held.current())
     look = status.look
     waits = [look.obstacle] if look.obstacle and not current else []
@@ -213,7 +218,7 @@ def describe_balance(
             for goal, value in look.uneven.items()
         ],
         operations=[_Current(**operation_fields(image, one)) for one in current],
-        running=[_Running(**move_fields(move)) for move in running],
+        running=rows,
     )
     return Decision(reply)
 
@@ -232,6 +237,8 @@ def plan_balance(
     limits = msgspec.structs.replace(limits, leader_moves_max=limits.moves_max, improvement=0.0)
     model = yield from modelling(image, policy, usage, now_s)
     plan = yield from planning(model, limits)
+    found = [one for move in plan.moves if (one := planned_move(image, move, "")) is not None]
+    moves = yield from in_pieces(found, _planned)
     goal = PlanBalanceResponse.PlannedGoal
     reply = PlanBalanceResponse(
         error_code=0,
@@ -250,7 +257,7 @@ def plan_balance(
             )
             for one in plan.goals
         ],
-        moves=[_planned(found) for move in plan.moves if (found := planned_move(image, move, "")) is not None],
+        moves=moves,
     )
     return Decision(reply)
 
@@ -271,6 +278,16 @@ def _planned(move: PlannedMove) -> PlanBalanceResponse.PlannedMove:
         agreed=list(move.agreed),
         bytes_to_copy=move.bytes_to_copy,
     )
+
+
+def in_pieces(items: Sequence[T], row: Callable[[T], R]) -> Work[list[R]]:
+    """The rows of a response, made a few at a time."""
+    rows = []
+    for number, item in enumerate(items, 1):
+        rows.append(row(item))
+        if number % ROWS_AT_ONCE == 0:
+            yield ROWS_AT_ONCE * ROW_COST
+    return rows
 
 
 def operation_fields(image: MetadataImage, operation: BalanceOperationRecord) -> dict[str, Any]:

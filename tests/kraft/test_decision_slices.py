@@ -14,6 +14,7 @@ from common.node_settings.shares import ShareSettings
 from common.node_settings.tenants import TenantSettings
 from kraft.batches import MetadataRecord
 from kraft.controller.balance_status import BalanceStatus
+from kraft.controller.balance_steps import draining
 from kraft.controller.broker_loads import BrokerLoads
 from kraft.controller.brokers import decide_heartbeat, decide_registration, decide_unregister
 from kraft.controller.cell_duties import CellDuties
@@ -28,6 +29,7 @@ from kraft.controller.quota_coordinator import QuotaCoordinator
 from kraft.controller.reported_usage import ReportedUsage
 from kraft.controller.tenant_deletion import deletion_step
 from kraft.controller.tenant_moves import moving
+from kraft.fleet_records import BalanceOperationRecord, OperationKind, OperationState
 from kraft.image.delta import MetadataDelta, replayed
 from kraft.image.difference import differing
 from kraft.image.metadata import EMPTY_IMAGE, MetadataImage
@@ -315,6 +317,7 @@ def of_brokers(image: MetadataImage) -> dict[str, Callable[[], Any]]:
         topics=[data(topic_id=schema_uuid(number_id(MANY)), partitions=rows)],
     )
     gone = messages.UnregisterBrokerRequest(broker_id=1)
+    emptied = BalanceOperationRecord(1, OperationKind.DRAIN, (1,), OperationState.RUNNING)
     leaving, deleted, rng = image.tenants[LEAVING], image.tenants[DELETED], random.Random(1)
     return {
         "fence": lambda: decide_heartbeat(image, beat, POLICY, moves_seen=False),
@@ -325,11 +328,13 @@ def of_brokers(image: MetadataImage) -> dict[str, Callable[[], Any]]:
         "tenant move": lambda: moving(image, POLICY, leaving, rng, KeyReports()),
         "tenant deletion": lambda: deletion_step(image, deleted, groups_are_gone=False),
         "ranges": lambda: range_step(image, POLICY, rng),
+        "drain": lambda: draining(image, POLICY, emptied, 1),
     }
 
 
 @pytest.mark.parametrize("label", [
     "fence", "no room", "registration", "unregister", "alter partition", "tenant move", "tenant deletion", "ranges",
+    "drain",
 ])  # fmt: skip
 def test_no_slice_of_what_nodes_and_duties_decide_is_long(label: str) -> None:
     count = LineCount()
