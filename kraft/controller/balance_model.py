@@ -29,7 +29,12 @@ def modelling(image: MetadataImage, policy: ControllerPolicy, usage: ReportedUsa
     rates, others = yield from _rates(image, usage, now_s)
     builder = ModelBuilder([_broker(image, policy, usage, broker, now_s) for broker in image.brokers.values()])
     count = 0
-    for topic_id in sorted(image.topics.by_id):
+    ids: list[bytes] = []
+    for topic_id in image.topics.by_id:
+        ids.append(topic_id)
+        if len(ids) % AT_ONCE == 0:
+            yield AT_ONCE
+    for topic_id in sorted(ids):
         topic = image.topics.by_id[topic_id]
         cell = _cell_of_tenant(image, topic)
         for index, partition in topic.partitions.items():
