@@ -112,15 +112,16 @@ def _add_topic(
             cell = None if held is None else held.cell
             stays = held is not None and _is_elsewhere(image, partition, held.cell)
         key = topic.topic_id, partition.partition
+        replicas = _settled_replicas(partition)
         numbers.append(
             builder.add(
                 ModelPartition(
                     topic.topic_id,
                     partition.partition,
-                    partition.replicas,
-                    partition.leader,
+                    replicas,
+                    partition.leader if partition.leader in replicas or not partition.has_leader else replicas[0],
                     partition.isr,
-                    local_bytes=tuple([sizes.get(replica, {}).get(key, -1.0) for replica in partition.replicas]),
+                    local_bytes=tuple([sizes.get(replica, {}).get(key, -1.0) for replica in replicas]),
                     cell=cell,
                     stays=stays or not _is_settled(image, partition),
                 )
@@ -130,6 +131,13 @@ def _add_topic(
             yield AT_ONCE * PARTITION_COST
     yield TOPIC_COST + len(numbers) % AT_ONCE * PARTITION_COST
     return numbers
+
+
+def _settled_replicas(partition: PartitionImage) -> tuple[int, ...]:
+    """Those at the end of a reassignment that runs: what it has copied already must not be planned again."""
+    if not partition.removing:
+        return partition.replicas
+    return tuple(replica for replica in partition.replicas if replica not in partition.removing)
 
 
 def _is_elsewhere(image: MetadataImage, partition: PartitionImage, cell: str) -> bool:

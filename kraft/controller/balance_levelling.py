@@ -2,33 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+import msgspec
 from msgspec import Struct
 
 from common.pacing import Work
-from kraft.balancer.goals.in_order import GOALS
+from kraft.balancer.layout import layout_of
 from kraft.balancer.move import Limits, Move, Plan
-from kraft.balancer.planner import planning
+from kraft.balancer.planner import planning, planning_layout
+from kraft.balancer.triggers import EMPTY_BROKER, LOOKS, Reason, broken_now
 from kraft.controller.balance_model import modelling
 from kraft.controller.balance_moves import MOVE_COST, MoveBatch, PlannedMove, target_of
 from kraft.controller.balance_status import Look
 from kraft.controller.balance_steps import BalanceStep, in_state, room_for_moves, settled
-from kraft.controller.policy import ControllerPolicy, is_cordoned
+from kraft.controller.policy import ControllerPolicy
 from kraft.controller.reported_usage import ReportedUsage
 from kraft.fleet_records import BalanceOperationRecord, OperationKind, OperationState
-from kraft.image.cells import cell_of
 from kraft.image.metadata import MetadataImage
 from kraft.image.partition_index import PartitionKey
 
 MINUTE_MS = 60_000
-LOOKS = 3
-"""Looks in turn that must find a goal uneven before the balancer levels it."""
-TRIGGER = 1.2
-"""A broker this far from the mean makes a goal uneven; plans level to `kraft.balancer.goal.AIM`."""
-TRIGGERING = ("disk", "network-in", "network-out", "load")
-"""Soft goals that begin an operation; the other soft ones are only pursued in one."""
-EMPTY_BROKER = "empty broker"
+REASONS_MAX = 5  # that an operation's reason names
 REFILL_MS = 30 * MINUTE_MS
-HARD = frozenset(goal.name for goal in GOALS if goal.is_hard)
 
 
 class Inputs(Struct, frozen=True):
@@ -138,50 +134,26 @@ def looking(image: MetadataImage, inputs: Inputs, before: Look) -> Work[Look]:
     obstacle = obstacle_to(image, inputs)
     if obstacle:
         return Look(obstacle=obstacle)
-    empty = empty_brokers(image)
-    if empty:
-        return Look(f"{EMPTY_BROKER} {', '.join(map(str, empty))}", empty)
     model = yield from modelling(image, inputs.policy, inputs.usage, inputs.now_s)
-    plan = yield from planning(model, limits_of(image, inputs, inputs.policy.balance.moves_max))
-    return judged(plan, before)
+    layout = yield from layout_of(model)
+    at_once, lasting = yield from broken_now(layout)
+    look = judged(at_once, lasting, before)
+    if look.brokers and was_filled(image, look.brokers, inputs.now_ms):
+        look = judged([reason for reason in at_once if reason[0] != EMPTY_BROKER], lasting, before)
+    if not look.reason or look.brokers:
+        return look
+    plan = yield from planning_layout(layout, limits_of(image, inputs, inputs.policy.balance.moves_max))
+    return msgspec.structs.replace(look, moves=len(plan.moves), reason=look.reason if plan.moves else "")
 
 
-def judged(plan: Plan, before: Look) -> Look:
-    """Hard goals begin at once, soft ones after some looks; both only if the plan has moves for them."""
-    uneven = {
-        result.goal: result.before for result in plan.goals if result.goal in TRIGGERING and _is_over(result.before)
-    }
-    looks = {goal: before.looks.get(goal, 0) + 1 for goal in uneven}
-    moves = len(plan.moves)
-    for result in plan.goals:
-        if result.goal in HARD and result.moves:
-            return Look(f"{result.goal}: {result.before:.2f}, at most {result.bound:.2f}", (), uneven, looks, "", moves)
-    for result in plan.goals:
-        if looks.get(result.goal, 0) >= LOOKS and moves:
-            reason = f"{result.goal}: a broker is {result.before:.2f} x from the mean, in {looks[result.goal]} looks"
-            return Look(reason, (), uneven, looks, "", moves)
-    return Look("", (), uneven, looks, "", moves)
-
-
-def _is_over(worst: float) -> bool:
-    return worst > TRIGGER
-
-
-def empty_brokers(image: MetadataImage) -> tuple[int, ...]:
-    """Live brokers without any replica, in cells whose other brokers have some."""
-    index = image.topics.index
-    held: dict[str, int] = {}
-    for broker in image.brokers.values():
-        held[cell_of(broker)] = held.get(cell_of(broker), 0) + len(index.with_replica(broker.broker_id))
-    found = [
-        broker.broker_id
-        for broker in image.brokers.values()
-        if broker.is_active
-        and not is_cordoned(image, broker.broker_id)
-        and not len(index.with_replica(broker.broker_id))
-        and held[cell_of(broker)] >= _worth_filling(image, cell_of(broker))
-    ]
-    return tuple(sorted(found))
+def judged(at_once: Sequence[Reason], lasting: Sequence[Reason], before: Look) -> Look:
+    """What one more look makes of the reasons. An empty broker is filled before anything is levelled."""
+    looks = {reason: before.looks.get(reason, 0) + 1 for reason in lasting}
+    empty = tuple(sorted(broker for name, broker in at_once if name == EMPTY_BROKER))
+    if empty:
+        return Look(f"{EMPTY_BROKER} {', '.join(map(str, empty))}", empty, looks)
+    due = [*at_once, *(reason for reason, count in looks.items() if count >= LOOKS)]
+    return Look(", ".join(f"{name} of broker {broker}" for name, broker in due[:REASONS_MAX]), (), looks)
 
 
 def was_filled(image: MetadataImage, brokers: tuple[int, ...], now_ms: int) -> bool:
@@ -192,16 +164,9 @@ def was_filled(image: MetadataImage, brokers: tuple[int, ...], now_ms: int) -> b
     )
 
 
-def _worth_filling(image: MetadataImage, cell: str) -> int:
-    """So many replicas that one more broker would get one of them."""
-    return sum(cell_of(broker) == cell for broker in image.brokers.values())
-
-
 def beginning(image: MetadataImage, look: Look, now_ms: int) -> BalanceOperationRecord | None:
     """The operation that begins by itself after `look`; None while another has not ended."""
     if not look.reason or any(True for _ in image.balance.current()):
-        return None
-    if look.brokers and was_filled(image, look.brokers, now_ms):
         return None
     kind = OperationKind.ADD if look.brokers else OperationKind.BALANCE
     return BalanceOperationRecord(

@@ -14,7 +14,7 @@ from common.pacing import Work
 from kraft.balancer.evacuation import NoRoom
 from kraft.balancer.planner import planning
 from kraft.batches import MetadataRecord
-from kraft.controller.balance_levelling import TRIGGER, Inputs, limits_of, planned_move
+from kraft.controller.balance_levelling import Inputs, limits_of, planned_move
 from kraft.controller.balance_model import modelling
 from kraft.controller.balance_moves import PlannedMove, target_of
 from kraft.controller.balance_status import BalanceStatus
@@ -214,8 +214,8 @@ def describe_balance(
         waits="; ".join(waits) or None,
         next_look_ms=max(int((status.next_look_s - now_s) * 1000), 0) if policy.balance.enable else -1,
         uneven=[
-            DescribeBalanceResponse.UnevenGoal(goal=goal, value=value, bound=TRIGGER, looks=look.looks.get(goal, 0))
-            for goal, value in look.uneven.items()
+            DescribeBalanceResponse.UnevenGoal(goal=goal, broker_id=broker, looks=count)
+            for (goal, broker), count in look.looks.items()
         ],
         operations=[_Current(**operation_fields(image, one)) for one in current],
         running=rows,

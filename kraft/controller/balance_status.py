@@ -9,13 +9,12 @@ from msgspec import Struct
 
 class Look(Struct, frozen=True):
     """What a look at the loads found. `reason`: why an operation should begin, which fills `brokers` if there are any;
-    "" if none should. `uneven`: goals beyond their trigger, with their worst value; `looks`: how many looks in turn
-    have found each of them so. `obstacle`: why nothing could be judged. `moves`: of the plan."""
+    "" if none should. `looks`: of each goal and broker beyond its trigger, how many looks in turn have found it so.
+    `obstacle`: why nothing could be judged. `moves`: of the plan."""
 
     reason: str = ""
     brokers: tuple[int, ...] = ()
-    uneven: Mapping[str, float] = {}
-    looks: Mapping[str, int] = {}
+    looks: Mapping[tuple[str, int], int] = {}
     obstacle: str = ""
     moves: int = 0
 

@@ -186,5 +186,5 @@ def _register_balance(metrics: Metrics, node: Measured) -> None:
     metrics.gauge(
         "tidelog_balance_uneven_goals",
         "Goals that the active controller's last look found beyond their trigger.",
-        lambda: len(balance.status.look.uneven),
+        lambda: len(balance.status.look.looks),
     )

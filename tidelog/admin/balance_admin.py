@@ -73,7 +73,7 @@ class BalanceAdmin:
             "enabled": response.enabled,
             "dry_run": response.dry_run,
             "waits": response.waits,
-            "uneven": [_row(one, ("goal", "value", "bound", "looks")) for one in response.uneven],
+            "uneven": [_row(one, ("goal", "broker_id", "looks")) for one in response.uneven],
             "operations": [_row(one, _OPERATION) for one in response.operations],
             "running": [_move(one) for one in response.running],
         }

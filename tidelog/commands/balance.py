@@ -47,7 +47,7 @@ def status(options: CommandOptions) -> None:
     if found["waits"]:
         print(f"waits: {found['waits']}")
     for one in found["uneven"]:
-        print(f"uneven: {one['goal']} is {one['value']:.2f} x from the mean, in {one['looks']} looks")
+        print(f"uneven: {one['goal']} of broker {one['broker_id']}, in {one['looks']} looks")
     show(found["operations"], as_json=False, columns=OPERATION_COLUMNS, empty="no operation runs")
     if found["running"]:
         show(list(map(_shown, found["running"])), as_json=False, columns=MOVE_COLUMNS)
