@@ -173,7 +173,8 @@ def test_clients_requests_are_cut_or_known_to_be_short() -> None:
         "CreateApiKey", "CreateTenant",
         "DescribeApiKeys", "DescribeCells", "DescribeClientQuotas", "DescribeTenants",
         "DescribeTopicPartitions", "DescribeUsage", "JoinGroup",
-        "ListConfigResources", "ListGroups", "Metadata", "RestoreTopic", "SyncGroup", "UpdateFeatures",
+        "ListConfigResources", "ListGroups", "Metadata", "PlanBalance", "RestoreTopic", "SyncGroup",
+        "UpdateFeatures",
     }  # fmt: skip
 
 
