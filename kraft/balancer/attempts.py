@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from kraft.balancer.goal import BandGoal, Goal, Trial
 from kraft.balancer.goals.racks import RacksGoal
 from kraft.balancer.layout import Amounts, Layout
+from kraft.balancer.model import NO_SLOT
 from kraft.balancer.move import Limits, Move, MoveKind
 
 AGAINST_LIMITS, NO_TARGET, NOT_BETTER, RESTING, MOVING, ON_APART = (
@@ -79,13 +80,13 @@ class Attempts:
         """Give the leadership of a leading replica to the first of the targets that the goals accept."""
         partition = self.layout.partition_of[replica]
         amounts = self.layout.leader_amounts(partition)
-        return self._first(goal, MoveKind.LEADER, replica, targets, amounts, considerate)
+        return self._first(goal, MoveKind.LEADER, replica, targets, amounts=amounts, considerate=considerate)
 
     def copy(self, goal: Goal, replica: int, targets: Sequence[int], *, considerate: bool) -> bool:
         """Move a replica to the first of the targets that the goals accept; those come first that suit `goal` best."""
         possible = self.possible(goal, replica, targets)
         amounts = self.layout.copy_amounts(replica)
-        return self._first(goal, MoveKind.REPLICA, replica, possible, amounts, considerate)
+        return self._first(goal, MoveKind.REPLICA, replica, possible, amounts=amounts, considerate=considerate)
 
     def possible(self, goal: Goal, replica: int, targets: Sequence[int]) -> list[int]:
         """The targets that hold no replica of the partition, nor share a rack with one if that can be avoided."""
@@ -105,12 +106,12 @@ class Attempts:
         return found
 
     def _first(
-        self, goal: Goal, kind: MoveKind, replica: int, targets: Sequence[int], amounts: Amounts, considerate: bool
+        self, goal: Goal, kind: MoveKind, replica: int, targets: Sequence[int], *, amounts: Amounts, considerate: bool
     ) -> bool:
         layout = self.layout
-        trial = Trial(kind, layout.partition_of[replica], replica, layout.holder[replica], -1, amounts)
+        trial = self._trial(kind, replica, NO_SLOT, amounts)
         for target in targets:
-            trial.target = target
+            trial.redirect(target)
             self.count += 1
             if not goal.improves(layout, trial):
                 self.rejected(goal, NOT_BETTER)
@@ -124,6 +125,17 @@ class Attempts:
                 self._take(goal, trial)
                 return True
         return False
+
+    def _trial(self, kind: MoveKind, replica: int, target: int, amounts: Amounts) -> Trial:
+        layout = self.layout
+        return Trial(
+            kind=kind,
+            partition=layout.partition_of[replica],
+            replica=replica,
+            source=layout.holder[replica],
+            target=target,
+            amounts=amounts,
+        )
 
     def _against(self, goal: Goal, trial: Trial, considerate: bool) -> str | None:
         """Name of the first goal that must be heeded and gets worse."""
@@ -149,11 +161,9 @@ class Attempts:
         if target in layout.holders(first) or source in layout.holders(second):
             return False
         given, taken = layout.copy_amounts(replica), layout.copy_amounts(partner)
-        to, fro = (
-            Trial(MoveKind.REPLICA, first, replica, source, target, given),
-            Trial(MoveKind.REPLICA, second, partner, target, source, taken),
-        )
-        net = Trial(MoveKind.REPLICA, first, replica, source, target, _difference(given, taken))
+        to = self._trial(MoveKind.REPLICA, replica, target, given)
+        fro = self._trial(MoveKind.REPLICA, partner, source, taken)
+        net = self._trial(MoveKind.REPLICA, replica, target, _difference(given, taken))
         self.count += 1
         if not goal.improves(layout, net):
             self.rejected(goal, NOT_BETTER)
@@ -193,18 +203,18 @@ class Attempts:
         values = goal.values(layout, trial)
         topic_id, index = layout.model.key(trial.partition)
         move = Move(
-            topic_id,
-            index,
-            trial.kind,
-            brokers[trial.source].broker_id,
-            brokers[trial.target].broker_id,
-            goal.name,
-            values.before,
-            values.after,
-            values.target_before,
-            values.target_after,
-            self._agreed[goal.name],
-            int(trial.amounts[1]),
+            topic_id=topic_id,
+            partition=index,
+            kind=trial.kind,
+            source=brokers[trial.source].broker_id,
+            target=brokers[trial.target].broker_id,
+            goal=goal.name,
+            before=values.before,
+            after=values.after,
+            target_before=values.target_before,
+            target_after=values.target_after,
+            agreed=self._agreed[goal.name],
+            bytes_to_copy=int(trial.amounts[1]),
         )
         if trial.kind is MoveKind.LEADER:
             layout.move_leader(trial.partition, trial.target, trial.amounts)
@@ -214,8 +224,7 @@ class Attempts:
             self._copies += 1
             self._bytes += move.bytes_to_copy
         layout.moved[trial.partition] = 1
-        taken = Trial(trial.kind, trial.partition, trial.replica, trial.source, trial.target, trial.amounts)
-        self.done.append((taken, move))
+        self.done.append((trial, move))
 
     def undo(self, length: int) -> None:
         """Take back all moves but the first `length`."""

@@ -36,6 +36,10 @@ class Trial:
         self.target = target
         self.amounts = amounts
 
+    def redirect(self, target: int) -> None:
+        """Judge another target next."""
+        self.target = target
+
 
 class State(NamedTuple):
     """`worst`: the worst value; `distance`: of all brokers from their bounds, added up; `broken`: slots of brokers that
@@ -93,7 +97,7 @@ class Goal(ABC):
 
     @abstractmethod
     def prepare(self, layout: Layout) -> None:
-        """Compute bounds anew; called at the start, and before the goal looks for moves."""
+        """Compute the bounds again; called at the start, and before the goal looks for moves."""
 
     @abstractmethod
     def accepts(self, layout: Layout, trial: Trial) -> bool:

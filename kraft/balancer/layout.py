@@ -99,7 +99,12 @@ class Layout:
     def move_replica(self, replica: int, target: int, amounts: Amounts) -> None:
         """Put a replica on another broker; `amounts` are those of `copy_amounts`."""
         partition, source = self.partition_of[replica], self.holder[replica]
+        leaves_cell = self.model.cell_of[source] != self.model.cell_of[target]
+        if leaves_cell:
+            self.count_for_racks(partition, -1)
         self.holder[replica] = target
+        if leaves_cell:
+            self.count_for_racks(partition)
         if self.leader[partition] == source:
             self.leader[partition] = target
         row = self.model.topic[partition] * self.slot_count
@@ -147,9 +152,9 @@ class Layout:
         self._fair[measure] = fair
         return fair
 
-    def count_for_racks(self, partition: int) -> None:
+    def count_for_racks(self, partition: int, sign: int = 1) -> None:
         """Add a partition to what each rack of its cells has at least and at most: at most one replica, if there are
-        enough racks, and at least one, if there are only just enough."""
+        enough racks, and at least one, if there are only just enough. A `sign` of -1 takes it away again."""
         model = self.model
         cells = [model.cell_of[slot] for slot in self.holders(partition)]
         size = model.size[model.first[partition]]
@@ -160,11 +165,11 @@ class Layout:
             times = 1 if copies <= racks else copies
             most = (1.0, size, in_rate, out_rate, leader, 1.0, in_rate)
             for sums, amount in zip(self._rack_most, most, strict=True):
-                sums[cell] += times * amount
+                sums[cell] += sign * times * amount
             if copies >= racks:
                 least = (1.0, size, in_rate, 0.0, follower, 0.0, 0.0)
                 for sums, amount in zip(self._rack_least, least, strict=True):
-                    sums[cell] += amount
+                    sums[cell] += sign * amount
 
     def fullness(self, slot: int) -> float:
         """The largest value of a broker in relation to what is fair; new replicas go to where it is smallest."""

@@ -1,0 +1,1 @@
+"""What the balancer aims at, one goal per file."""
