@@ -29,6 +29,8 @@ PARTITIONS_MAX = 256  # in one round; the bytes of others count for their topics
 TOPICS_MAX = 1_000  # likewise; those of other topics are added up
 ROWS_PER_PIECE = 300  # some milliseconds for either side
 LOOKED_AT_ONCE, LOOK_COST = 50, 2  # tenants, partitions or topics, and units of `common.pacing` of each
+THROTTLED_MAX = 1_000  # tenants that a metric names
+OTHERS = "others"
 OPERATORS = ""
 """Stands for the clients of operators' listeners, who belong to no tenant."""
 
@@ -128,6 +130,7 @@ class UsageReporter:
         self._task: asyncio.Task[None] | None = None
         self.total = Usage()
         """Of all clients, as of the last round."""
+        self._throttled: dict[str, Usage] = {}  # the tenants that were throttled first
         self.outcomes = {"answered": 0, "unanswered": 0}
 
     def start(self) -> None:
@@ -165,6 +168,8 @@ class UsageReporter:
             usage = self._book.operators if tenant == OPERATORS else self._book.get(tenant)
             if usage is not None:
                 total.add(usage)
+                if usage.throttled_ms and tenant and len(self._throttled) < THROTTLED_MAX:
+                    self._throttled[tenant] = usage
                 if not usage.is_reported:
                     tenants.append((tenant, usage))
                     named.add(tenant)
@@ -270,11 +275,30 @@ class UsageReporter:
             lambda: [({"reason": reason}, ms / 1000) for reason, ms in self.total.throttled_ms.items()],
         )
         metrics.family(
+            "tidelog_tenant_throttle_seconds_total",
+            "counter",
+            "Time that a tenant's clients had to wait, by reason; of the tenants that had to first.",
+            self._throttled_seconds,
+        )
+        metrics.family(
             "tidelog_usage_reports_total",
             "counter",
             "Reports of clients' use to the active controller, by outcome.",
             lambda: [({"outcome": outcome}, float(count)) for outcome, count in self.outcomes.items()],
         )
+
+    def _throttled_seconds(self) -> list[tuple[dict[str, str], float]]:
+        """A scrape names at most `THROTTLED_MAX` tenants, and `OTHERS` for the rest."""
+        found, left = list[tuple[dict[str, str], float]](), dict(self.total.throttled_ms)
+        for reason, ms in self._book.operators.throttled_ms.items():
+            left[reason] = left.get(reason, 0) - ms
+        for tenant, usage in self._throttled.items():
+            for reason, ms in usage.throttled_ms.items():
+                left[reason] = left.get(reason, 0) - ms
+                found.append(({"tenant": tenant, "reason": reason}, ms / 1000))
+        if len(self._throttled) >= THROTTLED_MAX:
+            found += [({"tenant": OTHERS, "reason": reason}, max(ms, 0) / 1000) for reason, ms in left.items()]
+        return found
 
 
 def _portions(rows: Sequence[T]) -> list[Sequence[T]]:

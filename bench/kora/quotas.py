@@ -24,13 +24,13 @@ from kraft.quotas.what_if import BUDGET_S, FAIR_FROM, Policy, TenantReplay, Thro
 
 RESULT = Path(__file__).resolve().parents[1] / "results" / "kora_quotas.json"
 BROKERS = 6
-STEP_S = 10.0
+STEP_S = 5.0  # brokers' reports
 STEPS = int(7 * 86_400 / STEP_S)
 QUOTA = 1_000_000_000
 TARGET = 0.990
 DYNAMIC_TENANTS = 10
 """Replayed without lazy throttling, which has to look at every interval."""
-MARGIN_STEPS = 12
+MARGIN_STEPS = 24
 """Replayed before and after an interval in which a tenant is near its quota: more than shares take to begin and end."""
 Array = Any
 
@@ -143,7 +143,7 @@ def main() -> None:
     parser.add_argument("--unevenness", type=float, help="skip the calibration")
     parser.add_argument("--out", type=Path, default=RESULT)
     given = parser.parse_args()
-    began, rules = time.monotonic(), SplitRules(every_s=STEP_S)
+    began, rules = time.monotonic(), SplitRules()
     unevenness = given.unevenness
     if unevenness is None:
         unevenness = calibrated(given.seed, given.tenants)

@@ -11,6 +11,8 @@ from kraft.controller.driver import ControllerDriver
 from kraft.controller.health_duties import HealthDuties
 from kraft.controller.liveness import BrokerLiveness
 from kraft.controller.policy import ControllerPolicy
+from kraft.controller.quota_coordinator import QuotaCoordinator
+from kraft.controller.quota_metrics import register_quotas
 from kraft.controller.reported_usage import ReportedUsage
 from kraft.controller.state_machine import MetadataStateMachine
 from kraft.image.metadata import MetadataImage
@@ -26,6 +28,7 @@ class Measured(Protocol):
     machine: MetadataStateMachine
     balance: BalanceDuties
     usage: ReportedUsage
+    quotas: QuotaCoordinator
     health: HealthDuties
 
     def now_s(self) -> float: ...
@@ -71,6 +74,7 @@ def register_metrics(metrics: Metrics, node: Measured) -> None:
     )
     _register_usage(metrics, node)
     _register_health(metrics, node)
+    register_quotas(metrics, node.quotas)
     register_loads(metrics, node)
 
 

@@ -17,9 +17,12 @@ class UnfairTime:
 
     def __init__(self) -> None:
         self._of_tenant: dict[str, Waited] = {}
+        self.unfair_ms = 0
+        """Of all tenants together."""
 
     def add(self, tenant: str, all_ms: int, unfair_ms: int) -> None:
         before = self.of(tenant)
+        self.unfair_ms += unfair_ms
         self._of_tenant[tenant] = Waited(before.all_ms + all_ms, before.unfair_ms + unfair_ms)
 
     def of(self, tenant: str) -> Waited:
@@ -30,7 +33,10 @@ class UnfairTime:
         return self._of_tenant
 
     def forget(self, tenant: str) -> None:
-        self._of_tenant.pop(tenant, None)
+        gone = self._of_tenant.pop(tenant, None)
+        if gone is not None:
+            self.unfair_ms -= gone.unfair_ms
 
     def clear(self) -> None:
         self._of_tenant.clear()
+        self.unfair_ms = 0

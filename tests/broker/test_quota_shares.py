@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from broker.quotas.tenant_bounds import NO_BOUND, TenantBound
+from common.metrics import Metrics
 from common.pacing import at_once
 from kraft.controller.quota_coordinator import coordinator_of
 from kraft.controller.quota_description import describe_shares
+from kraft.controller.quota_metrics import OTHERS, TENANTS_MAX, register_quotas, share_bytes, unfair_seconds
 from kraft.image.tenants import CONNECTION_RATE, CONNECTIONS_MAX, EGRESS, INGRESS, REQUEST_PERCENTAGE
 from kraft.quotas.tenant_quotas import Resource
 from kraft.records import RemoveTenantRecord, TenantState
@@ -281,6 +283,23 @@ def test_shares_are_described() -> None:
         describe_shares(world.image, DescribeSharesRequest(tenant="x"), world.coordinator, POLICY, world.now)
     )
     assert unknown.reply.error_code != 0
+
+
+def test_metrics_have_a_bounded_number_of_series() -> None:
+    world = overloaded()
+    shares = {int(labels["broker"]): value for labels, value in share_bytes(world.coordinator)}
+    assert shares == world.shares()
+    for number in range(TENANTS_MAX + 10):
+        world.coordinator.unfair.add(f"lkc-{number:06}", 2_000, 1_000)
+    found = {labels["tenant"]: seconds for labels, seconds in unfair_seconds(world.coordinator)}
+    assert len(found) == TENANTS_MAX + 1 and found["lkc-000000"] == 1.0
+    assert found[OTHERS] == 11.0, "one of the throttled tenants was there before"
+    world.coordinator.unfair.forget("lkc-000000")
+    assert len(unfair_seconds(world.coordinator)) == TENANTS_MAX + 1
+    assert sum(value for _, value in unfair_seconds(world.coordinator)) * 1000 == world.coordinator.unfair.unfair_ms
+    metrics = Metrics()
+    register_quotas(metrics, world.coordinator)
+    assert b"tidelog_tenants_with_shares 1" in metrics.text()
 
 
 def test_tenants_far_from_their_quotas_cost_one_look_each() -> None:

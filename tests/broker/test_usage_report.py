@@ -12,7 +12,15 @@ from broker.partitions.ack_delays import AckDelays
 from broker.quotas.tenant_bounds import TenantBound
 from broker.quotas.tenant_shares import TenantShares
 from broker.security.usage import DISK, NODES, TOO_FAST, Usage, UsageBook
-from broker.usage_report import PARTITIONS_MAX, ROWS_PER_PIECE, TOPICS_MAX, Largest, Machine, UsageReporter
+from broker.usage_report import (
+    PARTITIONS_MAX,
+    ROWS_PER_PIECE,
+    THROTTLED_MAX,
+    TOPICS_MAX,
+    Largest,
+    Machine,
+    UsageReporter,
+)
 from common.errors import ErrorCode
 from common.loop_load import LoopCounters
 from common.metrics import Metrics
@@ -234,3 +242,18 @@ async def test_it_reports_at_its_interval_until_it_is_stopped() -> None:
     await world.reporter.stop()
     await asyncio.sleep(10)
     assert len(world.heard) == 2
+
+
+async def test_the_tenants_that_were_throttled_first_are_named() -> None:
+    world = World()
+    for number in range(THROTTLED_MAX + 5):
+        world.book.of(f"lkc-{number:06}").throttled("share", 2_000)
+    world.book.operators.throttled(DISK, 7_000)
+    await world.reported()
+    metrics = Metrics()
+    world.reporter.register(metrics)
+    lines = [line for line in metrics.text().decode().splitlines() if line.startswith("tidelog_tenant_throttle")]
+    assert len(lines) == THROTTLED_MAX + 2, "the others for each reason"
+    assert 'tidelog_tenant_throttle_seconds_total{reason="share",tenant="lkc-000000"} 2.0' in lines
+    assert 'tidelog_tenant_throttle_seconds_total{reason="share",tenant="others"} 10.0' in lines
+    assert 'tidelog_tenant_throttle_seconds_total{reason="disk",tenant="others"} 0.0' in lines
