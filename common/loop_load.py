@@ -16,6 +16,8 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
+JOBS_MIN = 1e-9
+"""Fewer jobs, which are left of long ago, have no mean: their squares would overflow."""
 MEAN_OVER_S = 60.0
 """A sample that is so old counts 1/e of a new one."""
 BUSY_BELOW, WAITS_ABOVE = 0.5, 0.7
@@ -109,12 +111,12 @@ class LoadMeans(NamedTuple):
     @property
     def job_s(self) -> float:
         """E[S]."""
-        return min(self.service_s / self.jobs, SERVICE_MAX_S) if self.jobs > 0 else 0.0
+        return min(self.service_s / self.jobs, SERVICE_MAX_S) if self.jobs > JOBS_MIN else 0.0
 
     @property
     def service_variation(self) -> float:
         """cs²."""
-        mean = self.service_s / self.jobs if self.jobs > 0 else 0.0
+        mean = self.service_s / self.jobs if self.jobs > JOBS_MIN else 0.0
         if not mean > 0:
             return 0.0
         return min(max(self.service_squares / self.jobs / mean / mean - 1.0, 0.0), SERVICE_VARIATION_MAX)
