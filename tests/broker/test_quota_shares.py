@@ -133,6 +133,20 @@ def test_a_new_controller_gives_away_nothing_of_a_broker_that_it_has_never_heard
     assert world.shares()[0] > before[0], "of the share of the other that was heard"
 
 
+def test_a_new_controller_gives_away_nothing_of_a_fenced_broker_that_it_has_never_heard() -> None:
+    world = overloaded()
+    before = world.shares()
+    world.fail_over()
+    world.fence(2)
+    world.brokers[1].offered[A] = QUOTA // 5
+    world.pass_time(40)
+    assert not world.coordinator.is_keeping(world.image, world.now), "all live brokers have reported"
+    assert world.shares()[2] == before[2] and sum(world.shares().values()) <= QUOTA
+    world.pass_time(40)
+    live = {broker: share for broker, share in world.shares().items() if broker != 2}
+    assert sum(live.values()) == QUOTA, "its share is stale"
+
+
 def test_a_brokers_share_is_not_given_away_while_it_may_act_on_it() -> None:
     world = overloaded()
     before = world.shares()

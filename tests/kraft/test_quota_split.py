@@ -117,6 +117,20 @@ def test_a_new_controller_gives_nothing_of_what_a_broker_that_it_has_not_heard_h
     assert cluster.brokers[0].share is not None and cluster.brokers[0].share > 800_000
 
 
+def test_a_new_controller_gives_nothing_of_what_a_fenced_broker_holds() -> None:
+    """All live brokers have reported, but the fenced one may act on its share for as long as any other."""
+    cluster = Cluster()
+    cluster.rates[0] = QUOTA * 8 // 10
+    everyone(cluster, 1)
+    cluster.fail_over()
+    cluster.live.discard(1)
+    everyone(cluster, 1)
+    assert cluster.split.targets[2] > (cluster.brokers[2].share or 0) > 0
+    assert sum(cluster.shares_in_effect()) <= QUOTA
+    everyone(cluster, 14)
+    assert sum(cluster.shares_in_effect()) == QUOTA and cluster.brokers[2].share == cluster.split.targets[2]
+
+
 class Faults(RuleBasedStateMachine):
     """Reports and answers that are lost, brokers that come and go, controllers that change, load that wanders."""
 
