@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.sim.cluster import Report, run_seed
-from tests.sim.nemesis import KINDS, STORE, shrink
+from tests.sim.nemesis import HEALTH, KINDS, STORE, shrink
 from tests.sim.plan import draw_plan
 from tests.sim.world import moved_memory
 
@@ -91,7 +91,7 @@ def test_seeds_that_failed_once(seed: int) -> None:
 
 def test_all_kinds_of_faults_are_drawn() -> None:
     drawn = Counter(fault.kind for seed in range(DRAWN) for fault in draw_plan(seed).faults)
-    assert set(drawn) == {*KINDS, *STORE}
+    assert set(drawn) == {*KINDS, *STORE, *HEALTH}
     assert min(drawn.values()) > 15
 
 

@@ -137,7 +137,7 @@ def flush_beside_the_flusher(replace: Replace) -> None:
     async def flush(self: LogFlusher, log: Any, depth: FlushDepth) -> bool:
         job = log.plan_flush(depth)
         if job is not None:
-            await asyncio.to_thread(job.run, self._disk, log)
+            await asyncio.to_thread(job.run, self._disk, log, self._health.operations)
             log.flush_finished(job)
         return job is not None
 
