@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
+import weakref
 from collections.abc import Callable, Coroutine
 from concurrent.futures import CancelledError, Future
 from typing import Any, TypeVar
@@ -22,7 +23,10 @@ class OffLoopStopped(Exception):
 
 
 class OffLoop:
-    """Started by the first call. Several event loops and plain threads may call at once."""
+    """Started by the first call. Several event loops and plain threads may call at once.
+
+    Its thread ends with `stop`, or once nobody has the object any more: a cache of stores drops them without a word.
+    """
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -88,6 +92,7 @@ class OffLoop:
                 self._loop = uvloop.new_event_loop()
                 self._thread = threading.Thread(target=self._main, args=(self._loop,), name=self._name, daemon=True)
                 self._thread.start()
+                weakref.finalize(self, _end, self._loop, self._thread).atexit = False
             return self._loop
 
     @staticmethod
@@ -105,6 +110,12 @@ class OffLoop:
         finally:
             asyncio.set_event_loop(None)
             loop.close()
+
+
+def _end(loop: asyncio.AbstractEventLoop, thread: threading.Thread) -> None:
+    if thread.is_alive():  # not in a process forked later, which shares the descriptor that wakes the loop
+        with contextlib.suppress(RuntimeError):  # it has ended already
+            loop.call_soon_threadsafe(loop.stop)
 
 
 class _Crossing:

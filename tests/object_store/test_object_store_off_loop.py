@@ -19,6 +19,8 @@ from object_store.opening import open_store
 from object_store.uri import InvalidStoreUri
 from tests.object_store.conftest import LIMITS
 
+LIMIT_S = 20.0
+
 
 async def test_work_is_done_in_the_other_thread_and_comes_back() -> None:
     off_loop = OffLoop("test")
@@ -38,6 +40,20 @@ async def test_work_is_done_in_the_other_thread_and_comes_back() -> None:
     await asyncio.to_thread(off_loop.stop)
     with pytest.raises(OffLoopStopped):
         await off_loop.run(work)
+
+
+def test_the_thread_of_one_that_nobody_has_ends() -> None:
+    """As of a store that a cache drops: its loop has a thread, and descriptors."""
+    off_loop, threads = OffLoop("dropped"), set(threading.enumerate())
+
+    async def work() -> None: ...
+
+    off_loop.wait(work)
+    (thread,) = set(threading.enumerate()) - threads
+    del off_loop
+    gc.collect()
+    thread.join(LIMIT_S)
+    assert not thread.is_alive()
 
 
 async def test_an_error_comes_without_what_its_frames_hold() -> None:
