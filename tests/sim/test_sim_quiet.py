@@ -167,9 +167,12 @@ def test_while_the_store_is_away_and_somebody_reads_history(seed: int) -> None:
         world.check()
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [2, 4])
 def test_while_claims_are_not_answered(seed: int) -> None:
-    """The tier's state has too few replicas left to take the claim of a partition's new leader."""
+    """The tier's state has too few replicas left to take the claim of a partition's new leader.
+
+    In these seeds the two brokers that are left have a partition in common, so that one fetches from the other.
+    """
     with quiet(seed) as world:
         state = world.image(TIER_TOPIC)
         leaders = {world.image(*partition).leader for partition in world.cluster.plan.topic_partitions}

@@ -189,9 +189,11 @@ def start_detached(root: Path, tenants: Sequence[str] = ()) -> str:
         )
     os.close(write)
     line, deadline = b"", time.monotonic() + START_TIMEOUT_S
+    poll = select.poll()  # select() takes no descriptor above 1023, and whoever calls this may have many
+    poll.register(read, select.POLLIN)
     while not line.endswith(b"\n"):
         left = deadline - time.monotonic()
-        if left <= 0 or not select.select([read], [], [], left)[0]:
+        if left <= 0 or not poll.poll(left * 1000):
             process.terminate()
             fail(f"the cluster was not ready within {START_TIMEOUT_S:g} s; see {root / LOGS}")
         received = os.read(read, 4096)
