@@ -14,12 +14,12 @@ from enum import IntEnum
 from msgspec import Struct
 
 from common.invariants import check
+from kraft.balancer.load_shares import WEIGHTS
 from kraft.image.partition_index import PartitionKey
 
 ANYWHERE = -1
 """In `home`: a partition that belongs to no cell."""
 NO_SLOT = -1
-_GB = 1e9
 
 
 class Standing(IntEnum):
@@ -51,12 +51,13 @@ class LoadWeights(Struct, frozen=True):
     """CPU seconds of a broker for a byte: that a leader takes from clients, that a follower copies, that a leader sends
     to clients. They only divide a broker's measured load among its replicas, so their ratios count.
 
-    Fitted from measured rows of `python -m bench`; see `bench/kora/service_time.py`.
+    A leader's are the measured ones of `kraft.balancer.load_shares`. A follower's is assumed, not measured: half of
+    what a leader takes for a byte, since it has neither clients nor requests to check.
     """
 
-    leader_in: float = 7.0 / _GB
-    follower_in: float = 5.4 / _GB
-    out: float = 0.6 / _GB
+    leader_in: float = WEIGHTS.byte_in
+    follower_in: float = WEIGHTS.byte_in / 2
+    out: float = WEIGHTS.byte_out
 
 
 class ModelPartition(Struct, frozen=True):
