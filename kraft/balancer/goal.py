@@ -262,14 +262,12 @@ class LevelGoal(BandGoal):
 
     def pursue(self, search: Search) -> Work[None]:
         layout, toward = search.layout, search.toward
-        broken = self.broken(layout)
-        if not toward:
-            for slot in broken:
-                if self.is_over(layout, slot):
-                    yield from search.relieve(self, slot)
-        for slot in broken:
+        for slot in self.broken(layout):
             if self.is_under(layout, slot) and (not toward or slot in toward):
                 yield from search.fill(self, slot)
+        for slot in self.broken(layout):
+            if self.is_over(layout, slot) and not toward:
+                yield from search.relieve(self, slot)
 
     def state(self, layout: Layout) -> Work[State]:
         worst, distance, sums = 1.0, 0.0, layout.amounts[self.measure]
