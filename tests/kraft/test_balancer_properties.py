@@ -5,7 +5,8 @@ from __future__ import annotations
 import random
 from typing import NamedTuple
 
-from hypothesis import given, settings
+import msgspec
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from common.pacing import at_once
@@ -68,8 +69,24 @@ def clusters(draw: st.DrawFn) -> Cluster:
     return Cluster(brokers, list({(one.topic_id, one.partition): one for one in partitions}.values()))
 
 
+def _replicas_that_return_to_their_cell() -> Cluster:
+    """Each move into a cell changes what its racks must have at least, and so what is fair there."""
+    brokers = [broker(number, f"rack-{number % 3}", f"cell-{number % 2}") for number in range(8)]
+    brokers[4] = msgspec.structs.replace(brokers[4], standing=Standing.CLOSED)
+    partitions = [
+        partition(0, (6, 0, 3), 14 * MB, topic="topic-0"),
+        partition(1, (7,), 2.6 * MB, topic="topic-0"),
+        partition(0, (4, 7), 1.1 * MB, topic="topic-1", cell="cell-0"),
+        partition(1, (1, 5), 1.2 * MB, topic="topic-1"),
+        partition(0, (2, 4), 13 * MB, topic="topic-2", cell="cell-0", stays=True),
+        partition(1, (0, 7), 1.1 * MB, topic="topic-2", cell="cell-0"),
+    ]
+    return Cluster(brokers, partitions)
+
+
 @settings(max_examples=80, deadline=None)
 @given(clusters())
+@example(_replicas_that_return_to_their_cell())
 def test_no_hard_goal_gets_worse_and_reports_are_true(cluster: Cluster) -> None:
     before = worst(model_of(*cluster))
     plan = planned(*cluster)
