@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
+from common.pacing import Work
 from kraft.balancer.goal import BandGoal, Goal, Trial
 from kraft.balancer.goals.racks import RacksGoal
 from kraft.balancer.layout import Amounts, Layout
@@ -20,6 +21,7 @@ AGAINST_LIMITS, NO_TARGET, NOT_BETTER, RESTING, MOVING, ON_APART = (
     "on a broker that takes no part",
 )
 """Reasons beside the names of goals."""
+UNDONE_AT_ONCE, UNDO_COST = 20, 20  # moves taken back between two yields, and units of `common.pacing` of each
 
 
 class Attempts:
@@ -180,7 +182,7 @@ class Attempts:
         for other in self._others[goal.name][0]:
             if other.is_hard and not other.accepts(layout, fro):
                 self.rejected(goal, other.name)
-                self.undo(len(self.done) - 1)
+                self._undo_last()
                 return False
         self._take(goal, fro)
         return True
@@ -226,19 +228,24 @@ class Attempts:
         layout.moved[trial.partition] = 1
         self.done.append((trial, move))
 
-    def undo(self, length: int) -> None:
+    def undo(self, length: int) -> Work[None]:
         """Take back all moves but the first `length`."""
-        layout = self.layout
         while len(self.done) > length:
-            trial, move = self.done.pop()
-            if trial.kind is MoveKind.LEADER:
-                layout.move_leader(trial.partition, trial.source, trial.amounts)
-                self._leader_moves -= 1
-            else:
-                layout.move_replica(trial.replica, trial.source, trial.amounts)
-                self._copies -= 1
-                self._bytes -= move.bytes_to_copy
-            layout.moved[trial.partition] = 0
+            self._undo_last()
+            if len(self.done) % UNDONE_AT_ONCE == 0:
+                yield UNDONE_AT_ONCE * UNDO_COST
+
+    def _undo_last(self) -> None:
+        layout = self.layout
+        trial, move = self.done.pop()
+        if trial.kind is MoveKind.LEADER:
+            layout.move_leader(trial.partition, trial.source, trial.amounts)
+            self._leader_moves -= 1
+        else:
+            layout.move_replica(trial.replica, trial.source, trial.amounts)
+            self._copies -= 1
+            self._bytes -= move.bytes_to_copy
+        layout.moved[trial.partition] = 0
 
 
 def _difference(first: Amounts, second: Amounts) -> Amounts:

@@ -174,7 +174,8 @@ def _divide_rest(
             yield AT_ONCE * ROW_COST
     if rests:
         yield from _divide(builder, without, rests)
-        without = [number for number in without if builder.model.leader[number] not in _slots(builder, rests)]
+        divided = _slots(builder, rests)
+        without = [number for number in without if builder.model.leader[number] not in divided]
     unnamed += without
     yield len(without)
 
@@ -188,9 +189,10 @@ def _divide(builder: ModelBuilder, numbers: list[int], rests: Mapping[int, tuple
     """Divide each broker's rest evenly among those of the partitions that it leads."""
     model = builder.model
     counts = [0] * len(model.brokers)
-    for number in numbers:
+    for count, number in enumerate(numbers, 1):
         counts[model.leader[number]] += 1
-    yield len(numbers) // 4
+        if count % AT_ONCE == 0:
+            yield AT_ONCE // 4
     for count, number in enumerate(numbers, 1):
         slot = model.leader[number]
         rest = rests.get(model.brokers[slot].broker_id)

@@ -75,7 +75,7 @@ def _pursue(goal: Goal, search: MoveSearch, improvement: float) -> Work[None]:
         return
     after = yield from goal.state(layout)
     if after.distance > before.distance * (1 - improvement):
-        attempts.undo(length)
+        yield from attempts.undo(length)
         search.rejected(goal, TOO_LITTLE)
 
 

@@ -7,6 +7,7 @@ goals agree too, then any that no earlier goal rejects. Last come exchanges of a
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 
@@ -36,7 +37,7 @@ class MoveSearch:
         self.attempts = Attempts(layout, goals, limits)
         self.toward = frozenset(layout.model.slots[b] for b in limits.toward if b in layout.model.slots)
         self._goals = goals
-        self._ranked: dict[tuple[str, int], list[int]] = {}
+        self._ranked: dict[tuple[str, int], array[int]] = {}
         self._light_left: dict[int, int] = {}  # by slot: where the first light replica stands that may still move
         self._spent = self._attempts_paid = 0
 
@@ -201,7 +202,7 @@ class MoveSearch:
         while begin < len(light) and not attempts.may_move(goal, layout.partition_of[light[begin]]):
             begin += 1
         self._light_left[other] = begin
-        some = islice(light, begin, begin + LOOKED_THROUGH)
+        some = light[begin : begin + LOOKED_THROUGH]
         movable = (one for one in some if attempts.may_move(goal, layout.partition_of[one]))
         return any(self.attempts.exchange(goal, replica, partner) for partner in islice(movable, PARTNERS))
 
@@ -209,6 +210,7 @@ class MoveSearch:
 
     def rehouse(self, goal: Goal, replica: int, *, within_cell: bool = False) -> Work[bool]:
         layout, partition = self.layout, self.layout.partition_of[replica]
+        yield from self._pause()
         if not layout.may_move(partition):
             self.rejected(goal, MOVING)
             return False
@@ -222,15 +224,13 @@ class MoveSearch:
         targets = list(layout.live[home] if within_cell else layout.live_for(partition))
         targets.sort(key=lambda slot: (layout.model.cell_of[slot] != home, layout.fullness(slot), slot))
         self._spent += CANDIDATE_COST * len(targets)
-        is_taken = self.attempts.copy(goal, replica, targets, considerate=True) or self.attempts.copy(
+        return self.attempts.copy(goal, replica, targets, considerate=True) or self.attempts.copy(
             goal, replica, targets, considerate=False
         )
-        yield from self._pause()
-        return is_taken
 
     # candidates and targets ------------------------------------------------------------------------------------
 
-    def _held(self, goal: BandGoal, slot: int) -> Work[list[int]]:
+    def _held(self, goal: BandGoal, slot: int) -> Work[array[int]]:
         """Replicas of a broker, the heaviest first."""
         layout, measure, size = self.layout, goal.measure, self.layout.model.size
 
@@ -248,7 +248,7 @@ class MoveSearch:
         held = yield from self._held(goal, slot)
         return held[::-1] if goal.is_count and not considerate else held
 
-    def _light(self, goal: BandGoal, slot: int) -> Work[list[int]]:
+    def _light(self, goal: BandGoal, slot: int) -> Work[array[int]]:
         """Replicas of a broker, the lightest first, and of these what is cheap to copy."""
         layout, measure, size = self.layout, goal.measure, self.layout.model.size
 
@@ -259,15 +259,15 @@ class MoveSearch:
 
         return (yield from self._known("light", slot, layout.held[slot], entry))
 
-    def _leading(self, goal: BandGoal, slot: int) -> Work[list[int]]:
+    def _leading(self, goal: BandGoal, slot: int) -> Work[array[int]]:
         """Replicas of a broker that lead, the heaviest leadership first."""
         return (yield from self._by_leadership(goal, slot, "leading"))
 
-    def _following(self, goal: BandGoal, slot: int) -> Work[list[int]]:
+    def _following(self, goal: BandGoal, slot: int) -> Work[array[int]]:
         """Replicas of a broker that follow, those of the heaviest leadership first."""
         return (yield from self._by_leadership(goal, slot, "following"))
 
-    def _by_leadership(self, goal: BandGoal, slot: int, which: str) -> Work[list[int]]:
+    def _by_leadership(self, goal: BandGoal, slot: int, which: str) -> Work[array[int]]:
         layout, measure, is_leading = self.layout, goal.measure, which == "leading"
 
         def entry(replica: int) -> Entry | None:
@@ -283,7 +283,7 @@ class MoveSearch:
 
     def _known(
         self, which: str, slot: int, replicas: Iterable[int], entry: Callable[[int], Entry | None]
-    ) -> Work[list[int]]:
+    ) -> Work[array[int]]:
         """The ranking of one goal, made once; what has moved since is left out where it is used."""
         known = self._ranked.get((which, slot))
         if known is None:

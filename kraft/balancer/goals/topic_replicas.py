@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from array import array
 
 from common.pacing import Work
 from kraft.balancer.goal import Goal, Search, State, Trial, Values
@@ -21,11 +22,12 @@ class TopicReplicasGoal(Goal):
     name, bound = "topic-replicas", 1.0
 
     def __init__(self) -> None:
-        self._totals: dict[tuple[int, int], int] = {}
+        self._totals = array("i")
+        """By topic and cell: one more than its replicas there; 0 while they are not counted."""
         self._shares: list[float] = []
 
     def prepare(self, layout: Layout) -> None:
-        self._totals.clear()
+        self._totals = array("i", bytes(4 * len(layout.model.topic_ids) * len(layout.model.cells)))
         self._shares = list(layout.fair(REPLICAS))
         for live in layout.live:
             total = sum(self._shares[slot] for slot in live) or 1.0
@@ -36,12 +38,11 @@ class TopicReplicasGoal(Goal):
         """How many replicas of a topic a live broker should have, and how many more or fewer it may have. Moves within
         the cell do not change it."""
         cell = layout.model.cell_of[slot]
-        total = self._totals.get((topic, cell))
-        if total is None:
+        place = topic * len(layout.model.cells) + cell
+        if not self._totals[place]:
             row = topic * layout.slot_count
-            total = sum([layout.topic_counts[row + one] for one in layout.live[cell]])
-            self._totals[topic, cell] = total
-        mean = total * self._shares[slot]
+            self._totals[place] = 1 + sum([layout.topic_counts[row + one] for one in layout.live[cell]])
+        mean = (self._totals[place] - 1) * self._shares[slot]
         return mean, max(GAP, SHARE * mean)
 
     def _counts(self, layout: Layout, trial: Trial) -> tuple[int, int]:
