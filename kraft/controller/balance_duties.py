@@ -74,7 +74,8 @@ class BalanceDuties(Act[BalanceStep]):
         if operation.state is OperationState.PAUSED:
             return settled(image, self._policy, operation, now_ms) or BalanceStep(waits="it is paused")
         if operation.kind is OperationKind.DRAIN:
-            return (yield from draining(image, self._policy, operation, now_ms))
+            looked_to = self.status.drain_from(operation.id)
+            return (yield from draining(image, self._policy, operation, now_ms, looked_to))
         return (yield from levelling(image, self._inputs(), operation))
 
     def _look(self, image: MetadataImage) -> Work[BalanceStep]:
@@ -102,6 +103,7 @@ class BalanceDuties(Act[BalanceStep]):
                 log.info(message, extra={"reason": step.look.reason, "moves": step.look.moves})
             return
         self.status.waits_for(int(subject), step.waits)
+        self.status.drained_to(int(subject), step.looked_to)
         for move in step.begun:
             self.begun[move.goal] += 1
             self.bytes_to_copy += move.bytes_to_copy
@@ -110,6 +112,7 @@ class BalanceDuties(Act[BalanceStep]):
             self.ended[move.outcome.name.lower()] += 1
             _log_move("a move has ended", move)
         if step.state is not None:
+            self.status.has_ended(int(subject))
             log.info("the balancer's operation changes", extra={"operation": subject, "state": step.state.name.lower()})
 
     def look_s(self, image: MetadataImage) -> float | None:

@@ -24,6 +24,7 @@ class BalanceStatus:
 
     def __init__(self) -> None:
         self._waits: dict[int, str] = {}
+        self._looked_to: dict[int, Mapping[int, int]] = {}
         self.look = Look()
         """The newest one."""
         self.next_look_s = 0.0
@@ -31,6 +32,7 @@ class BalanceStatus:
 
     def restart(self, next_look_s: float) -> None:
         self._waits.clear()
+        self._looked_to.clear()
         self.look = Look()
         self.next_look_s = next_look_s
 
@@ -43,6 +45,18 @@ class BalanceStatus:
             self._waits[operation] = reason
         else:
             self._waits.pop(operation, None)
+
+    def drained_to(self, operation: int, looked_to: Mapping[int, int]) -> None:
+        """Where the next step of a drain begins to look, by leaving broker; empty if it keeps to what was said."""
+        if looked_to:
+            self._looked_to[operation] = looked_to
+
+    def drain_from(self, operation: int) -> Mapping[int, int]:
+        return self._looked_to.get(operation, {})
+
+    def has_ended(self, operation: int) -> None:
+        self._waits.pop(operation, None)
+        self._looked_to.pop(operation, None)
 
     def reason(self, operation: int) -> str | None:
         return self._waits.get(operation)

@@ -6,8 +6,8 @@ while it must wait, with the reason.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 
 import msgspec
 
@@ -42,13 +42,15 @@ LOOKS_PER_YIELD, LOOKS_MAX = 100, 2_000
 @dataclass(frozen=True, slots=True)
 class BalanceStep(Step):
     """`begun` and `ended`: records of moves; `waits`: why nothing begins now; `state`: that of the operation after the
-    step, if it changes; `look`: what a look at the loads found, if the step was one."""
+    step, if it changes; `look`: what a look at the loads found, if the step was one; `looked_to`: by leaving broker,
+    where the next step begins to look."""
 
     begun: tuple[BalanceMoveRecord, ...] = ()
     ended: tuple[BalanceMoveRecord, ...] = ()
     waits: str = ""
     state: OperationState | None = None
     look: Look | None = None
+    looked_to: Mapping[int, int] = field(default_factory=dict)
 
 
 def in_state(operation: BalanceOperationRecord, state: OperationState, now_ms: int) -> BalanceOperationRecord:
@@ -108,9 +110,17 @@ def cordons(brokers: tuple[int, ...], image: MetadataImage, *, cordoned: bool) -
 
 
 def draining(
-    image: MetadataImage, policy: ControllerPolicy, operation: BalanceOperationRecord, now_ms: int
+    image: MetadataImage,
+    policy: ControllerPolicy,
+    operation: BalanceOperationRecord,
+    now_ms: int,
+    looked_to: Mapping[int, int] | None = None,
 ) -> Work[BalanceStep]:
-    """The next step of a drain. Brokers may be dead, so it waits for nothing but its own moves."""
+    """The next step of a drain. Brokers may be dead, so it waits for nothing but its own moves.
+
+    `looked_to`: of the step before. A step looks at some of a broker's partitions only, so it begins where that one
+    ended: otherwise partitions that find no place would keep it from those behind them.
+    """
     done = settled(image, policy, operation, now_ms)
     if done is not None:
         return done
@@ -120,12 +130,19 @@ def draining(
     room = room_for_moves(image, policy, operation)
     batch = MoveBatch(image, policy, operation, now_ms)
     problem = ""
+    ends: dict[int, int] = {}
     for broker in operation.brokers if room else ():
         evacuation: Evacuation | None = None
-        for number, (topic, partition) in enumerate(_held_by(image, broker), 1):
+        begin = (looked_to or {}).get(broker, 0)
+        begin = begin if begin < len(image.topics.index.with_replica(broker)) else 0
+        ends[broker] = 0
+        for number, (topic, partition) in enumerate(_held_by(image, broker)):
             if number % LOOKS_PER_YIELD == 0:
                 yield LOOKS_PER_YIELD
-            if len(batch.moves) >= room or number > LOOKS_MAX:
+            if number < begin:
+                continue
+            if len(batch.moves) >= room or number >= begin + LOOKS_MAX:
+                ends[broker] = number
                 break
             if broker not in target_of(partition):
                 continue  # it is moving away
@@ -140,7 +157,7 @@ def draining(
             yield MOVE_COST
     records = batch.records()
     waits = "" if records else "moves that run" if image.balance.running else problem or batch.problem
-    return BalanceStep(records, problem or batch.problem, begun=tuple(batch.moves), waits=waits)
+    return BalanceStep(records, problem or batch.problem, begun=tuple(batch.moves), waits=waits, looked_to=ends)
 
 
 def checking_drain(image: MetadataImage, brokers: tuple[int, ...]) -> Work[None]:

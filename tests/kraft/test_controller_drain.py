@@ -7,7 +7,7 @@ import pytest
 from common.errors import ErrorCode
 from common.pacing import Work, at_once
 from kraft.controller.balance_requests import BalanceAct, list_balance_moves
-from kraft.controller.balance_steps import BalanceStep, draining, undoing
+from kraft.controller.balance_steps import LOOKS_MAX, BalanceStep, draining, undoing
 from kraft.controller.brokers import fence
 from kraft.controller.policy import is_cordoned
 from kraft.fleet_records import BalanceOperationRecord, MoveOutcome, OperationState
@@ -175,3 +175,17 @@ def test_moves_are_listed_by_partition_with_their_reason() -> None:
     assert (1 in move.replicas_before, 1 in move.replicas_after) == (True, False)
     assert [one.state for one in listed.operations] == ["done"]
     assert not at_once(list_balance_moves(image, ListBalanceMovesRequest(limit=0))).reply.moves
+
+
+def test_partitions_without_a_place_do_not_keep_a_drain_from_those_behind_them() -> None:
+    stuck = LOOKS_MAX + 100
+    image, _reply = altered(
+        with_partitions([[0, 1, 2, 3]] * stuck + [[0, 1, 2, 4]] * 2, brokers=5), BalanceAct.DRAIN, 0
+    )
+    image = replayed(image, fence(image, image.brokers[4], BALANCING, Cause.SESSION_EXPIRED))
+    step = at_once(drain(image, operation_of(image)))
+    assert not step.records
+    assert "cannot be emptied" in step.waits
+    step = at_once(draining(image, BALANCING, operation_of(image), NOW_MS, step.looked_to))
+    assert [move.partition for move in step.begun] == [stuck, stuck + 1]
+    assert dict(step.looked_to) == {0: 0}, "the next step begins from the start again"
