@@ -25,7 +25,7 @@ class OffLoopStopped(Exception):
 class OffLoop:
     """Started by the first call. Several event loops and plain threads may call at once.
 
-    Its thread ends with `stop`, or once nobody has the object any more: a cache of stores drops them without a word.
+    Its thread ends with `stop`, or once the object is garbage, as a store that a cache dropped.
     """
 
     def __init__(self, name: str) -> None:

@@ -42,7 +42,7 @@ async def test_work_is_done_in_the_other_thread_and_comes_back() -> None:
         await off_loop.run(work)
 
 
-def test_the_thread_of_one_that_nobody_has_ends() -> None:
+def test_the_thread_of_one_that_is_garbage_ends() -> None:
     """As of a store that a cache drops: its loop has a thread, and descriptors."""
     off_loop, threads = OffLoop("dropped"), set(threading.enumerate())
 

@@ -71,13 +71,14 @@ def passed(contexts: TlsContexts, *networks: str) -> ListenerConfig:
 
 @dataclass
 class EchoServer:
-    """Answers every frame with its payload, and with a file behind it when there is one."""
+    """Answers every frame with its payload, `times` over, and with a file behind it when there is one."""
 
     ports: Ports
     listeners: list[ListenerConfig]
     limits: ServerLimits = field(default_factory=ServerLimits)
     secret: bytes | None = None
     region: Any = None
+    times: int = 1
 
     def __post_init__(self) -> None:
         self.watch = Watch(0.01)
@@ -97,8 +98,8 @@ class EchoServer:
             self.opened.append(connection)
         payload = bytes(view[at:end])
         behind = [self.region] if self.region is not None else []
-        size = len(payload) + sum(part.length for part in behind)
-        connection.reply([size.to_bytes(4, "big"), payload, *behind])
+        size = len(payload) * self.times + sum(part.length for part in behind)
+        connection.reply([size.to_bytes(4, "big"), *[payload] * self.times, *behind])
 
     @property
     def address(self) -> Address:

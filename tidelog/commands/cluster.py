@@ -189,7 +189,7 @@ def start_detached(root: Path, tenants: Sequence[str] = ()) -> str:
         )
     os.close(write)
     line, deadline = b"", time.monotonic() + START_TIMEOUT_S
-    poll = select.poll()  # select() takes no descriptor above 1023, and whoever calls this may have many
+    poll = select.poll()  # select() takes no descriptor above 1023
     poll.register(read, select.POLLIN)
     while not line.endswith(b"\n"):
         left = deadline - time.monotonic()
