@@ -63,17 +63,14 @@ class Dispatcher:
         pacer: Pacer,
         security: Security | None = None,
         answer_bytes_max: int = ConnectionSettings().answer_bytes_max,
-        now: Callable[[], float] = lambda: 0.0,
     ) -> None:
-        """`fatal` is called after a broken invariant: the node must stop. Without `security` no listener has SASL.
-        `now` is the time in seconds, by which requests' time on the loop is measured."""
+        """`fatal` is called after a broken invariant: the node must stop. Without `security` no listener has SASL."""
         self._produce = produce
         self._fetch = fetch
         self._routes = routes
         self._pacer = pacer
         self.serving = RequestServing(chain, pacer, answer_bytes_max)
         self._fatal = fatal
-        self._now = now
         self._security = security
         self._handlers = FrameHandlers(self.frame, self.frame_before_login)
         self._tasks: dict[int, asyncio.Task[None]] = {}
@@ -140,7 +137,6 @@ class Dispatcher:
                 raise MalformedFrame("a request before authentication")
         self.requests += 1
         self.client_requests += not session.internal
-        began = self._now()
         if key == PRODUCE and PRODUCE_VERSIONS[0] <= version <= PRODUCE_VERSIONS[1]:
             head = request_head(buffer, at, end, version >= _PRODUCE_FLEXIBLE_FROM)
             unread = self._produce.handle(session, buffer, view, head, at, end)
@@ -155,7 +151,6 @@ class Dispatcher:
                 self._take_long(session, connection, end - at, fetch.serve)
         else:
             self._by_schema(session, connection, view, at, end)
-        session.usage.served(self._now() - began)
 
     @staticmethod
     def closed(connection: Connection) -> None:

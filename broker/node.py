@@ -294,7 +294,6 @@ class BrokerNode:
             pacer=self.pacer,
             security=self.security,
             answer_bytes_max=self._config.limits.connection.answer_bytes_max,
-            now=self._ports.clock.monotonic,
         )
 
     def _make_server(self, listeners: list[ListenerConfig], machinery: Machinery) -> Server:

@@ -73,6 +73,7 @@ class Connection:
         self._socket = socket
         self._tick, self._meter = tick, tick.meter
         self._pool, self._traffic = pool, pool.uncounted
+        self._served: Callable[[float], None] | None = None
         self._watch = watch
         self._on_closed = closed
         self._on_violation = violated
@@ -80,8 +81,7 @@ class Connection:
         self._loop = asyncio.get_running_loop()
         self._buffer: bytearray | None = None
         self._view = memoryview(b"")
-        self._start = self._end = 0
-        self._until = 0  # the end of the next receive in the buffer
+        self._start = self._end = self._until = 0  # the last one: the end of the next receive in the buffer
         self._aside = b""  # received bytes without a buffer of their own
         self._frame_bytes_last = BUFFER_BYTES
         self._completed = False  # a frame, since the buffer was last settled
@@ -90,8 +90,7 @@ class Connection:
         self._out = SendQueue()
         self._unsent_counted = 0  # the part of `_out.memory` that the pool counts
         self._bounded_from = min(FAIR_UNSENT_BYTES, limits.unsent_bytes_max)
-        self._mutes = 0
-        self._paused = 0  # bits of `wire.pauses`
+        self._mutes = self._paused = 0  # the second: bits of `wire.pauses`
         self._working = False  # within a handler's call
         self._writing = self._going_on = self._keeps_buffer = False
         self._active = self._progressed = watch.now
@@ -107,6 +106,10 @@ class Connection:
         """From now on received and sent bytes count in `traffic`."""
         self._traffic = traffic
 
+    def tell_of_frames(self, served: Callable[[float], None]) -> None:
+        """From now on call `served` after each frame with the seconds that it held the loop, which the meter knows."""
+        self._served = served
+
     def hand_to(self, handler: FrameHandler, frame_bytes_max: int) -> None:
         """Pass whole frames of at most `frame_bytes_max` bytes to `handler` from now on."""
         self.handler = handler
@@ -117,6 +120,8 @@ class Connection:
     def _readable(self) -> None:
         if self._buffer is None:
             self._borrow()
+        if not self._meter.is_open:  # else what has passed since the last job is this one's: its bytes are received
+            self._meter.begin()
         self._work(self._receive)
 
     def _receive(self) -> None:
@@ -141,7 +146,6 @@ class Connection:
 
     def _work(self, step: Callable[[], None]) -> None:
         """Run a step that handles frames, then settle the buffer whatever its outcome."""
-        self._meter.begin()
         self._active = self._watch.now
         self._working = True
         try:
@@ -154,7 +158,8 @@ class Connection:
         finally:
             self._working = False
             self._settle()
-            self._tick.end_turn()
+            if not self._tick.is_scheduled:
+                self._tick.end_turn()
 
     def _borrow(self) -> None:
         """Borrow a buffer, with the bytes that were set aside at its start."""
@@ -184,7 +189,9 @@ class Connection:
             self._start = start + needed
             self._completed = True
             self.handler(self, buffer, self._view, start + 4, start + needed)
-            self._meter.job()
+            own_s = self._meter.job()
+            if self._served is not None:
+                self._served(own_s)
             if self._paused or self.is_closed:
                 return
             start = self._start
@@ -288,6 +295,7 @@ class Connection:
             return
         if self._buffer is None:
             self._borrow()
+        self._meter.begin()
         self._work(self._frames)
 
     def mute(self) -> None:

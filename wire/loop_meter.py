@@ -59,8 +59,8 @@ class LoopMeter:
             self.is_open = True
             self._began = now
 
-    def job(self) -> None:
-        """A job has ended, which began at the last job's end or at `begin`."""
+    def job(self) -> float:
+        """A job has ended, which began at the last job's end or at `begin`; return the seconds that it took."""
         mark = self._mark
         self._mark = now = self._now()
         own_s = now - mark
@@ -68,6 +68,7 @@ class LoopMeter:
         self._jobs_waited += mark - self._began
         self._jobs_own_s += own_s
         self._jobs_squares += own_s * own_s
+        return own_s
 
     def end(self) -> None:
         """The turn ends."""

@@ -29,26 +29,26 @@ class Tick:
         self.meter = LoopMeter(self._loop.time if now is None else now)
         self._wakeups: dict[Callable[[], None], None] = {}
         self._flushes: dict[Flushable, None] = {}
-        self._scheduled = False
+        self.is_scheduled = False  # whether this turn's end will run anyway
 
     def wake(self, callback: Callable[[], None]) -> None:
         """Call `callback` at the end of this turn, before the flushes."""
         self._wakeups[callback] = None
-        if not self._scheduled:
-            self._scheduled = True
+        if not self.is_scheduled:
+            self.is_scheduled = True
             self._loop.call_soon(self._run)
 
     def flush(self, connection: Flushable) -> None:
         """Call `connection.flush()` at the end of this turn, after the wake-ups."""
         self._flushes[connection] = None
-        if not self._scheduled:
-            self._scheduled = True
+        if not self.is_scheduled:
+            self.is_scheduled = True
             self._loop.call_soon(self._run)
 
     def end_turn(self) -> None:
         """Have this turn end, also when nothing is left to do at its end."""
-        if not self._scheduled:
-            self._scheduled = True
+        if not self.is_scheduled:
+            self.is_scheduled = True
             self._loop.call_soon(self._run)
 
     def _run(self) -> None:
@@ -67,9 +67,9 @@ class Tick:
             except Exception as error:
                 self._report(error)
         self.meter.end()
-        self._scheduled = False
+        self.is_scheduled = False
         if self._wakeups or self._flushes:
-            self._scheduled = True
+            self.is_scheduled = True
             self._loop.call_soon(self._run)
 
     def _report(self, error: Exception) -> None:

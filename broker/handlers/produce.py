@@ -373,12 +373,11 @@ class ProduceHandler:
             return
         version = head.version
         endpoints: Sequence[Endpoint] = ()
-        if any(row.error == ErrorCode.NOT_LEADER_OR_FOLLOWER for row in rows):
-            rows = [self._hinted(row, version) for row in rows]
-            endpoints = self._hints.endpoints((row.leader for row in rows), session.listener, session.tenant)
         prefix = session.topic_prefix
-        if prefix:
-            rows = [_without_prefix(row, prefix.decode()) if row.error else row for row in rows]
+        for row in rows:
+            if row.error:
+                rows, endpoints = self._explained(session, version, rows)
+                break
         frame = encode_produce_response(version, head.correlation, rows, pause_ms, endpoints, prefix)
         if reply is not None:
             reply.send([frame])
@@ -416,6 +415,19 @@ class ProduceHandler:
             return owed_ms
         session.usage.throttled(DISK, disk_ms - owed_ms)
         return disk_ms
+
+    def _explained(
+        self, session: ClientSession, version: int, rows: list[ProducedRow]
+    ) -> tuple[list[ProducedRow], Sequence[Endpoint]]:
+        """The rows of a response with errors, and the leaders' addresses: with hints, in the names of the client."""
+        endpoints: Sequence[Endpoint] = ()
+        if any(row.error == ErrorCode.NOT_LEADER_OR_FOLLOWER for row in rows):
+            rows = [self._hinted(row, version) for row in rows]
+            endpoints = self._hints.endpoints((row.leader for row in rows), session.listener, session.tenant)
+        prefix = session.topic_prefix
+        if prefix:
+            rows = [_without_prefix(row, prefix.decode()) if row.error else row for row in rows]
+        return rows, endpoints
 
     def _hinted(self, row: ProducedRow, version: int) -> ProducedRow:
         if row.error != ErrorCode.NOT_LEADER_OR_FOLLOWER:

@@ -72,10 +72,11 @@ class TenantMeters:
 
 
 class Charged(Struct, frozen=True):
-    """What the requests of one session with one client id are charged to, as of the bounds numbered `serial`."""
+    """What the requests of one session with one client id are charged to, as of the bounds numbered `serial`.
+    `client_ids`: the id in the forms in which requests have it."""
 
     serial: int
-    client_id: ClientId
+    client_ids: tuple[ClientId, ...]
     produced: tuple[Meter, ...] = ()
     fetched: tuple[Meter, ...] = ()
     timed: tuple[Meter, ...] = ()
@@ -170,28 +171,29 @@ class ClientThrottle:
 
     def _charged(self, session: ClientSession, client_id: ClientId) -> Charged:
         charged: Charged | None = session.charged
-        if charged is not None and charged.serial == self._serial:
-            if charged.client_id == client_id:
-                return charged
-            client_id = _text(client_id)  # Produce and Fetch have it as bytes
-            if charged.client_id == client_id:
-                return charged
-        charged = self._found(session, _text(client_id))
+        if charged is not None and charged.serial == self._serial and client_id in charged.client_ids:
+            return charged
+        charged = self._found(session, client_id)
         session.charge_to(charged)
         return charged
 
-    def _found(self, session: ClientSession, client_id: str) -> Charged:
+    def _found(self, session: ClientSession, given: ClientId) -> Charged:
         """What applies to the session as of now. Counts the time of its requests, if a quota bounds it."""
-        usage = counted(session.usage)
+        usage, client_id = counted(session.usage), _text(given)
+        client_ids = (
+            given,
+            client_id,
+            client_id.encode(),
+        )  # Produce and Fetch have it as bytes, other requests as text
         if session.internal:
-            return Charged(self._serial, client_id, is_free=True)
+            return Charged(self._serial, client_ids, is_free=True)
         tenant = None if session.tenant is None else self._tenants.get(session.tenant)
         produced = self._metered(session, client_id, PRODUCER_BYTE_RATE)
         fetched = self._metered(session, client_id, CONSUMER_BYTE_RATE)
         timed = self._metered(session, client_id, REQUEST_PERCENTAGE)
         session.count_in(TimedUsage(usage, timed, self._now) if timed else usage)
         is_free = tenant is None and not (produced or fetched or timed)
-        return Charged(self._serial, client_id, produced, fetched, timed, tenant, is_free)
+        return Charged(self._serial, client_ids, produced, fetched, timed, tenant, is_free)
 
     def _metered(self, session: ClientSession, client_id: str, quota: str) -> tuple[Meter, ...]:
         """The meters of one kind of quota: operators' one, and the one that the client's tenant has set."""

@@ -47,6 +47,15 @@ class ClientSession(Struct):
     charged: Any = None  # the quotas that its requests are charged to: `broker.quotas.client_throttle.Charged`
     usage: Usage = field(default_factory=Usage)  # its own until `grant`
     is_granted: bool = False
+    topic_prefix: bytes = b""
+    """Of the tenant's topic names; empty for others."""
+
+    def __post_init__(self) -> None:
+        self._be_of(self.tenant)
+
+    def _be_of(self, tenant: str | None) -> None:
+        self.tenant = tenant
+        self.topic_prefix = b"" if tenant is None else f"{tenant}_".encode()
 
     @property
     def lane(self) -> Lane:
@@ -55,11 +64,6 @@ class ClientSession(Struct):
         if client is None:
             client = (NODES if self.internal else self.principal, self.client_host)
         return Lane(client, id(self))
-
-    @property
-    def topic_prefix(self) -> bytes:
-        """The prefix of the tenant's topic names; empty for others."""
-        return b"" if self.tenant is None else f"{self.tenant}_".encode()
 
     def reader_number(self, numbers: Iterator[int]) -> int:
         """A number that distinguishes readers, taken from `numbers` on first use."""
@@ -75,7 +79,7 @@ class ClientSession(Struct):
     def belong_to(self, principal: str, tenant: str | None, access: Access | None) -> None:
         """From now on the connection belongs to this principal, with these rights."""
         self.principal = principal
-        self.tenant = tenant
+        self._be_of(tenant)
         self.access = access
         self.charged = None
 
@@ -86,6 +90,7 @@ class ClientSession(Struct):
         self.is_granted = True
         self.usage = usage
         self.connection.count_in(usage)
+        self.connection.tell_of_frames(usage.served)
         usage.connection_opened()
 
     def charge_to(self, charged: object) -> None:
@@ -93,8 +98,10 @@ class ClientSession(Struct):
         self.charged = charged
 
     def count_in(self, usage: Usage) -> None:
-        """Count what further requests use in `usage`, which stands for the present one."""
-        self.usage = usage
+        """Count what further requests use in `usage`, which stands for the present one. Bytes count where they did."""
+        if usage is not self.usage:
+            self.usage = usage
+            self.connection.tell_of_frames(usage.served)
 
     def owe_pause(self, pause_ms: int) -> None:
         """Add a throttle time of at least `pause_ms` to the next response that has a field for one."""

@@ -34,6 +34,7 @@ Names = dict[str, str | None]
 
 class Connection:
     def count_in(self, _: object) -> None: ...
+    def tell_of_frames(self, _: object) -> None: ...
 
 
 class World:

@@ -28,6 +28,7 @@ METADATA, PRODUCE, FETCH = int(ApiKey.METADATA), int(ApiKey.PRODUCE), int(ApiKey
 
 class Muted:
     def count_in(self, _: object) -> None: ...
+    def tell_of_frames(self, _: object) -> None: ...
 
 
 def session(tenant: str | None = TENANT, *, internal: bool = False) -> ClientSession:

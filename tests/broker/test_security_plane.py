@@ -67,6 +67,9 @@ class Connection:
     def count_in(self, traffic: Traffic) -> None:
         self.traffic = traffic
 
+    def tell_of_frames(self, served: Any) -> None:
+        self.served = served
+
     def hand_to(self, handler: Any, frame_bytes_max: int) -> None:
         self.handler, self.frame_bytes_max = handler, frame_bytes_max
 

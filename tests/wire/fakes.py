@@ -207,8 +207,10 @@ class CountingPool(BufferPool):
 class Bench:
     """What the connections of one node share, and one connection with a raw peer to talk to it."""
 
-    def __init__(self, *, step_s: float = 0.01, pool: CountingPool | None = None) -> None:
-        self.tick = Tick()
+    def __init__(
+        self, *, step_s: float = 0.01, pool: CountingPool | None = None, now: Callable[[], float] | None = None
+    ) -> None:
+        self.tick = Tick(now)
         self.pool = pool or CountingPool()
         self.watch = Watch(step_s)
         self.closed: list[Connection] = []

@@ -11,6 +11,7 @@ from common.loop_load import LoopCounters
 from tests.common.call_count import counted_calls
 from tests.wire.fakes import Bench, turns
 from tests.wire.loop_queue import Drawn, served
+from wire.connection import Connection
 from wire.loop_meter import BACK_TO_BACK_S, LoopMeter
 from wire.tick import Tick
 
@@ -118,6 +119,51 @@ async def test_every_frame_of_a_connection_is_a_job_of_a_turn_that_ends() -> Non
     await turns()
     assert bench.tick.meter.counters.jobs == 4
     assert not bench.tick.meter.is_open
+
+
+class Stepping:
+    """A clock that each reading moves by a second."""
+
+    def __init__(self) -> None:
+        self.readings = 0
+
+    def __call__(self) -> float:
+        self.readings += 1
+        return float(self.readings)
+
+
+@pytest.mark.virtual_time
+async def test_connections_of_one_turn_share_its_begin_and_hear_what_each_frame_took() -> None:
+    clock, heard = Stepping(), list[tuple[str, float]]()
+    bench = Bench(now=clock)
+    (first, one), (second, two) = bench.connect(), bench.connect()
+    first.tell_of_frames(lambda seconds: heard.append(("first", seconds)))
+    second.tell_of_frames(lambda seconds: heard.append(("second", seconds)))
+    one.send(b"\0\0\0\4abcd" * 2)
+    two.send(b"\0\0\0\4abcd")
+    await turns()
+    assert heard == [("first", 1.0), ("first", 1.0), ("second", 1.0)]
+    assert clock.readings == 1 + 3 + 1, "the turn's begin, each frame, and its end"
+
+
+@pytest.mark.virtual_time
+async def test_what_ran_while_a_connection_paused_is_not_time_of_its_frames() -> None:
+    now, heard = [5.0], list[float]()
+
+    def mute_once(connection: Connection, *_: object) -> None:
+        if not heard:
+            connection.mute()
+
+    bench = Bench(now=lambda: now[0])
+    connection, peer = bench.connect(mute_once)
+    connection.tell_of_frames(heard.append)
+    peer.send(b"\0\0\0\4abcd" * 2)
+    await turns()
+    connection.unmute()
+    bench.tick.meter.begin()  # another connection's turn, which goes on for long
+    now[0] += 9.0
+    await turns()
+    assert heard == [0.0, 0.0]
 
 
 def test_a_frame_costs_two_calls_of_functions() -> None:
