@@ -64,7 +64,7 @@ class Wire:
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
         self._writer = writer
-        self.own: Address = writer.get_extra_info("sockname")
+        self.ends: tuple[Address, Address] = writer.get_extra_info("sockname"), writer.get_extra_info("peername")
 
     async def exchange(self, message: Any, version: int) -> bytes | None:
         """The answer's payload; None when the connection was closed in its place."""
@@ -197,11 +197,14 @@ class TenantLab:
         connection.hand_to(self.broker.dispatcher.frame, security.frame_bytes_max)
 
     async def _connection(self, wire: Wire) -> Connection:
-        """The broker's end of it."""
+        """The broker's end of it. Connections to two listeners may come from the same port."""
         async with asyncio.timeout(20):
             while True:
                 for connection in self.broker.server.connections:
-                    if connection.peer == wire.own and connection.state is not None:
+                    listener = connection.listener
+                    if listener is None or connection.state is None:
+                        continue
+                    if (connection.peer, self.address(listener.name)) == wire.ends:
                         return connection
                 await asyncio.sleep(0)
 
