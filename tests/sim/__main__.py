@@ -11,7 +11,8 @@ from collections.abc import Iterator
 
 from tests.sim import nemesis
 from tests.sim.bugs import BUGS, planted
-from tests.sim.cluster import Report, run_seed
+from tests.sim.cluster import run_seed
+from tests.sim.report import Report
 from tests.sim.world import moved_memory
 
 

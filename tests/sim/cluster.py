@@ -2,15 +2,15 @@
 
 A run has three parts. The cluster comes up and makes its topics. Faults happen for some seconds. Then all is healed,
 and within a bound each producer must be acknowledged again, the ISR be whole, and consumers have read all there is.
+In some runs one broker's disk is stuck for long after that: the others must serve meanwhile.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from broker.config import BrokerConfig
@@ -46,7 +46,9 @@ from tests.sim.loop import SimLoop, SimulationFailure
 from tests.sim.nemesis import Fault, Nemesis
 from tests.sim.operator import Operator
 from tests.sim.plan import FAULTS_MS, Plan, draw_plan
+from tests.sim.report import Report
 from tests.sim.rewriter import Rewriter
+from tests.sim.stuck_storage import STUCK_S, SimWatchdog
 from tests.sim.tier_watch import Intent, TierWatch
 from tests.sim.world import WALL_START_MS, Main, World, collect_dead, handled_cancellation, no_collection
 from tiering.bucket.keys import TierRoot
@@ -55,9 +57,11 @@ from wire.messages import CreateTopicsRequest
 COMES_UP_S = 12.0
 SERVES_AGAIN_S = 8.0
 SETTLES_S = 8.0
+ENDED_WITHIN_S = STUCK_S + 3.0  # its watchdog ends a broker whose disk is stuck
 MOVED_WITHIN_S = 20.0
 TIER_SETTLES_S = 25.0  # a clock that jumped by seconds makes deletions and sweeps wait that long
 LOOK_S = 0.1
+PROBE_S = 0.5
 SLEEP_S = 1.5  # of a producer whose last batch is in the tier alone most of the time
 
 
@@ -66,23 +70,6 @@ class NodeStopped(Exception):
 
 
 class NotServing(SimulationFailure): ...
-
-
-@dataclass(slots=True)
-class Report:
-    """How a run ended. `failure` is empty when all held."""
-
-    plan: Plan
-    failure: str = ""
-    trace_hash: str = ""
-    steps: int = 0
-    acknowledged: int = 0
-    shown: int = 0
-    virtual_s: float = 0.0
-    costliest: str = ""  # of the callbacks, if work was counted
-    wall_s: float = 0.0
-    coverage: Counter[str] = field(default_factory=Counter)
-    trace: list[str] = field(default_factory=list)
 
 
 class Cluster:
@@ -119,6 +106,7 @@ class Cluster:
         self.change_brokers(broker_change)
         self.world.watch(self.watch.ran)
         self.world.on_death = self._died
+        self.dogs = {name: SimWatchdog(self.world, name) for name in self.brokers} if plan.watched else {}
 
     def _add_nodes(self) -> None:
         plan = self.plan
@@ -199,8 +187,10 @@ class Cluster:
                 if not ended.done():
                     ended.set_result(reason)
 
-            program = make(ports, fail)
-            self.world.node_of(loop).program = program
+            node = self.world.node_of(loop)
+            while node.name in self.dogs and node.device.stuck:  # noqa: ASYNC110  as a start probes its disk
+                await asyncio.sleep(PROBE_S)
+            node.program = program = make(ports, fail)
             starting = loop.create_task(program.start())
             try:
                 await asyncio.wait([starting, ended], return_when=asyncio.FIRST_COMPLETED)
@@ -352,10 +342,12 @@ class Cluster:
         if self.plan.loses_data:
             world.watch(self.watch.ran, self.diverging.ran)
         Nemesis(world, self.plan.faults, list(self.brokers), self._may_lose_data, self._disk_fails, self.bucket)
+        healed_s = world.now_s + max([FAULTS_MS, *(f.at_ms + f.duration_ms for f in self.plan.lasting)]) / 1000
         world.run_for(FAULTS_MS / 1000)
-        for name in world.nodes:
-            world.resume(name)
-            world.start(name)
+        if self.plan.lasting:
+            self._serve_meanwhile()
+            world.run_for(healed_s - world.now_s)
+        self._heal(world.nodes)
         world.trace("all is healed")
         self.history.all_healed = True
         acknowledged, commits = len(self.history.acknowledged), len(self.history.commits)
@@ -369,6 +361,18 @@ class Cluster:
             self.within(TIER_SETTLES_S, self.tier_unsettled)
             self.history.settled = True
             self.within(SETTLES_S, self.history_unread)
+
+    def _heal(self, names: Iterable[str]) -> None:
+        for name in names:
+            self.world.resume(name)
+            self.world.start(name)
+
+    def _serve_meanwhile(self) -> None:
+        """All faults are healed but those that last: the others serve without the broker that its watchdog ends."""
+        lasting = {fault.target for fault in self.plan.lasting}
+        self._heal(name for name in self.world.nodes if name not in lasting)
+        acknowledged, commits = len(self.history.acknowledged), len(self.history.commits)
+        self.within(ENDED_WITHIN_S + SERVES_AGAIN_S, lambda: self._not_serving(acknowledged, commits))
 
     def within(self, seconds: float, problem: Callable[[], str]) -> None:
         deadline = self.world.now_s + seconds
@@ -466,6 +470,7 @@ def run_plan(
         report.acknowledged, report.shown = len(cluster.history.acknowledged), len(cluster.history.shown)
         report.coverage = cluster.watch.coverage.counts + cluster.history.counts
         report.coverage["crashes of their own"] += world.crash_count
+        report.coverage["ended by their watchdogs"] += sum(len(dog.ended) for dog in cluster.dogs.values())
         report.coverage["terms"] += cluster.watch.metadata.terms
         report.trace = world.trace_lines or []
         report.costliest = cluster.work.costliest_is

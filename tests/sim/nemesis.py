@@ -10,7 +10,7 @@ from __future__ import annotations
 import errno
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tests.sim.bucket import Bucket
 from tests.sim.cluster_settings import CLIENT_PORT
@@ -39,6 +39,9 @@ HEALTH = ("slow_replies", "no_clients")
 BUCKET = "bucket"
 SOMETIMES = 0.4  # of calls
 SLOW_REPLY_NS = 150 * MS
+STUCK_MS = (15_000, 60_000)
+HANGS_SHARE = 0.4
+"""Of disks that are stuck for long: the broker's event loop waits for the disk as well."""
 KINDS = (*CRASHES, *LINKS, *DISKS, *TOGETHER, "pause", "wall_jump")
 DURATION_MS = {"kill_all": 300, "power_all": 300, "pause": 900, "stop": 600, "stuck_disk": 700, "full_disk": 600}
 
@@ -101,6 +104,13 @@ def draw_health(rng: random.Random, brokers: Sequence[str], end_ms: int, *, coun
         at_ms = rng.randrange(end_ms // 3)
         faults.append(Fault(at_ms, rng.choice(HEALTH), rng.choice(brokers), "", end_ms - at_ms))
     return faults
+
+
+def draw_stuck(rng: random.Random, brokers: Sequence[str], end_ms: int) -> list[Fault]:
+    """One broker's disk answers no more for 15 to 60 s, which goes on long after all other faults."""
+    at_ms, duration_ms, target = rng.randrange(end_ms), rng.randint(*STUCK_MS), rng.choice(brokers)
+    stuck = Fault(at_ms, "stuck_disk", target, "", duration_ms)
+    return [stuck, replace(stuck, kind="pause")] if rng.random() < HANGS_SHARE else [stuck]
 
 
 class Nemesis:

@@ -22,6 +22,8 @@ LEAVES_SHARE = 0.5  # of those where nothing else takes records
 TIER_SHARE = 0.5
 PEEKS_SHARE = 0.25
 HEALTH_SHARE = 0.2
+STUCK_SHARE = 0.1
+LONG_PAUSE_S = 0.4  # a run that lasts a minute has no more records than others
 FAULTS_MS = 4_500
 SMALL_CHUNK_BYTES = 700
 
@@ -73,6 +75,7 @@ class Plan:
     tier: TierPlan | None = None
     peeks: bool = False  # a client that is no member reads the group's offsets
     health: bool = False  # the controllers look after sick brokers, and find them soon
+    watched: bool = False  # each broker has a storage watchdog
     tenant: bool = False  # topic and group are a tenant's, who moves from one cell of three brokers to another
 
     @property
@@ -97,6 +100,11 @@ class Plan:
         configs = {"min.insync.replicas": str(MIN_INSYNC), "segment.bytes": str(self.segment_bytes)}
         configs |= {"flush.messages": "1"} if self.flushes_each else {}
         return configs | (self.tier.topic_configs if self.tier is not None else {})
+
+    @property
+    def lasting(self) -> list[Fault]:
+        """The faults that go on when all others are healed."""
+        return [fault for fault in self.faults if fault.at_ms + fault.duration_ms > FAULTS_MS]
 
     @property
     def loses_data(self) -> bool:
@@ -138,6 +146,11 @@ def draw_plan(seed: int) -> Plan:
     is_cared_for = health.random() < HEALTH_SHARE
     if is_cared_for:
         faults = sorted(faults + nemesis.draw_health(health, names, FAULTS_MS))
+    stuck = World(seed).stream("stuck disk")
+    is_watched = stuck.random() < STUCK_SHARE
+    if is_watched:
+        pause_s = LONG_PAUSE_S
+        faults = sorted(faults + nemesis.draw_stuck(stuck, names, FAULTS_MS))
     return Plan(
         seed,
         brokers,
@@ -152,6 +165,7 @@ def draw_plan(seed: int) -> Plan:
         tier=tier,
         peeks=peeks,
         health=is_cared_for,
+        watched=is_watched,
         tenant=tenant,
     )
 

@@ -9,9 +9,10 @@ import pytest
 
 from tests.sim.balance_scenario import BalancedCluster
 from tests.sim.bugs import BALANCE_BUGS, planted
-from tests.sim.cluster import Report, run_plan
+from tests.sim.cluster import run_plan
 from tests.sim.nemesis import Fault
 from tests.sim.plan import Plan, draw_plan
+from tests.sim.report import Report
 
 pytestmark = pytest.mark.simulation
 

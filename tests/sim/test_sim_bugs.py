@@ -148,7 +148,8 @@ FAULTS: dict[str, Callable[[int], list[Fault]]] = {
 def plan_of(bug: str, seed: int) -> Plan:
     ambush = bug == "join_with_old_broker_epoch"
     plan = replace(draw_plan(seed), brokers=3, flushes_each=False, pause_s=0.06, ambush=ambush, moves=False, tier=None)
-    plan = replace(plan, tenant=False, peeks=bug == "show_offsets_of_a_lone_replica", health=bug in HEALTH_BUGS)
+    plan = replace(plan, tenant=False, watched=False)
+    plan = replace(plan, peeks=bug == "show_offsets_of_a_lone_replica", health=bug in HEALTH_BUGS)
     if bug in TIER_BUGS:
         unclean, moves = bug == "ignore_lineage", bug == "begin_without_producers"
         keeps_all = unclean or moves or bug == "deny_the_log_to_old_readers"

@@ -11,9 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.sim.cluster import Report, run_seed
+from tests.sim.cluster import run_seed
 from tests.sim.nemesis import HEALTH, KINDS, STORE, shrink
 from tests.sim.plan import draw_plan
+from tests.sim.report import Report
 from tests.sim.world import moved_memory
 
 pytestmark = [pytest.mark.simulation, pytest.mark.timeout(600)]  # ten seeds are minutes on a busy machine
@@ -81,6 +82,13 @@ def test_tenants_move_while_their_groups_commit() -> None:
     assert len(seeds) > DRAWN // 20
     reached = sum((run(seed).coverage for seed in seeds[:8]), Counter[str]())
     assert reached["commits before the mover"] > 20
+
+
+def test_a_disk_is_stuck_for_long_and_its_broker_ended_meanwhile() -> None:
+    seeds = [seed for seed in range(DRAWN) if (plan := draw_plan(seed)).watched and plan.lasting]
+    assert len(seeds) > DRAWN // 20
+    reached = sum((run(seed).coverage for seed in seeds[:5]), Counter[str]())
+    assert reached["ended by their watchdogs"] > 1
 
 
 @pytest.mark.parametrize("seed", FAILED_ONCE)
