@@ -14,6 +14,7 @@ from broker.tier.config import TierConfig
 from common.node_settings.controllers import ControllerSettings
 from common.node_settings.health import HealthSettings
 from common.node_settings.identity import NodeSettings
+from common.node_settings.pressure import PressureSettings
 from common.node_settings.proxy import ProxySettings
 from common.node_settings.quotas import QuotaSettings
 from common.node_settings.shares import ShareSettings
@@ -43,6 +44,7 @@ class BrokerConfig:
     topics: TopicDefaults = field(default_factory=TopicDefaults)
     quotas: QuotaSettings = field(default_factory=QuotaSettings)
     shares: ShareSettings = field(default_factory=ShareSettings)
+    pressure: PressureSettings = field(default_factory=PressureSettings)
     tenants: TenantSettings = field(default_factory=TenantSettings)
     replication: ReplicationConfig = field(default_factory=ReplicationConfig)
     limits: ServerLimits = field(default_factory=ServerLimits)

@@ -19,7 +19,6 @@ from broker.dispatch import Dispatcher
 from broker.dynamic_settings import DynamicSettings
 from broker.handler_set import handlers
 from broker.listeners import secured
-from broker.loop_watch import LoopWatch
 from broker.membership import Membership
 from broker.network_probes import NetworkProbes
 from broker.node_metrics import register_metrics
@@ -36,7 +35,7 @@ from broker.tenancy.rewriter import TenantNames
 from broker.tenancy.scope import ProxyAddress
 from broker.tier.opening import OpenStore
 from broker.tier.plane import TierPlane
-from broker.usage_report import Machine, UsageReporter
+from broker.usage_plane import UsagePlane
 from common.metrics import Metrics
 from common.pacing import Pacer, Strain
 from common.ports import Address, Ports
@@ -127,8 +126,7 @@ class BrokerNode:
         self.dispatcher = self._make_dispatcher(chain)
         self.server = self._make_server(listeners, machinery)
         self._probes = self._make_probes(client_ports, listeners, machinery)
-        self.load = self._make_loop_watch(machinery)
-        self.usage = self._make_usage_reporter(usage, machinery)
+        self.usage = self._make_usage(usage, machinery)
         self._dynamic = DynamicSettings(config, self.data_plane, self.server)
         self._register_metrics()
 
@@ -146,7 +144,6 @@ class BrokerNode:
         self.security.register(self.metrics)
         self.usage.register(self.metrics)
         self._probes.register(self.metrics)
-        self.load.register(self.metrics)
         self.audit.register(self.metrics)
 
     # start -------------------------------------------------------------------------------------------------
@@ -225,34 +222,27 @@ class BrokerNode:
             fatal=self._fatal,
         )
 
-    def _make_usage_reporter(self, usage: UsageBook, machinery: Machinery) -> UsageReporter:
-        ports, logs = self._ports, self.logs
-        machine = Machine(
-            ports.clock.monotonic,
-            ports.cpu_s,
-            lambda: machinery.pool.moved,
-            lambda: (logs.free_bytes, logs.size_bytes),
-            self.load.look,
-        )
-        interval_s = self._config.sessions.usage_report_interval_ms / 1000
-        return UsageReporter(
-            book=usage,
-            hosted=self.partitions,
-            channel=self._channel,
-            machine=machine,
-            pacer=self.pacer,
-            broker_epoch=self._broker_epoch,
-            interval_s=interval_s,
-            shares=self.shares,
-        )
-
-    def _make_loop_watch(self, machinery: Machinery) -> LoopWatch:
+    def _make_usage(self, book: UsageBook, machinery: Machinery) -> UsagePlane:
         queues = (
             lambda: self.logs.waited_s,
             lambda: self.security.verifications.waited_s,
             lambda: self.server.openings_waited_s,
         )
-        return LoopWatch(machinery.tick.meter, self._ports.clock.monotonic, self._ports.thread_cpu_s, queues)
+        return UsagePlane(
+            ports=self._ports,
+            config=self._config,
+            machinery=machinery,
+            book=book,
+            bounds=self.throttle,
+            shares=self.shares,
+            hosted=self.partitions,
+            logs=self.logs,
+            channel=self._channel,
+            broker_epoch=self._broker_epoch,
+            image=lambda: self.observer.image,
+            queues=queues,
+            trail=self.audit.journal,
+        )
 
     def _make_security(self, usage: UsageBook) -> Security:
         config = self._config

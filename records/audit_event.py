@@ -37,6 +37,9 @@ class AuditKind(StrEnum):
     LOG_SET_ASIDE = "log_set_aside"
     UNCLEAN_START = "unclean_start"
     EVENTS_LOST = "events_lost"
+    # of what tenants may use of one broker, reported by it
+    PRESSURE_BEGAN = "pressure_began"
+    PRESSURE_ENDED = "pressure_ended"
     # of the cluster, from the metadata log
     CLUSTER_FOUNDED = "cluster_founded"
     CONTROLLER_ELECTED = "controller_elected"

@@ -95,6 +95,11 @@ class LoopMeter:
         self._ended, self._last_s = now, length_s
 
     @property
+    def waits(self) -> tuple[int, float]:
+        """The jobs so far, and the seconds for which they waited together."""
+        return self._total, self._wait_s
+
+    @property
     def counters(self) -> LoopCounters:
         """As of the last turn that has ended."""
         return LoopCounters(self._total, self._wait_s, self._service_s, self._service_squares, self._busy_s)

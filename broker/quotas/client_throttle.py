@@ -18,7 +18,7 @@ from msgspec import Struct
 
 from broker.quotas.entity_meters import EntityMeters, MeterKey
 from broker.quotas.meters import Meter
-from broker.quotas.tenant_bounds import TenantBound
+from broker.quotas.tenant_bounds import PRESSURE, TenantBound
 from broker.quotas.timed_usage import TimedUsage, counted
 from broker.quotas.windows import WindowForm
 from broker.security.session import ClientSession
@@ -50,10 +50,11 @@ class TenantMeters:
         self.ingress, self.egress, self.busy = Meter(form), Meter(form), Meter(form, round(form.sample_s * 1000))
         self._busy_seen_s: float | None = None
 
-    def limit(self, reason: str, bound: TenantBound) -> None:
-        self.ingress.limit(reason, bound.ingress)
-        self.egress.limit(reason, bound.egress)
-        self.busy.limit(reason, bound.busy)
+    def limit(self, reason: str, bound: TenantBound, now: float) -> None:
+        at_once = reason == PRESSURE  # the broker has nothing left that could be used in advance
+        self.ingress.limit_from(now, reason, bound.ingress, at_once=at_once)
+        self.egress.limit_from(now, reason, bound.egress, at_once=at_once)
+        self.busy.limit_from(now, reason, bound.busy, at_once=at_once)
         if self.busy.bound is None:
             self._busy_seen_s = None
 
@@ -104,12 +105,12 @@ class ClientThrottle:
         meters = self._tenants.get(tenant)
         if meters is None:
             meters = TenantMeters(self._form)
-            meters.limit(reason, bound)
+            meters.limit(reason, bound, self._now())
             if meters.is_bounded:
                 self._tenants[tenant] = meters
                 self._bounds_changed()
             return
-        meters.limit(reason, bound)
+        meters.limit(reason, bound, self._now())
         if not meters.is_bounded:
             del self._tenants[tenant]
             self._bounds_changed()

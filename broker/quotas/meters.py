@@ -34,6 +34,18 @@ class Meter:
             self.reason = min(self._bounds, key=lambda reason: self._bounds[reason])
             self.bound = self._bounds[self.reason]
 
+    def limit_from(self, now: float, reason: str, bound: float | None, *, at_once: bool) -> None:
+        """As `limit`; a bound that falls does not count for what was used before. `at_once`: a first bound leaves
+        nothing of the window."""
+        before = self.bound
+        self.limit(reason, bound)
+        if self.bound is None:
+            return
+        if before is None and at_once:
+            self.window.fill(self.bound, now)
+        elif before is not None and self.bound < before:
+            self.window.cap(self.bound, before, now)
+
     def record(self, used: float, now: float) -> None:
         self.window.record(used, now)
 

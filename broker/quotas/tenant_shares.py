@@ -15,7 +15,7 @@ from common.node_settings.tenants import TenantSettings
 from common.pacing import Work
 from kraft.image.delta import MetadataDelta
 from kraft.image.metadata import MetadataImage
-from kraft.image.tenants import TenantImage
+from kraft.image.tenants import EGRESS_RESERVED, INGRESS_RESERVED, TenantImage, limit_of
 from kraft.quotas.shares import even_share
 from kraft.quotas.tenant_quotas import RESOURCES, CellBrokers, Resource, quotas_of
 from wire.messages import ReportUsageResponse
@@ -109,6 +109,26 @@ class TenantShares:
         """What the tenant may use of this broker by its quotas alone."""
         known = self._image().tenants.get(tenant)
         return NO_BOUND if known is None else self._bound_for(known)
+
+    def allocated(self, tenant: str, resource: Resource) -> int | None:
+        """What is meant for this broker of the tenant's quota: its share, or an even part while it has none. None
+        without a quota. Unlike a bound, the parts of all brokers add up to the quota."""
+        known = self._image().tenants.get(tenant)
+        quota = 0 if known is None else quotas_of(known, self._defaults)[resource]
+        if known is None or quota <= 0:
+            return None
+        own = self.of(tenant)[resource]
+        if own >= 0:
+            return min(own, quota)
+        return even_share(quota, len(self._brokers.of(known, self._image().brokers)))
+
+    def reserved(self, tenant: str) -> tuple[int, int]:
+        """Bytes per second that the tenant may always send and be sent: wherever its load is, it may be one broker."""
+        known = self._image().tenants.get(tenant)
+        if known is None:
+            return 0, 0
+        limits, defaults = known.limits, self._defaults
+        return limit_of(limits, INGRESS_RESERVED, defaults), limit_of(limits, EGRESS_RESERVED, defaults)
 
     def connections_here(self, tenant: TenantImage, most: int) -> int:
         """How many of the `most` connections of the tenant this broker may have. It may be twice an even part, because

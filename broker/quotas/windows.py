@@ -49,6 +49,25 @@ class RateWindow:
             newest[2] += used
         self._total += used
 
+    def fill(self, bound: float, now: float) -> None:
+        """Begin as if `bound` had been used all the time, so that nothing may be used at once."""
+        count, length = self._form
+        self._samples.clear()
+        for age in range(count - 1, 0, -1):
+            self._samples.append([now - age * length, now - age * length, bound * length])
+        self._total = bound * length * len(self._samples)
+
+    def cap(self, bound: float, before: float, now: float) -> None:
+        """A bound that was `before` falls to `bound`, which is no fault of the client: what it used within the old one
+        does not make it wait now. What it owes already stays as many seconds."""
+        total = self.total(now)
+        most = max(bound * self.elapsed(now), total * bound / before)
+        if total > most:
+            part = most / total
+            for sample in self._samples:
+                sample[2] *= part
+            self._total = most
+
     def total(self, now: float) -> float:
         """What was used within the window."""
         samples, age_max = self._samples, self._form.samples * self._form.sample_s

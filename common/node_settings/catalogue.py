@@ -13,6 +13,7 @@ from common.node_settings.health import HealthSettings
 from common.node_settings.identity import NodeSettings
 from common.node_settings.inert import INERT_SETTINGS
 from common.node_settings.listeners import AcceptSettings, TlsSettings
+from common.node_settings.pressure import PressureSettings
 from common.node_settings.proxy import ProxyLimitSettings, ProxySettings
 from common.node_settings.quotas import ControllerQuotaSettings, QuotaSettings
 from common.node_settings.replication import ReplicationSettings
@@ -46,6 +47,7 @@ NODE_SETTINGS = Catalogue(
         TenantSettings,
         BalanceSettings,
         ShareSettings,
+        PressureSettings,
         ProxySettings,
         ProxyLimitSettings,
     ]

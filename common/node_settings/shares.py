@@ -1,4 +1,4 @@
-"""Tenants' shares of their quotas, and brokers' own limits."""
+"""Tenants' shares of their quotas."""
 
 from dataclasses import dataclass
 

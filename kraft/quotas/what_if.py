@@ -126,11 +126,11 @@ def _pressure(
     for tenant, usage in tenants.items():
         rate = offered[tenant].get(broker, 0)
         one = running.get(tenant)
-        allocated = rate if one is None else one.bound(broker)
-        if one is not None and allocated >= usage.quota:
+        allocated = None if one is None else one.bound(broker)
+        if allocated is not None and allocated >= usage.quota:
             allocated = even_share(usage.quota, count)
         if rate:
-            claims[tenant] = Claim(rate, allocated, usage.reserved / count)
+            claims[tenant] = Claim(rate, allocated, usage.reserved)
     return pressed(capacity, claims)
 
 

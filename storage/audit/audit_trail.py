@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from common.errors import ErrorCode, ProtocolError
@@ -77,6 +78,19 @@ def require(trail: AuditTrail, act: Act) -> None:
     """Raises AuditPending unless `act` may be done now."""
     if not trail.permits(act):
         raise AuditPending(trail, act)
+
+
+def inform(trail: AuditTrail, act: Act) -> None:
+    """Write the event of an act that does not wait for it, because it changes nothing that is stored. A trail that
+    fails stops the node by itself."""
+
+    def logged() -> None:
+        with suppress(ProtocolError):
+            trail.permits(act)
+
+    with suppress(ProtocolError):
+        trail.announce(act)
+        trail.when_durable(logged)
 
 
 async def audited(act: Callable[[], T]) -> T:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
+from broker.quotas.tenant_bounds import PRESSURE
+from kraft.quotas.tenant_quotas import Resource
 from tests.broker.replication_lab import TOPIC, batch, eventually
 from tests.broker.tenant_lab import ALPHA, BETA, INTERNAL, OPERATOR, TenantLab
 from wire.codec import encode_request
-from wire.messages import CreateTopicsRequest, DescribeUsageRequest, MetadataRequest, ProduceRequest
+from wire.messages import AlterCellRequest, CreateTopicsRequest, DescribeUsageRequest, MetadataRequest, ProduceRequest
 
 
 async def test_a_tenants_bytes_are_those_of_its_sockets(tmp_path: Path) -> None:
@@ -50,7 +53,7 @@ async def test_the_controller_is_told_and_tells_operators(tmp_path: Path) -> Non
         row = produced.PartitionProduceData(index=0, records=batch(b"x" * 1_000))
         data = [produced(name=TOPIC, partition_data=[row])]
         await alpha.call(ProduceRequest(transactional_id=None, acks=-1, timeout_ms=9_000, topic_data=data), 12)
-        await lab.broker.usage.report()
+        await lab.broker.usage.reports.report()
         answer = await told()
         (broker,) = answer.brokers
         assert answer.is_known and broker.is_known and broker.round >= 1
@@ -60,3 +63,23 @@ async def test_the_controller_is_told_and_tells_operators(tmp_path: Path) -> Non
         assert rows[lab.tenants[ALPHA]].bytes_in + rows[""].bytes_in == broker.bytes_in
         (busiest,) = [row for row in broker.partitions if row.topic.endswith(TOPIC)]
         assert busiest.in_rate > 0 and busiest.out_rate == 0
+
+
+async def test_a_broker_at_the_bandwidth_of_its_cell_has_a_tenant_wait_for_the_pressure(tmp_path: Path) -> None:
+    async with TenantLab(tmp_path) as lab:
+        operator, alpha = await lab.connect(OPERATOR), await lab.connect(ALPHA)
+        limit = AlterCellRequest.AlteredCellLimit(name="bandwidth.per.broker", value=20_000)
+        answer = await operator.call(AlterCellRequest(cell_name="default", limits=[limit]), 0)
+        assert answer.error_code == 0, answer.error_message
+        produced = ProduceRequest.TopicProduceData
+        row = produced.PartitionProduceData(index=0, records=batch(b"x" * 2_000))
+        data = [produced(name="unknown", partition_data=[row])]
+        request = ProduceRequest(transactional_id=None, acks=-1, timeout_ms=9_000, topic_data=data)
+        throttled_ms = 0
+        async with asyncio.timeout(20):
+            while not throttled_ms:
+                throttled_ms = (await alpha.call(request, 12)).throttle_time_ms
+        usage = lab.broker.security.usage.of(lab.tenants[ALPHA])
+        assert usage.throttled_ms.keys() == {PRESSURE}
+        assert Resource.INGRESS in lab.broker.usage.pressure.held
+        assert (await operator.call(request, 12)).throttle_time_ms == 0

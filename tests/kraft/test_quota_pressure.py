@@ -2,30 +2,104 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kraft.quotas.pressure import FULL, Claim, pressed, used
+from kraft.quotas.pressure import FULL, LEFT_MIN, OVER_LOOKS, Claim, QueueLimit, pressed
 from kraft.quotas.what_if import Policy, TenantUsage, Throttled, replay, within_budget
 
 RATES = st.floats(0, 1e12)
 CLAIMS = st.dictionaries(
-    st.integers(0, 50).map(str), st.builds(Claim, RATES, RATES, st.floats(0, 1e9), st.booleans()), max_size=20
+    st.integers(0, 50).map(str),
+    st.builds(Claim, RATES, st.none() | st.floats(1, 1e12), st.floats(0, 1e9), st.booleans()),
+    max_size=20,
 )
 
 
-@given(st.floats(1e6, 1e12), CLAIMS)
-def test_tenants_together_stay_within_the_limit(limit: float, claims: dict[str, Claim]) -> None:
-    bounds = pressed(limit, claims)
+@given(st.floats(1e6, 1e12), CLAIMS, RATES)
+def test_tenants_together_stay_within_the_limit(limit: float, claims: dict[str, Claim], others: float) -> None:
+    bounds = pressed(limit, claims, others)
+    most = max(limit * FULL - others, limit * LEFT_MIN)
     if not bounds:
-        assert sum(claim.rate for claim in claims.values()) <= limit * FULL
+        assert sum(claim.rate for claim in claims.values()) <= most
         return
     assert bounds.keys() == claims.keys()
-    reserved = sum(claim.reserved for claim in claims.values())
     use = sum(min(claim.demand, bounds[tenant]) for tenant, claim in claims.items())
-    assert use <= max(limit * FULL, reserved) * 1.0001
-    assert all(bounds[tenant] >= claim.reserved for tenant, claim in claims.items())
+    assert use <= most * 1.0001
+    wanted = sum(min(claim.demand, claim.reserved) for claim in claims.values())
+    part = min(most * (1 - LEFT_MIN) / wanted, 1.0) if wanted > 0 else 1.0
+    for tenant, claim in claims.items():
+        kept = claim.reserved if part >= 1.0 else min(claim.demand, claim.reserved) * part
+        assert bounds[tenant] >= kept
+
+
+@given(st.floats(1e6, 1e12), CLAIMS)
+def test_tenants_that_are_held_have_the_same_part_of_what_is_allocated_to_them(
+    limit: float, claims: dict[str, Claim]
+) -> None:
+    bounds = pressed(limit, claims)
+    free = [
+        bounds[tenant] / claim.allocated
+        for tenant, claim in claims.items()
+        if bounds and not claim.reserved and claim.allocated is not None
+    ]
+    assert not free or max(free) <= min(free) * 1.0001
+
+
+@given(st.floats(1e6, 1e12), CLAIMS)
+def test_the_order_of_tenants_does_not_matter(limit: float, claims: dict[str, Claim]) -> None:
+    backwards = dict(reversed(claims.items()))
+    assert pressed(limit, claims) == pytest.approx(pressed(limit, backwards))
+
+
+def test_a_tenant_without_a_quota_counts_as_one_with_an_even_part_of_the_limit() -> None:
+    claims = {"a": Claim(80, None, is_held=True), "b": Claim(80, 15, is_held=True), "c": Claim(3, None)}
+    bounds = pressed(100, claims)
+    assert bounds["a"] == pytest.approx(2 * bounds["b"]), "a third of 90 against 15"
+    assert bounds["a"] + bounds["b"] == pytest.approx(90 - 3.3)
+
+
+def test_reserved_rates_that_do_not_fit_are_cut_in_proportion() -> None:
+    claims = {"a": Claim(100, 1, 100, is_held=True), "b": Claim(100, 1, 50, is_held=True), "c": Claim(0, 1, 900)}
+    bounds = pressed(100, claims)
+    assert bounds["a"] == pytest.approx(54), "two thirds of nine tenths of 90"
+    assert bounds["b"] == pytest.approx(36), "27, and what is left, because it has less"
+
+
+def test_reserved_rates_that_nobody_uses_are_there_for_others() -> None:
+    claims = {str(number): Claim(10, 1, 1_000) for number in range(10)}
+    assert sum(min(11, bound) for bound in pressed(100, claims).values()) == pytest.approx(90)
+
+
+def test_clients_that_cannot_be_held_back_leave_tenants_a_tenth_at_least() -> None:
+    claims = {"a": Claim(80, 100, is_held=True)}
+    assert pressed(100, claims, others=40)["a"] == pytest.approx(50)
+    assert pressed(100, claims, others=500)["a"] == pytest.approx(10)
+
+
+def test_long_waits_cut_the_time_of_the_loop_by_a_fifth_and_give_it_back_slowly() -> None:
+    queue = QueueLimit()
+    assert queue.step(True, 0.9) is None, "a hiccup"
+    assert queue.step(False, 0.9) is None
+    assert [queue.step(True, 0.9) for _ in range(OVER_LOOKS - 1)] == [None]
+    assert queue.step(True, 0.9) == pytest.approx(0.9 * 0.8)
+    assert queue.step(True, 0.6) == pytest.approx(0.9 * 0.64), "of what was used when it began"
+    assert queue.step(False, 0.6) == pytest.approx(0.9 * 0.64 * 1.05)
+    later = [queue.step(False, 0.6) for _ in range(20)]
+    assert later[-1] is None and queue.factor == 1.0
+    assert all(a is None or b is None or b > a for a, b in pairwise(later))
+
+
+@given(st.lists(st.booleans(), max_size=200), st.floats(0, 1))
+def test_the_time_that_is_left_is_never_nothing(looks: list[bool], used: float) -> None:
+    queue = QueueLimit()
+    for is_over in looks:
+        limit = queue.step(is_over, used)
+        assert 0.05 <= queue.factor <= 1.0
+        assert (limit is None) == (queue.factor == 1.0) and (limit is None or limit > 0)
 
 
 def test_tenants_that_all_want_more_give_way_in_proportion() -> None:
@@ -38,7 +112,6 @@ def test_what_is_reserved_is_kept_and_what_one_does_not_need_is_there_for_others
     bounds = pressed(100, {"a": Claim(80, 100), "b": Claim(30, 100, reserved=40), "c": Claim(1, 100)})
     assert bounds["b"] >= 40
     assert bounds["a"] == pytest.approx(90 - 33 - 1.1), "b wants 33, c little"
-    assert used(10.0, {"a": Claim(5, 100, reserved=3)}) == pytest.approx(5.5)
 
 
 def test_below_the_limit_there_is_no_bound() -> None:

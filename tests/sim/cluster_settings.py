@@ -13,6 +13,7 @@ from broker.replication.config import ReplicationConfig
 from broker.tier.config import TierConfig
 from common.node_settings.controllers import ControllerSettings
 from common.node_settings.health import HealthSettings
+from common.node_settings.pressure import PressureSettings
 from common.node_settings.tier import TierReads, TierStateSettings
 from common.node_settings.topics import TopicDefaults
 from common.ports import Address
@@ -104,6 +105,7 @@ def broker_settings(
         sessions=ControllerSettings(
             broker_session_timeout_ms=900, broker_heartbeat_interval_ms=200, usage_report_interval_ms=USAGE_INTERVAL_MS
         ),
+        pressure=PressureSettings(enable=False),  # no scenario comes near a broker's limits
         health=HealthSettings(network_silence_ms=0),  # probes come where a scenario is about them
         topics=TopicDefaults(auto_create_topics_enable=False),
         replication=ReplicationConfig(

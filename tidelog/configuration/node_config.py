@@ -17,6 +17,7 @@ from common.node_settings.connections import ConnectionSettings
 from common.node_settings.controllers import ControllerSettings
 from common.node_settings.health import HealthSettings
 from common.node_settings.identity import NodeSettings
+from common.node_settings.pressure import PressureSettings
 from common.node_settings.proxy import ProxySettings
 from common.node_settings.quotas import QuotaSettings
 from common.node_settings.shares import ShareSettings
@@ -57,6 +58,7 @@ def broker_config(given: Mapping[str, str]) -> BrokerConfig:
         topics=values.group(TopicDefaults),
         quotas=values.group(QuotaSettings),
         shares=values.group(ShareSettings),
+        pressure=values.group(PressureSettings),
         tenants=values.group(TenantSettings),
         replication=values.group(ReplicationConfig),
         limits=server_limits(values),
