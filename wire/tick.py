@@ -7,9 +7,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Protocol
+from itertools import islice
+from typing import Protocol, TypeVar
 
 from wire.loop_meter import LoopMeter
+
+T = TypeVar("T")
+
+AT_ONCE_MAX = 32  # wake-ups, and flushes, in one turn: each may take most of a millisecond
 
 
 class Flushable(Protocol):
@@ -20,7 +25,8 @@ class Tick:
     """One per node and event loop, made while that loop runs.
 
     A callback or connection that is added twice in a turn runs once, in the order of first adding. A wake-up added by
-    another wake-up runs in the next turn. The loop reports exceptions; the rest of the turn's work still runs. `meter`
+    another wake-up runs in the next turn, and so do those beyond the first `AT_ONCE_MAX`: one append may wake the
+    fetches of thousands of consumers. The loop reports exceptions; the rest of the turn's work still runs. `meter`
     measures the turns, by `now`, which is the loop's time where nothing else is given.
     """
 
@@ -54,14 +60,12 @@ class Tick:
     def _run(self) -> None:
         if not self.meter.is_open:
             self.meter.begin()
-        wakeups, self._wakeups = self._wakeups, {}
-        for callback in wakeups:
+        for callback in _taken(self._wakeups):
             try:
                 callback()
             except Exception as error:
                 self._report(error)
-        flushes, self._flushes = self._flushes, {}
-        for connection in flushes:
+        for connection in _taken(self._flushes):
             try:
                 connection.flush()
             except Exception as error:
@@ -74,3 +78,15 @@ class Tick:
 
     def _report(self, error: Exception) -> None:
         self._loop.call_exception_handler({"message": "failure at the end of a turn", "exception": error})
+
+
+def _taken(added: dict[T, None]) -> list[T]:
+    """Take out the first `AT_ONCE_MAX`."""
+    if len(added) <= AT_ONCE_MAX:
+        taken = list(added)
+        added.clear()
+        return taken
+    taken = list(islice(added, AT_ONCE_MAX))
+    for one in taken:
+        del added[one]
+    return taken

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from typing import Any
 
 import pytest
 
-from wire.tick import Tick
+from wire.tick import AT_ONCE_MAX, Tick
 from wire.watch import Watch
 
 pytestmark = pytest.mark.virtual_time
@@ -110,3 +111,28 @@ async def test_a_deadline_can_be_moved_forward() -> None:
     await asyncio.sleep(0.06)
     assert len(one.times) == 1
     watch.close()
+
+
+async def test_no_turn_runs_the_wake_ups_or_flushes_of_thousands() -> None:
+    tick, turn = Tick(), 0
+    ran: list[tuple[int, int]] = []
+    flushed: list[tuple[int, int]] = []
+
+    class Connection:
+        def __init__(self, number: int) -> None:
+            self.number = number
+
+        def flush(self) -> None:
+            flushed.append((turn, self.number))
+
+    many = 10 * AT_ONCE_MAX + 1
+    for number in range(many):
+        tick.wake(lambda number=number: ran.append((turn, number)))  # type: ignore[misc]
+        tick.flush(Connection(number))
+    while len(ran) < many or len(flushed) < many:
+        turn += 1
+        assert turn <= many
+        await asyncio.sleep(0)
+    for done in (ran, flushed):
+        assert [number for _, number in done] == list(range(many)), "each once, in the order of adding"
+        assert max(Counter(at for at, _ in done).values()) == AT_ONCE_MAX
