@@ -105,7 +105,12 @@ class BrokerNode:
         self.pacer.tell(usage.spent)
         self.throttle = ClientThrottle(config.quotas, ports.clock.monotonic)
         self.shares = TenantShares(
-            self.throttle, lambda: self.observer.image, ports.clock.monotonic, config.shares, config.tenants
+            bounds=self.throttle,
+            image=lambda: self.observer.image,
+            now=ports.clock.monotonic,
+            settings=config.shares,
+            defaults=config.tenants,
+            trail=journal,
         )
         self.security = self._make_security(usage)
         chain = self._make_chain()

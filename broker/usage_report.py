@@ -29,6 +29,9 @@ PARTITIONS_MAX = 256  # in one round; the bytes of others count for their topics
 TOPICS_MAX = 1_000  # likewise; those of other topics are added up
 ROWS_PER_PIECE = 300  # some milliseconds for either side
 LOOKED_AT_ONCE, LOOK_COST = 50, 2  # tenants, partitions or topics, and units of `common.pacing` of each
+SIZES_EVERY, SIZES_MAX = 12, 1_000
+"""Every so many rounds, the sizes of the largest replicas are reported; those of others are added up."""
+SIZED_AT_ONCE, SIZE_COST = 20, 4  # replicas; the cost is that of a log with few segments
 THROTTLED_MAX = 1_000  # tenants that a metric names
 OTHERS = "others"
 OPERATORS = ""
@@ -71,6 +74,13 @@ class PartitionBytes(NamedTuple):
         return self.bytes_in + self.bytes_out
 
 
+class Sizes(NamedTuple):
+    """Local bytes of replicas, the largest first, with topic id and partition; `others`: of all others."""
+
+    largest: Sequence[tuple[bytes, int, int]]
+    others: int
+
+
 class Machine(NamedTuple):
     """What the node tells of its machine and sockets. `disk` returns free bytes and size of the device, `loop` the
     counters of the event loop."""
@@ -92,15 +102,18 @@ class Gathered(NamedTuple):
     tenants: list[tuple[str, Usage]]
     partitions: list[PartitionBytes]
     topics: list[PartitionBytes]
+    sizes: Sizes | None
 
 
 class Piece(NamedTuple):
-    """The rows of one request of a round."""
+    """The rows of one request of a round. `others_bytes`: -1 in a round without sizes."""
 
     tenants: Sequence[tuple[str, Usage]] = ()
     partitions: Sequence[PartitionBytes] = ()
     topics: Sequence[PartitionBytes] = ()
     delays: Sequence[FollowerDelay] = ()
+    sizes: Sequence[tuple[bytes, int, int]] = ()
+    others_bytes: int = -1
 
 
 class UsageReporter:
@@ -126,7 +139,7 @@ class UsageReporter:
         self._broker_epoch = broker_epoch
         self._interval_s = interval_s
         self._began_s = self._gathered_s = machine.now()
-        self._round = 0
+        self._round = self._sizes_due = 0
         self._task: asyncio.Task[None] | None = None
         self.total = Usage()
         """Of all clients, as of the last round."""
@@ -152,7 +165,10 @@ class UsageReporter:
         self._round += 1
         sent_s = self._machine.now()
         taken = await self._sent(gathered)
-        await self._pacer.run(self._shares.answered(sent_s if taken else -1.0), "usage", own=True)
+        if taken and gathered.sizes is not None:
+            self._sizes_due = self._round + SIZES_EVERY - 1
+        unanswered = [] if taken else [tenant for tenant, _ in gathered.tenants]
+        await self._pacer.run(self._shares.answered(sent_s if taken else -1.0, unanswered), "usage", own=True)
         self.outcomes["answered" if taken else "unanswered"] += 1
         return taken
 
@@ -182,7 +198,19 @@ class UsageReporter:
                 yield LOOKED_AT_ONCE * LOOK_COST
         largest, others = yield from self._busiest()
         topics = yield from _largest_topics(others)
-        return Gathered(now - self._began_s, interval_s, loop, total, tenants, largest, topics)
+        sizes = (yield from self._sizes()) if self._round >= self._sizes_due else None
+        return Gathered(now - self._began_s, interval_s, loop, total, tenants, largest, topics, sizes)
+
+    def _sizes(self) -> Work[Sizes]:
+        """Of all replicas, also of followers and of idle ones."""
+        largest, others = Largest[tuple[bytes, int, int]](SIZES_MAX), 0
+        for number, partition in enumerate(list(self._hosted), 1):
+            size = partition.log.size_bytes
+            out = largest.put(size, (partition.topic_id, partition.index, size))
+            others += out[2] if out is not None else 0
+            if number % SIZED_AT_ONCE == 0:
+                yield SIZED_AT_ONCE * SIZE_COST
+        return Sizes(largest.found(), others)
 
     def _busiest(self) -> Work[tuple[list[PartitionBytes], dict[bytes, PartitionBytes]]]:
         """The partitions with the most bytes, and those of all others by topic."""
@@ -202,8 +230,16 @@ class UsageReporter:
     async def _sent(self, gathered: Gathered) -> bool:
         pieces = [Piece(tenants=portion) for portion in _portions(gathered.tenants)]
         pieces += [Piece(topics=portion) for portion in _portions(gathered.topics)]
+        sizes = gathered.sizes
+        pieces += [Piece(sizes=portion) for portion in _portions(() if sizes is None else sizes.largest)]
         # also when there are none: each round has a piece
-        pieces.append(Piece(partitions=gathered.partitions, delays=self._hosted.ack_delays.take()))
+        pieces.append(
+            Piece(
+                partitions=gathered.partitions,
+                delays=self._hosted.ack_delays.take(),
+                others_bytes=-1 if sizes is None else sizes.others,
+            )
+        )
         for number, piece in enumerate(pieces, 1):
             markers = [(usage, usage.marker) for _, usage in piece.tenants]
             answer = await self._answer(self._request(gathered, piece, number - 1, number == len(pieces)))
@@ -251,6 +287,8 @@ class UsageReporter:
             partitions=[_partition_row(row) for row in piece.partitions],
             topics=[_topic_row(row) for row in piece.topics],
             ack_delays=[_delay_row(row) for row in piece.delays],
+            sizes=[_size_row(row) for row in piece.sizes],
+            others_bytes=piece.others_bytes,
         )
 
     # metrics -----------------------------------------------------------------------------------------------
@@ -352,6 +390,11 @@ def _delay_row(row: FollowerDelay) -> ReportUsageRequest.AckDelayReport:
     return ReportUsageRequest.AckDelayReport(
         follower_id=row.broker_id, samples=row.samples, p99_us=int(row.p99_s * 1e6)
     )
+
+
+def _size_row(row: tuple[bytes, int, int]) -> ReportUsageRequest.ReplicaSizeReport:
+    topic_id, index, size = row
+    return ReportUsageRequest.ReplicaSizeReport(topic_id=schema_uuid(topic_id), partition_index=index, bytes=size)
 
 
 def _topic_row(row: PartitionBytes) -> ReportUsageRequest.TopicUsageReport:

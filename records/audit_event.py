@@ -40,6 +40,8 @@ class AuditKind(StrEnum):
     # of what tenants may use of one broker, reported by it
     PRESSURE_BEGAN = "pressure_began"
     PRESSURE_ENDED = "pressure_ended"
+    SHARES_BEGAN = "shares_began"
+    SHARES_ENDED = "shares_ended"
     # of the cluster, from the metadata log
     CLUSTER_FOUNDED = "cluster_founded"
     CONTROLLER_ELECTED = "controller_elected"

@@ -92,9 +92,9 @@ class PendingProduce:
     __slots__ = (
         "_answered",
         "_handler",
+        "_pause_ms",
         "_reply",
         "_session",
-        "_size",
         "call",
         "gathered",
         "head",
@@ -103,14 +103,14 @@ class PendingProduce:
     )
 
     def __init__(
-        self, handler: ProduceHandler, session: ClientSession, call: ProduceCall, head: RequestHead, size: int
+        self, handler: ProduceHandler, session: ClientSession, call: ProduceCall, head: RequestHead, pause_ms: int
     ) -> None:
-        """`size`: bytes of the request's frame."""
+        """`pause_ms`: throttle time for the response; the connection is muted for as long already."""
         self._handler = handler
         self._session = session
         self._answered = 0
         self._reply: Reply | None = None
-        self._size = size
+        self._pause_ms = pause_ms
         self.call = call
         self.head = head
         self.rows: list[ProducedRow | None] = [None] * len(call.parts)
@@ -152,10 +152,10 @@ class PendingProduce:
         rows = [row for row in self.rows if row is not None]
         handler, reply = self._handler, self._reply
         if reply is None:
-            handler.reply(self._session, reply, self.call.acks, self.head, self._size, rows)
+            handler.reply(self._session, reply, self.call.acks, self.head, self._pause_ms, rows)
             return
         began = handler.now()  # within another request than this one, or a timer
-        handler.reply(self._session, reply, self.call.acks, self.head, self._size, rows)
+        handler.reply(self._session, reply, self.call.acks, self.head, self._pause_ms, rows)
         self._session.usage.spent(handler.now() - began)
 
 
@@ -225,10 +225,14 @@ class ProduceHandler:
             return produce_decoding(buffer, body, end, version, prefix)
         if end - body > self.bytes_at_once and len(call.parts) > 1:
             return produce_decoding(buffer, body, end, version, prefix)
-        pending = PendingProduce(self, session, call, head, end - at)
+        pause_ms = self.pause_ms(session, head, end - at)
+        pending = PendingProduce(self, session, call, head, pause_ms)
         self.take(pending, refusal_of(call), buffer, view, prefix)
+        if pause_ms:  # not when the response is sent: requests behind this one would be appended meanwhile
+            connection: Connection = session.connection
+            connection.mute_for(pause_ms / 1000)
         if not call.parts:
-            self.reply(session, None, call.acks, head, end - at, [])
+            self.reply(session, None, call.acks, head, pause_ms, [])
         elif call.acks != NONE and pending.park(0):
             timeout_ms = min(max(call.timeout_ms, 0), TIMEOUT_MS_MAX)
             self._deadlines.add(self._loop.time() + timeout_ms / 1000, pending)
@@ -359,17 +363,14 @@ class ProduceHandler:
         reply: Reply | None,
         acks: int,
         head: RequestHead,
-        size: int,
+        pause_ms: int,
         rows: list[ProducedRow],
     ) -> None:
         """Send the response, in the order of requests if it had to wait, with leader hints for rows that need them."""
         connection: Connection = session.connection
-        pause_ms = self.pause_ms(session, head, size)
         if acks == NONE:
             if any(row.error for row in rows):
                 connection.close_after_flush()
-            elif pause_ms:
-                connection.mute_for(pause_ms / 1000)
             return
         version = head.version
         endpoints: Sequence[Endpoint] = ()
@@ -383,8 +384,6 @@ class ProduceHandler:
             reply.send([frame])
         else:
             connection.reply([frame])
-        if pause_ms:
-            connection.mute_for(pause_ms / 1000)
 
     def answering(
         self, session: ClientSession, head: RequestHead, size: int, rows: list[ProducedRow]

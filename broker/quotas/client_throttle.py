@@ -12,7 +12,6 @@ request costs one comparison.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from itertools import chain
 
 from msgspec import Struct
 
@@ -59,17 +58,28 @@ class TenantMeters:
             self._busy_seen_s = None
 
     @property
-    def is_bounded(self) -> bool:
-        return any(meter.bound is not None for meter in (self.ingress, self.egress, self.busy))
+    def meters(self) -> tuple[Meter, ...]:
+        return self.ingress, self.egress, self.busy
 
-    def look_at(self, usage: Usage, now: float) -> None:
-        """Record the time that the tenant's requests have taken since the last look."""
-        if self.busy.bound is None:
-            return
-        busy_s, seen_s = usage.busy_s, self._busy_seen_s
-        self._busy_seen_s = busy_s
-        if seen_s is not None and busy_s > seen_s:
-            self.busy.record(busy_s - seen_s, now)
+    @property
+    def is_bounded(self) -> bool:
+        return any(meter.bound is not None for meter in self.meters)
+
+    def record(self, usage: Usage, in_bytes: int, out_bytes: int, now: float) -> bool:
+        """Record a request, and the time that the tenant's requests have taken since the last one. Returns whether a
+        pause may be due."""
+        ingress, egress, busy = self.ingress, self.egress, self.busy
+        is_near = egress.window.used > egress.free
+        if ingress.bound is not None:
+            is_near |= ingress.record(in_bytes, now)
+        if out_bytes and egress.bound is not None:
+            is_near |= egress.record(out_bytes, now)
+        if busy.bound is not None:
+            busy_s, seen_s = usage.busy_s, self._busy_seen_s
+            self._busy_seen_s = busy_s
+            if seen_s is not None and busy_s > seen_s:
+                is_near |= busy.record(busy_s - seen_s, now)
+        return is_near
 
 
 class Charged(Struct, frozen=True):
@@ -133,7 +143,9 @@ class ClientThrottle:
         if session.pause_ms and api_key not in WITHOUT_ROOM:
             pause_ms = session.take_pause()
         if not self._is_idle:
-            charged = self._charged(session, client_id)
+            charged: Charged | None = session.charged
+            if charged is None or charged.serial != self._serial or client_id not in charged.client_ids:
+                charged = self._charged(session, client_id)
             if not charged.is_free:
                 now = self._now()
                 for meter in _recorded(charged, session, api_key, in_bytes, out_bytes, now):
@@ -219,25 +231,23 @@ def _text(client_id: ClientId) -> str:
 def _recorded(
     charged: Charged, session: ClientSession, api_key: int, in_bytes: int, out_bytes: int, now: float
 ) -> Iterable[Meter]:
-    """Record what a request used. Returns the meters that count for it."""
+    """Record what a request used. Returns the meters that count for it if one of them may be over its bound."""
     meters: tuple[Meter, ...] = ()
+    is_near = False
     if api_key == _PRODUCE:
         meters, used = charged.produced, in_bytes
     elif api_key == _FETCH:
         meters, used = charged.fetched, out_bytes
     for meter in meters:
-        meter.record(used, now)
-    if charged.timed:
-        meters += charged.timed  # whose time `TimedUsage` records
+        is_near |= meter.record(used, now)
+    for meter in charged.timed:  # whose time `TimedUsage` records
+        is_near |= meter.window.used > meter.free
     tenant = charged.tenant
-    if tenant is None:
-        return meters
-    if in_bytes and tenant.ingress.bound is not None:
-        tenant.ingress.record(in_bytes, now)
-    if out_bytes and tenant.egress.bound is not None:
-        tenant.egress.record(out_bytes, now)
-    tenant.look_at(counted(session.usage), now)
-    return chain(meters, (tenant.ingress, tenant.egress, tenant.busy))
+    if tenant is not None:
+        is_near |= tenant.record(counted(session.usage), in_bytes, out_bytes, now)
+    if not is_near:
+        return ()
+    return meters + charged.timed if tenant is None else (*meters, *charged.timed, *tenant.meters)
 
 
 def _read_through(charged: Charged) -> Iterable[Meter]:

@@ -11,15 +11,18 @@ PAUSE_MS_MAX = 10_000
 class Meter:
     """A window and its bounds, of which the lowest one counts.
 
-    `bound`: per second, None without one; `reason`: why it is bounded, as `Usage.throttled` counts it.
+    `bound`: per second, None without one; `reason`: why it is bounded, as `Usage.throttled` counts it. While the window
+    has at most `free` in it, it is within the bound, because no rate is taken over less than `elapsed_min_s`.
     """
 
-    __slots__ = ("__weakref__", "_bounds", "_pause_ms_max", "bound", "reason", "window")
+    __slots__ = ("__weakref__", "_bounds", "_elapsed_min_s", "_pause_ms_max", "bound", "free", "reason", "window")
 
     def __init__(self, form: WindowForm, pause_ms_max: int = PAUSE_MS_MAX) -> None:
         self.window = RateWindow(form)
         self.bound: float | None = None
         self.reason = ""
+        self.free = float("inf")
+        self._elapsed_min_s = form.elapsed_min_s
         self._bounds: dict[str, float] = {}
         self._pause_ms_max = pause_ms_max
 
@@ -29,10 +32,11 @@ class Meter:
             self._bounds.pop(reason, None)
         else:
             self._bounds[reason] = bound
-        self.bound, self.reason = None, ""
+        self.bound, self.reason, self.free = None, "", float("inf")
         if self._bounds:
             self.reason = min(self._bounds, key=lambda reason: self._bounds[reason])
             self.bound = self._bounds[self.reason]
+            self.free = self.bound * self._elapsed_min_s
 
     def limit_from(self, now: float, reason: str, bound: float | None, *, at_once: bool) -> None:
         """As `limit`; a bound that falls does not count for what was used before. `at_once`: a first bound leaves
@@ -46,8 +50,11 @@ class Meter:
         elif before is not None and self.bound < before:
             self.window.cap(self.bound, before, now)
 
-    def record(self, used: float, now: float) -> None:
-        self.window.record(used, now)
+    def record(self, used: float, now: float) -> bool:
+        """Returns whether a pause may be due; `pause_ms` tells."""
+        window = self.window
+        window.record(used, now)
+        return window.used > self.free
 
     def pause_ms(self, now: float, more: float = 0.0) -> int:
         """Milliseconds until what was used, and `more` with it, is within the bound."""

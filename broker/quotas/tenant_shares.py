@@ -1,23 +1,28 @@
 """The tenants' shares of their quotas at this broker, as the active controller last gave them.
 
 A tenant without a share may use its whole quota here: one that uses more than all of it at one broker is over it for
-certain. A broker that has not heard an active controller for a long time grants an even part of each quota.
+certain. A broker that has not heard an active controller for a long time grants an even part of each quota, as it does
+while the controller says so: then shares are switched off, or kept for a dry run alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from broker.quotas.tenant_bounds import NO_BOUND, SHARE, TenantBound, TenantBounds
 from common.node_settings.shares import ShareSettings
 from common.node_settings.tenants import TenantSettings
 from common.pacing import Work
+from kraft.image.brokers import BrokerImage
 from kraft.image.delta import MetadataDelta
 from kraft.image.metadata import MetadataImage
 from kraft.image.tenants import EGRESS_RESERVED, INGRESS_RESERVED, TenantImage, limit_of
+from kraft.quotas.announced_tenants import AnnouncedTenants
 from kraft.quotas.shares import even_share
 from kraft.quotas.tenant_quotas import RESOURCES, CellBrokers, Resource, quotas_of
+from records.audit_event import AuditKind
+from storage.audit.audit_trail import Act, AuditTrail, inform
 from wire.messages import ReportUsageResponse
 
 NS = 1e9
@@ -46,6 +51,7 @@ class TenantShares:
         now: Callable[[], float],
         settings: ShareSettings,
         defaults: TenantSettings,
+        trail: AuditTrail,
     ) -> None:
         self._bounds = bounds
         self._image = image
@@ -56,6 +62,11 @@ class TenantShares:
         self._shares: dict[str, Share] = {}
         self._bounded: dict[str, TenantBound] = {}
         self._answered_s = now()
+        self._trail = trail
+        self._announced = AnnouncedTenants()
+        self._are_off = False  # the controller says that an even part of each quota holds
+        self._even_over: Mapping[int, BrokerImage] | None = None
+        """The brokers of the image by which even parts were set, None if they do not hold."""
         self.is_stale = False
 
     # the controller's answers ------------------------------------------------------------------------------
@@ -65,11 +76,12 @@ class TenantShares:
         return iter(self._shares)
 
     def of(self, tenant: str) -> Share:
-        """What the broker acts on, for the next report."""
+        """What the controller gave, for the next report."""
         return NO_SHARE if self.is_stale else self._shares.get(tenant, NO_SHARE)
 
     def take(self, tenants: Iterable[str], answer: ReportUsageResponse) -> None:
         """The response to a piece of a report, which named these tenants."""
+        self._are_off = answer.even
         given = {} if answer.keep else {row.tenant: row for row in answer.shares}
         for tenant in tenants:
             if not tenant:
@@ -84,17 +96,43 @@ class TenantShares:
                 else:
                     self._shares[tenant] = share
             self._bound(tenant)
+            self._announce(tenant)
 
-    def answered(self, sent_s: float) -> Work[None]:
-        """All of a round that was sent at `sent_s` has been answered; call it also when it was not, with -1."""
+    def answered(self, sent_s: float, unanswered: Iterable[str] = ()) -> Work[None]:
+        """All of a round that was sent at `sent_s` has been answered; call it also when it was not, with -1 and the
+        tenants that it named."""
+        now = self._now()
         self._answered_s = max(self._answered_s, sent_s)
-        is_stale = self._now() - self._answered_s >= self._stale_s
-        if is_stale == self.is_stale:
-            return
-        self.is_stale = is_stale
-        if is_stale:
+        was_stale, self.is_stale = self.is_stale, now - self._answered_s >= self._stale_s
+        if self.is_stale and not was_stale:
+            for tenant in self._shares:
+                self._announced.ends(tenant, now)
             self._shares.clear()
-        yield from self._bound_all(list(self._bounded))
+        for tenant, seconds in self._announced.ended(now):
+            inform(self._trail, Act(AuditKind.SHARES_ENDED, before={"tenant": tenant, "seconds": round(seconds)}))
+        even_over = self._image().brokers if self.holds_even else None
+        if even_over is not self._even_over:
+            self._even_over = even_over
+            yield from self._bound_all(list(self._bounded))
+        yield from self._bound_all([tenant for tenant in unanswered if tenant])
+
+    @property
+    def holds_even(self) -> bool:
+        """Whether an even part of each quota holds, whatever the shares are."""
+        return self.is_stale or self._are_off
+
+    def _announce(self, tenant: str) -> None:
+        """Write an event if the tenant begins to be held to shares, or mark that it no longer is."""
+        now, share = self._now(), NO_SHARE if self.holds_even else self.of(tenant)
+        given = [resource for resource in RESOURCES if share[resource] >= 0]
+        known = self._image().tenants.get(tenant)
+        if known is None or not given:
+            self._announced.ends(tenant, now)
+        elif self._announced.begins(tenant, now):
+            quotas = quotas_of(known, self._defaults)
+            after = {one.name.lower(): [share[one], quotas[one]] for one in given}
+            cause = f"near its quota of {', '.join(after)}"
+            inform(self._trail, Act(AuditKind.SHARES_BEGAN, cause=cause, after={"tenant": tenant} | after))
 
     # bounds ------------------------------------------------------------------------------------------------
 
@@ -102,6 +140,7 @@ class TenantShares:
         for tenant in delta.access.tenants.changed:
             if tenant not in image.tenants:
                 self._shares.pop(tenant, None)
+                self._announced.forget(tenant)
             if tenant in self._bounded or tenant in self._shares:
                 self._bound(tenant)
 
@@ -117,7 +156,7 @@ class TenantShares:
         quota = 0 if known is None else quotas_of(known, self._defaults)[resource]
         if known is None or quota <= 0:
             return None
-        own = self.of(tenant)[resource]
+        own = -1 if self.holds_even else self.of(tenant)[resource]
         if own >= 0:
             return min(own, quota)
         return even_share(quota, len(self._brokers.of(known, self._image().brokers)))
@@ -162,13 +201,14 @@ class TenantShares:
 
     def _bound_for(self, tenant: TenantImage) -> TenantBound:
         share, quotas = self.of(tenant.id), quotas_of(tenant, self._defaults)
-        count = len(self._brokers.of(tenant, self._image().brokers)) if self.is_stale else 0
+        holds_even = self.holds_even
+        count = len(self._brokers.of(tenant, self._image().brokers)) if holds_even else 0
         found: list[float | None] = []
         for resource in RESOURCES:
             quota, own = quotas[resource], share[resource]
             if quota <= 0:
                 found.append(None)
-            elif self.is_stale:
+            elif holds_even:
                 found.append(float(even_share(quota, count)))
             else:
                 found.append(float(min(own, quota) if own >= 0 else quota))

@@ -26,28 +26,38 @@ class WindowForm(NamedTuple):
         """Seconds whose worth may be used at once."""
         return max(self.samples - 1, 1) * self.sample_s
 
+    @property
+    def elapsed_min_s(self) -> float:
+        """No rate is taken over less."""
+        return max((self.samples - 1) * self.sample_s, ELAPSED_S_MIN)
+
 
 class RateWindow:
-    """What was used in one window. The caller gives the time, in seconds that never run backwards."""
+    """What was used in one window. The caller gives the time, in seconds that never run backwards.
 
-    __slots__ = ("_form", "_samples", "_total")
+    `used` is at least what was used within the window: samples that have left it may still be in it.
+    """
+
+    __slots__ = ("_form", "_samples", "used")
 
     def __init__(self, form: WindowForm) -> None:
         self._form = form
         self._samples: deque[list[float]] = deque()  # [begin, last use, used], the oldest first
-        self._total = 0.0
+        self.used = 0.0
 
     def record(self, used: float, now: float) -> None:
         samples = self._samples
         if not samples or now - samples[-1][0] >= self._form.sample_s:
             samples.append([now, now, used])
             if len(samples) > self._form.samples + 1:
-                self._total -= samples.popleft()[2]
+                samples.popleft()
+                self.used = sum([sample[2] for sample in samples])
+                return
         else:
             newest = samples[-1]
             newest[1] = now
             newest[2] += used
-        self._total += used
+        self.used += used
 
     def fill(self, bound: float, now: float) -> None:
         """Begin as if `bound` had been used all the time, so that nothing may be used at once."""
@@ -55,7 +65,7 @@ class RateWindow:
         self._samples.clear()
         for age in range(count - 1, 0, -1):
             self._samples.append([now - age * length, now - age * length, bound * length])
-        self._total = bound * length * len(self._samples)
+        self.used = bound * length * len(self._samples)
 
     def cap(self, bound: float, before: float, now: float) -> None:
         """A bound that was `before` falls to `bound`, which is no fault of the client: what it used within the old one
@@ -66,16 +76,16 @@ class RateWindow:
             part = most / total
             for sample in self._samples:
                 sample[2] *= part
-            self._total = most
+            self.used = most
 
     def total(self, now: float) -> float:
         """What was used within the window."""
         samples, age_max = self._samples, self._form.samples * self._form.sample_s
-        while samples and now - samples[0][1] >= age_max:
-            self._total -= samples.popleft()[2]
-        if not samples:
-            self._total = 0.0  # without rounding errors
-        return self._total
+        if samples and now - samples[0][1] >= age_max:
+            while samples and now - samples[0][1] >= age_max:
+                samples.popleft()
+            self.used = sum([sample[2] for sample in samples])  # a difference would keep errors of large numbers
+        return self.used
 
     def elapsed(self, now: float) -> float:
         """Seconds over which the rate is taken. Valid after `total` at the same time."""

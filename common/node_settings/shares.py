@@ -1,8 +1,17 @@
 """Tenants' shares of their quotas."""
 
 from dataclasses import dataclass
+from enum import StrEnum
 
-from common.settings import seconds, setting
+from common.settings import CLUSTER_WIDE, seconds, setting
+
+
+class ShareMode(StrEnum):
+    """How tenants' quotas are split over brokers. OBSERVE is a dry run: as STATIC, while shares are computed."""
+
+    DYNAMIC = "dynamic"
+    STATIC = "static"
+    OBSERVE = "observe"
 
 
 def per_mille(ratio: float) -> int:
@@ -14,6 +23,10 @@ class ShareSettings:
     """How the active controller splits tenants' quotas over brokers. docs/quotas.md explains it."""
 
     # fmt: off
+    mode: str = setting("tidelog.quota.shares", "string", "dynamic",
+        "How tenants' quotas are split over brokers: by demand (dynamic) or evenly (static). With observe they are "
+        "split evenly, and `tidelog quotas shares` shows what dynamic would give. The active controller reads it.",
+        choices=tuple(ShareMode), update=CLUSTER_WIDE)
     lazy_per_mille: int = setting("tidelog.quota.lazy.ratio", "double", 0.8,
         "The part of its quota from which on a tenant has a share of it at each broker; below it, no broker throttles "
         "the tenant for its quota.", 0.1, 1, read_as=per_mille)

@@ -19,13 +19,11 @@ from kraft.controller.features import check_fleet_level
 from kraft.fleet_records import ClientQuotaRecord, Entity, RemoveClientQuotaRecord
 from kraft.image.client_quotas import (
     CLIENT_ID,
-    CONNECTION_RATE,
-    CONSUMER_BYTE_RATE,
     IP,
-    MUTATION_RATE,
+    LONG_MAX,
     OPERATORS,
-    PRODUCER_BYTE_RATE,
-    REQUEST_PERCENTAGE,
+    QUOTAS_OF_ADDRESSES,
+    QUOTAS_OF_CLIENTS,
     TENANT,
     TYPES,
     USER,
@@ -40,16 +38,6 @@ ENTITIES_MAX, TENANT_ENTITIES_MAX = 10_000, 1_000
 """Entities with quotas: operators', and those of each tenant."""
 NAME_CHARACTERS_MAX = 1_000
 ENTRY_COST = 20
-
-_LONG, _INT, _DOUBLE = (1 << 63) - 1, (1 << 31) - 1, None
-_OF_CLIENTS: Mapping[str, int | None] = {
-    PRODUCER_BYTE_RATE: _LONG,
-    CONSUMER_BYTE_RATE: _LONG,
-    REQUEST_PERCENTAGE: _DOUBLE,
-    MUTATION_RATE: _DOUBLE,
-}
-_OF_ADDRESSES: Mapping[str, int | None] = {CONNECTION_RATE: _INT}
-"""The largest value of each key; None where it may be a fraction."""
 
 _Asked = AlterClientQuotasRequest.EntryData
 _Answered = AlterClientQuotasResponse.EntryData
@@ -131,7 +119,7 @@ def _checked(names: Mapping[str, str | None]) -> Mapping[str, int | None]:
     if names.get(TENANT, OPERATORS) is None:
         raise _invalid("A tenant has no default.")
     if IP not in names:
-        return _OF_CLIENTS
+        return QUOTAS_OF_CLIENTS
     if TENANT in names:
         raise _invalid("Quotas of addresses are set by the operators.")
     if USER in names or CLIENT_ID in names:
@@ -139,7 +127,7 @@ def _checked(names: Mapping[str, str | None]) -> Mapping[str, int | None]:
         raise _invalid("Invalid quota entity combination, IP entity shouldnot be combined with User or ClientId")
     if not _is_address(names[IP]):
         raise _invalid(f"{names[IP]} is not a valid IP or resolvable host.")
-    return _OF_ADDRESSES
+    return QUOTAS_OF_ADDRESSES
 
 
 def _check_value(limits: Mapping[str, int | None], quota: str, value: float) -> None:
@@ -153,8 +141,8 @@ def _check_value(limits: Mapping[str, int | None], quota: str, value: float) -> 
     most = limits[quota]
     if most is None:
         return
-    if value > most:
-        kind = "a LONG" if most == _LONG else "an INT"
+    if value > float(most):  # as in Java, where the largest long is rounded up
+        kind = "a LONG" if most == LONG_MAX else "an INT"
         raise _invalid(f"Proposed value for {quota} is too large for {kind}.")
     if abs(value % 1.0) > 1e-6:
         raise _invalid(f"{quota} cannot be a fractional value.")

@@ -14,6 +14,7 @@ from msgspec import Struct
 
 from kraft.controller.acls import create_acls, delete_acls
 from kraft.controller.api_keys import decide_create_api_key, decide_delete_api_key
+from kraft.controller.balance_levelling import Inputs
 from kraft.controller.balance_requests import alter_balance, describe_balance, list_balance_moves, plan_balance
 from kraft.controller.balance_status import BalanceStatus
 from kraft.controller.broker_loads import BrokerLoads
@@ -92,7 +93,7 @@ DECISIONS: Mapping[int, Callable[[MetadataImage, Any, Circumstances], Decided[An
         image, request, at.policy, at.balance, at.now_s
     ),
     ApiKey.PLAN_BALANCE: lambda image, request, at: plan_balance(
-        image, request, at.policy, at.usage, at.now_s, at.now_ms
+        image, request, Inputs(at.policy, at.usage, at.now_s, at.now_ms), at.loads, at.rng
     ),
     ApiKey.ALTER_BALANCE: lambda image, request, at: alter_balance(image, request, at.now_ms),
     ApiKey.LIST_BALANCE_MOVES: lambda image, request, at: list_balance_moves(image, request),

@@ -116,7 +116,7 @@ class ControllerNode:
         self.quotas = QuotaCoordinator(self.usage, config.policy, config.shares)
         tenants = TenantDuties(self.driver, config.policy, ports.random)
         balance = BalanceStatus()
-        self.balance = BalanceDuties(config.policy, ports.clock, balance, self.usage)
+        self.balance = BalanceDuties(config.policy, ports, balance, self.usage, self.liveness.loads)
         acts: list[Act[Any]] = [tenants, CellDuties(config.policy, ports.random), self.health, self.balance]
         if config.leader_return.enabled:
             acts.append(LeaderReturn(self.driver, config.policy, ports.clock, config.leader_return))

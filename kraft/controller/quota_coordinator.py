@@ -9,8 +9,11 @@ time; what brokers hold that it has not heard of is not given away before it is 
 
 from __future__ import annotations
 
-from common.node_settings.shares import ShareSettings
+import logging
+
+from common.node_settings.shares import ShareMode, ShareSettings
 from common.pacing import Work
+from common.settings import declared, overridden
 from kraft.controller.policy import ControllerPolicy, tenant_limit
 from kraft.controller.reported_usage import ReportedUsage
 from kraft.controller.unfair_time import UnfairTime
@@ -18,20 +21,22 @@ from kraft.controller.usage_rates import Rates, TenantUse
 from kraft.image.delta import MetadataDelta
 from kraft.image.metadata import MetadataImage
 from kraft.image.tenants import CONNECTIONS_MAX, TenantImage
+from kraft.quotas.announced_tenants import AnnouncedTenants
 from kraft.quotas.shares import PER_MILLE, Demand
 from kraft.quotas.split_quota import SplitQuota, SplitRules
 from kraft.quotas.tenant_quotas import RESOURCES, CellBrokers, Quotas, Resource, quotas_of
 from wire.messages import ReportUsageRequest, ReportUsageResponse
 
+logger = logging.getLogger(__name__)
+
 ROWS_AT_ONCE, ROW_COST = 10, 20  # in one slice, and units of `common.pacing` of each
-THROTTLED_NEAR = 900
-"""Per mille of its share: a tenant that waited and used so much of it waited for this share, not for another one."""
 FAIR_FROM = 950
 """Per mille of the quota: a tenant that uses so much is throttled with reason, because what idle brokers hold of its
 quota is up to a twentieth."""
 SHARE, PRESSURE = "share", "pressure"
 """Reasons of throttled time that the shares and pressure account for, see `broker.quotas.tenant_bounds`."""
 
+SWITCH = declared(ShareSettings, "mode").name
 _Row = ReportUsageRequest.TenantUsageReport
 _Shares = ReportUsageResponse.TenantShares
 Splits = dict[Resource, SplitQuota]
@@ -49,12 +54,16 @@ class QuotaCoordinator:
     def __init__(self, usage: ReportedUsage, policy: ControllerPolicy, settings: ShareSettings) -> None:
         self._usage = usage
         self._policy = policy
+        self._settings = settings
         self._rules = SplitRules(settings.lazy_per_mille, settings.share_interval_s, settings.stale_s)
         self._keep_s = settings.keep_s
         self._brokers = CellBrokers()
         self.splits: dict[str, Splits] = {}
         """Of the tenants that are near a quota, or whose brokers still hold shares."""
         self.unfair = UnfairTime()
+        self.mode = ShareMode(settings.mode)
+        """As of the last report."""
+        self._announced = AnnouncedTenants()
         self._heard: set[int] = set()
         self._all_heard = False
         self.since_s = 0.0
@@ -64,6 +73,7 @@ class QuotaCoordinator:
         self.since_s = now
         self.splits.clear()
         self.unfair.clear()
+        self._announced.clear()
         self._heard.clear()
         self._all_heard = False
 
@@ -73,6 +83,7 @@ class QuotaCoordinator:
             if tenant not in image.tenants:
                 self.splits.pop(tenant, None)
                 self.unfair.forget(tenant)
+                self._announced.forget(tenant)
 
     def is_keeping(self, image: MetadataImage, now: float) -> bool:
         """Whether brokers keep their shares, because this controller does not know enough yet."""
@@ -80,8 +91,21 @@ class QuotaCoordinator:
             return False
         return any(broker.broker_id not in self._heard for broker in image.unfenced_brokers())
 
+    def live(self, image: MetadataImage, tenant: TenantImage) -> tuple[int, ...]:
+        """The live brokers that serve the tenant."""
+        return self._brokers.of(tenant, image.brokers)
+
+    def mode_under(self, image: MetadataImage) -> ShareMode:
+        return ShareMode(overridden(self._settings, image.configs.cluster()).mode)
+
+    def kept(self, image: MetadataImage) -> ReportUsageResponse:
+        """The response to a report that was taken in before."""
+        is_even = self.mode_under(image) is not ShareMode.DYNAMIC
+        return ReportUsageResponse(error_code=0, keep=True, even=is_even, shares=[])
+
     def answer(self, image: MetadataImage, request: ReportUsageRequest, now: float) -> Work[ReportUsageResponse]:
         """The response to a report that was taken in: the shares of the tenants that it names."""
+        self._heed_mode(self.mode_under(image))
         broker = request.broker_id
         if request.is_last:
             self._heard.add(broker)
@@ -91,23 +115,29 @@ class QuotaCoordinator:
         for number, row in enumerate(request.tenants, 1):
             tenant = image.tenants.get(row.tenant)
             if tenant is not None:
-                shares = self._row(image, tenant, broker, row, keeps, now)
+                shares = self._row(image, tenant, request, row, keeps, now)
                 if shares is not None:
                     found.append(shares)
                 self._account(image, tenant, broker, request.interval_ms, now)
             if number % ROWS_AT_ONCE == 0:
                 yield ROWS_AT_ONCE * ROW_COST
-        return ReportUsageResponse(error_code=0, keep=keeps, shares=[] if keeps else found)
+        for ended, seconds in self._announced.ended(now):
+            self._announce_end(image, ended, seconds)
+        is_even = self.mode is not ShareMode.DYNAMIC
+        return ReportUsageResponse(error_code=0, keep=keeps, even=is_even, shares=[] if keeps else found)
 
     # one tenant --------------------------------------------------------------------------------------------
 
     def _row(
-        self, image: MetadataImage, tenant: TenantImage, broker: int, row: _Row, keeps: bool, now: float
+        self, image: MetadataImage, tenant: TenantImage, request: ReportUsageRequest, row: _Row, keeps: bool, now: float
     ) -> _Shares | None:
+        broker, round_number = request.broker_id, request.round
         quotas = quotas_of(tenant, self._policy.access)
         held = (row.ingress_share, row.egress_share, row.busy_share)
         splits = self.splits.get(tenant.id)
-        near = splits is not None or max(held) >= 0 or self._may_be_near(image, tenant, broker, quotas, now)
+        is_off = self.mode is ShareMode.STATIC
+        near = splits is not None or max(held) >= 0
+        near = near or (not is_off and self._may_be_near(image, tenant, broker, quotas, now))
         elsewhere = -1 if keeps else self._connections_elsewhere(image, tenant, broker, now)
         if not near:
             return None if elsewhere < 0 else _Shares(tenant=tenant.id, connections_elsewhere=elsewhere)
@@ -117,16 +147,18 @@ class QuotaCoordinator:
         live = self._brokers.of(tenant, image.brokers)
         for resource in RESOURCES:
             split, quota = splits[resource], quotas[resource]
-            split.confirmed(broker, held[resource] if held[resource] >= 0 else None, now)
+            split.confirmed(broker, held[resource] if held[resource] >= 0 else None, now, round_number)
             if keeps:
                 continue
-            if quota <= 0:
-                split.end()
+            if quota <= 0 or is_off:
+                split.end(now)
                 continue
-            if split.is_due(quota, now):
+            self._take_back(tenant, split)
+            if split.is_due(quota, now, broker):
                 split.compute(quota, self.demands(image, tenant, resource, now, broker), now, self._all_heard)
-            share = split.next_share(broker, now, live, self._all_heard)
+            share = split.next_share(broker, now, live, self._all_heard, round_number)
             found[resource] = -1 if share is None else share
+        self._announce(image, tenant, quotas, splits, now)
         if all(split.is_idle for split in splits.values()):
             del self.splits[tenant.id]
         if max(*found, elsewhere) < 0:
@@ -138,6 +170,46 @@ class QuotaCoordinator:
             busy=found[Resource.BUSY],
             connections_elsewhere=elsewhere,
         )
+
+    # what is logged ------------------------------------------------------------------------------------------
+
+    def _heed_mode(self, mode: ShareMode) -> None:
+        if mode is self.mode:
+            return
+        before, self.mode = self.mode, mode
+        logger.warning(
+            "the split of tenants' quotas over brokers changes", extra={SWITCH: mode.value, "was": before.value}
+        )
+
+    def _announce(self, image: MetadataImage, tenant: TenantImage, quotas: Quotas, splits: Splits, now: float) -> None:
+        """Log that brokers begin to have shares of the tenant's quotas."""
+        bound = [resource for resource in RESOURCES if splits[resource].is_bound]
+        if not bound:
+            self._announced.ends(tenant.id, now)
+        elif self._announced.begins(tenant.id, now):
+            used = self.used(image, tenant, now)
+            logger.info(
+                "a tenant is near its quota, so each broker %s a share of it",
+                "has" if self.mode is ShareMode.DYNAMIC else "would have",
+                extra={"tenant": tenant.name, "id": tenant.id}
+                | {one.name.lower(): f"{used[one]} of {quotas[one]} per second" for one in bound},
+            )
+
+    def _announce_end(self, image: MetadataImage, tenant_id: str, seconds: float) -> None:
+        tenant = image.tenants.get(tenant_id)
+        if tenant is not None:
+            extra = {"tenant": tenant.name, "id": tenant.id, "seconds": round(seconds)}
+            logger.info("a tenant is far below its quotas again and has no shares of them", extra=extra)
+
+    # one tenant's use ---------------------------------------------------------------------------------------
+
+    def _take_back(self, tenant: TenantImage, split: SplitQuota) -> None:
+        """What is held by brokers whose last round did not name the tenant: each names all tenants with shares."""
+        for broker in list(split.held):
+            use = self._usage.heard(broker)
+            one = None if use is None else use.tenants.get(tenant.id)
+            if use is not None and (one is None or one.round < use.round):
+                split.not_named(broker, use.round)
 
     def _new_splits(self, now: float) -> Splits:
         until_s = self.since_s + self._rules.stale_s
@@ -182,16 +254,16 @@ class QuotaCoordinator:
         held = None if split is None else split.held.get(broker)
         use = self._usage.of_broker(broker, now)
         if use is None:
-            return Demand(0 if held is None else held.share)
+            return Demand(0 if held is None else held.share, is_known=False)
         one = use.tenants.get(tenant.id)
         if one is None:
             return Demand(0)
         rates = use.rates_of(one)
         if rates is None:
-            return Demand(0 if held is None else held.share)
+            return Demand(0 if held is None else held.share, is_known=False)
         rate = rate_of(rates, resource)
         waited = one.round >= use.round and _waited_ms(one) > 0
-        return Demand(rate, waited and held is not None and rate * PER_MILLE >= THROTTLED_NEAR * held.share)
+        return Demand(rate) if split is None else split.demand(broker, rate, waited)
 
     def used(self, image: MetadataImage, tenant: TenantImage, now: float) -> Quotas:
         """What the tenant uses of all its brokers, by resource."""

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from itertools import chain, islice
+
 from common.decision import Decision
 from common.errors import ErrorCode, ProtocolError
+from common.node_settings.shares import ShareMode
 from common.pacing import Work
 from kraft.batches import MetadataRecord
 from kraft.controller.policy import ControllerPolicy
@@ -11,11 +14,12 @@ from kraft.controller.quota_coordinator import QuotaCoordinator
 from kraft.controller.tenants import find_tenant
 from kraft.image.metadata import MetadataImage
 from kraft.image.tenants import TenantImage
+from kraft.quotas.shares import even_share
 from kraft.quotas.tenant_quotas import RESOURCES, Quotas, Resource, quotas_of
 from wire.messages import DescribeSharesRequest, DescribeSharesResponse
 
-ROWS_AT_ONCE, ROW_COST = 10, 30  # in one slice, and units of `common.pacing` of each
-TENANTS_MAX = 10_000  # in one response
+TENANT_COST, QUOTA_COST, SHARE_COST = 5, 5, 1  # in units of `common.pacing`
+TENANTS_MAX, SHARES_MAX = 10_000, 50_000  # in one response; the tenant that passes the second is the last
 
 _Tenant = DescribeSharesResponse.DescribedShares
 _Quota = _Tenant.DescribedQuota
@@ -28,29 +32,34 @@ def describe_shares(
     policy: ControllerPolicy,
     now: float,
 ) -> Work[Decision[MetadataRecord, DescribeSharesResponse]]:
-    """One tenant, or all that have shares or were throttled: at most `TENANTS_MAX`, those with shares first."""
+    """One tenant, or all that have shares or were throttled, those with shares first, up to the bounds."""
     try:
         wanted = (
             [find_tenant(image, request.tenant).id]
             if request.tenant is not None
-            else list(dict.fromkeys((*coordinator.splits, *coordinator.unfair.tenants())))[:TENANTS_MAX]
+            else list(dict.fromkeys(islice(chain(coordinator.splits, coordinator.unfair.tenants()), 2 * TENANTS_MAX)))
         )
     except ProtocolError as error:
         reply = DescribeSharesResponse(error_code=int(error.code), error_message=error.message, tenants=[])
         return Decision(reply)
-    rows = []
-    for number, tenant_id in enumerate(wanted, 1):
+    rows: list[_Tenant] = []
+    shares = 0
+    for tenant_id in wanted[:TENANTS_MAX]:
+        if shares >= SHARES_MAX:
+            break
         tenant = image.tenants.get(tenant_id)
         if tenant is not None:
-            rows.append(_described(image, tenant, coordinator, quotas_of(tenant, policy.access), now))
-        if number % ROWS_AT_ONCE == 0:
-            yield ROWS_AT_ONCE * ROW_COST
+            row = yield from _described(image, tenant, coordinator, quotas_of(tenant, policy.access), now)
+            rows.append(row)
+            shares += sum(len(quota.brokers) for quota in row.quotas)
+        yield TENANT_COST
     return Decision(
         DescribeSharesResponse(
             error_code=int(ErrorCode.NONE),
             error_message=None,
             since_ms=int((now - coordinator.since_s) * 1000),
             is_keeping=coordinator.is_keeping(image, now),
+            mode=coordinator.mode_under(image).value,
             tenants=rows,
         )
     )
@@ -58,14 +67,19 @@ def describe_shares(
 
 def _described(
     image: MetadataImage, tenant: TenantImage, coordinator: QuotaCoordinator, quotas: Quotas, now: float
-) -> _Tenant:
+) -> Work[_Tenant]:
     used, waited = coordinator.used(image, tenant, now), coordinator.unfair.of(tenant.id)
+    described = []
+    for resource in RESOURCES:
+        quota = _quota(image, tenant, coordinator, resource, quotas[resource], used[resource], now)
+        described.append(quota)
+        yield QUOTA_COST + SHARE_COST * len(quota.brokers)
     return _Tenant(
         tenant=tenant.id,
         tenant_name=tenant.name,
         throttled_ms=waited.all_ms,
         unfair_ms=waited.unfair_ms,
-        quotas=[_quota(image, tenant, coordinator, one, quotas[one], used[one], now) for one in RESOURCES],
+        quotas=described,
     )
 
 
@@ -82,6 +96,10 @@ def _quota(
     split = None if splits is None else splits[resource]
     demands = coordinator.demands(image, tenant, resource, now)
     brokers = sorted({*demands, *(split.held if split is not None else ())})
+    held = {broker: one.share for broker, one in split.held.items()} if split is not None else {}
+    if coordinator.mode_under(image) is not ShareMode.DYNAMIC:
+        live = coordinator.live(image, tenant) if quota else ()
+        held = dict.fromkeys(live, even_share(quota, len(live)))
     return _Quota(
         resource=resource.name.lower(),
         quota=quota,
@@ -91,7 +109,7 @@ def _quota(
             _Quota.DescribedShare(
                 broker_id=broker,
                 used=demands[broker].rate if broker in demands else -1,
-                share=split.held[broker].share if split is not None and broker in split.held else -1,
+                share=held.get(broker, -1),
                 target=split.targets.get(broker, -1) if split is not None else -1,
             )
             for broker in brokers

@@ -9,6 +9,7 @@ from __future__ import annotations
 from itertools import islice
 
 from common.metrics import Metrics
+from common.node_settings.shares import ShareMode
 from kraft.controller.quota_coordinator import QuotaCoordinator
 from kraft.quotas.tenant_quotas import Resource
 
@@ -28,13 +29,20 @@ def register_quotas(metrics: Metrics, quotas: QuotaCoordinator) -> None:
     metrics.family(
         "tidelog_tenant_share_bytes",
         "gauge",
-        "Bytes per second of a tenant's quota that a broker may act on, of tenants that are near their quotas.",
+        "Bytes per second of a tenant's quota that a broker may act on, of tenants that are near their quotas; with "
+        "tidelog.quota.shares=observe, that it might act on.",
         lambda: share_bytes(quotas),
     )
     metrics.gauge(
         "tidelog_tenants_with_shares",
         "Tenants that are so near a quota that brokers have shares of it.",
         lambda: len(quotas.splits),
+    )
+    metrics.family(
+        "tidelog_quota_shares_mode",
+        "gauge",
+        "How tenants' quotas are split over brokers, as of the last report to this controller: 1 for one of the modes.",
+        lambda: [({"mode": mode.value}, float(mode is quotas.mode)) for mode in ShareMode],
     )
 
 

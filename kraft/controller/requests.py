@@ -157,7 +157,7 @@ class ControllerRequests:
             }
             self._health.reported(request.broker_id, delays)
         if verdict is Verdict.REPEATED:
-            return ReportUsageResponse(error_code=0, keep=True, shares=[])
+            return self._quotas.kept(image)
         answer = await self._pacer.run(self._quotas.answer(image, request, now), "shares", own=True)
         if not self._driver.is_active:  # what it knew was forgotten in between
             raise not_controller()

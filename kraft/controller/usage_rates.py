@@ -14,6 +14,7 @@ from msgspec import Struct
 
 from common.loop_load import LoadMeans, LoopCounters, sample
 from kraft.image.metadata import MetadataImage
+from kraft.image.partition_index import PartitionKey
 from wire.messages import ReportUsageRequest, raw_uuid
 
 COUNTER_MAX = 1 << 60
@@ -22,7 +23,9 @@ BYTES_PER_SECOND_MAX = 1e12
 REQUESTS_PER_SECOND_MAX = 1e8
 SHARE_MAX = 1_000.0
 PARTITIONS_MAX, TOPICS_MAX = 256, 1_001  # of one round
+SIZES_MAX = 1_000  # likewise
 THROTTLES_MAX = 20
+PIECE_ROWS_MAX = 1_000  # of each list of one request, which is taken in at once; a broker sends some hundred
 INTERVAL_MS_MAX = 24 * 3_600_000
 OPERATORS = ""
 
@@ -138,6 +141,11 @@ class BrokerUse(Struct):
     pieces: int = 0  # of the open round
     open_partitions: list[PartitionUse] = []
     open_topics: list[PartitionUse] = []
+    sizes: dict[PartitionKey, float] = {}
+    """Local bytes of its largest replicas, as last reported."""
+    others_bytes: float | None = None
+    """Of all its other replicas; None until it has reported them."""
+    open_sizes: dict[PartitionKey, float] = {}
 
     def rates_of(self, use: TenantUse) -> Rates | None:
         """Nothing is used by a tenant that the last whole round does not name."""
@@ -148,6 +156,9 @@ class BrokerUse(Struct):
         verdict = self._placed(request)
         if verdict is not Verdict.TAKEN:
             return verdict
+        lists = (request.tenants, request.partitions, request.topics, request.ack_delays, request.sizes)
+        if any(len(rows) > PIECE_ROWS_MAX for rows in lists):
+            return Verdict.ABSURD
         totals = Counters(request.bytes_in, request.bytes_out, request.requests, request.busy_ns)
         if not totals.are_sane or not 0 <= request.moved_bytes <= COUNTER_MAX or request.cpu_ms < 0:
             return Verdict.ABSURD
@@ -158,6 +169,7 @@ class BrokerUse(Struct):
             if row.tenant == OPERATORS or row.tenant in image.tenants:
                 self._take_tenant(row)
         self._take_partitions(image, request)
+        self._take_sizes(image, request)
         if request.is_last:
             self._close(request, totals, now)
         return Verdict.TAKEN
@@ -183,7 +195,13 @@ class BrokerUse(Struct):
         self.open_round = request.round
         self.open_uptime_ms = request.uptime_ms
         self.pieces = 0
-        self.open_partitions, self.open_topics = [], []
+        self.open_partitions, self.open_topics, self.open_sizes = [], [], {}
+
+    def _take_sizes(self, image: MetadataImage, request: ReportUsageRequest) -> None:
+        for row in request.sizes[: SIZES_MAX - len(self.open_sizes)]:
+            topic_id = raw_uuid(row.topic_id)
+            if image.partition(topic_id, row.partition_index) is not None and _are_bytes(row.bytes):
+                self.open_sizes[topic_id, row.partition_index] = float(row.bytes)
 
     def _take_tenant(self, row: ReportUsageRequest.TenantUsageReport) -> None:
         counters = Counters(row.bytes_in, row.bytes_out, row.requests, row.busy_ns)
@@ -257,6 +275,9 @@ class BrokerUse(Struct):
         self.round, self.uptime_ms, self.heard_s = self.open_round, self.open_uptime_ms, now
         self.partitions, self.open_partitions = self.open_partitions, []
         self.topics, self.open_topics = self.open_topics, []
+        if _are_bytes(request.others_bytes):
+            self.sizes, self.open_sizes = self.open_sizes, {}
+            self.others_bytes = float(request.others_bytes)
 
 
 def _loop(request: ReportUsageRequest) -> LoopCounters:

@@ -21,6 +21,15 @@ TYPES = (TENANT, USER, CLIENT_ID, IP)
 PRODUCER_BYTE_RATE, CONSUMER_BYTE_RATE = "producer_byte_rate", "consumer_byte_rate"
 REQUEST_PERCENTAGE, MUTATION_RATE = "request_percentage", "controller_mutation_rate"
 CONNECTION_RATE = "connection_creation_rate"
+LONG_MAX, INT_MAX, FRACTION = (1 << 63) - 1, (1 << 31) - 1, None
+QUOTAS_OF_CLIENTS: Mapping[str, int | None] = {
+    PRODUCER_BYTE_RATE: LONG_MAX,
+    CONSUMER_BYTE_RATE: LONG_MAX,
+    REQUEST_PERCENTAGE: FRACTION,
+    MUTATION_RATE: FRACTION,
+}
+QUOTAS_OF_ADDRESSES: Mapping[str, int | None] = {CONNECTION_RATE: INT_MAX}
+"""The largest value of each quota; FRACTION where it need not be a whole number."""
 OPERATORS = ""
 """Stands for the tenant of operators' entities."""
 

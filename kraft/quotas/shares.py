@@ -19,11 +19,31 @@ HYSTERESIS = 100
 """Per mille of the quota: how far the use falls below the lazy ratio before the shares end."""
 
 
+KEPT = 950
+"""Per mille: what is left of the demand of clients that wait, from one split to the next, if they use less."""
+THROTTLED_NEAR = 900
+"""Per mille of its share: a tenant that waited and used so much of it waited for this share, not for another one."""
+
+
 class Demand(NamedTuple):
-    """A tenant's use of one broker. `throttled`: the broker had the tenant's clients wait for this quota."""
+    """A tenant's use of one broker. `throttled`: the broker had the tenant's clients wait for this quota. `is_known`:
+    the broker has reported it."""
 
     rate: int
     throttled: bool = False
+    is_known: bool = True
+
+
+def demand_of(rate: int, waited: bool, share: int, before: int) -> Demand:
+    """`waited`: the broker, which held `share`, had the tenant's clients wait, for this quota or for another one.
+
+    Clients that wait send in bursts, so what they use in one report's time says little. Their demand falls slowly from
+    what it was `before`, to not be taken for idleness between two bursts.
+    """
+    if not waited:
+        return Demand(rate)
+    demand = max(rate, before * KEPT // PER_MILLE)
+    return Demand(demand, demand * PER_MILLE >= THROTTLED_NEAR * share)
 
 
 def is_bound(quota: int, used: int, lazy_per_mille: int, was_bound: bool) -> bool:

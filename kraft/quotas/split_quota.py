@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping
 
 from msgspec import Struct
 
-from kraft.quotas.shares import Demand, even_share, granted, is_bound, shares, total
+from kraft.quotas.shares import Demand, demand_of, even_share, granted, is_bound, shares, total
 
 
 class SplitRules(Struct, frozen=True):
@@ -24,22 +24,36 @@ class SplitRules(Struct, frozen=True):
 
 
 class Held(Struct):
-    """The largest share that a broker may act on, until `stale_at_s`."""
+    """The largest share that a broker may act on, until `stale_at_s`, as of `round` of its reports."""
 
     share: int
     stale_at_s: float
+    round: int = 0
 
 
 class SplitQuota:
     """`quota` is per second, like the rates in the demands. It is empty again when no broker holds a share."""
 
-    __slots__ = ("_computed_s", "_rules", "_unheard", "_unheard_until_s", "held", "is_bound", "quota", "targets")
+    __slots__ = (
+        "_computed_s",
+        "_guessed",
+        "_rates",
+        "_rules",
+        "_unheard",
+        "_unheard_until_s",
+        "held",
+        "is_bound",
+        "quota",
+        "targets",
+    )
 
     def __init__(self, rules: SplitRules, unheard_until_s: float | None = None) -> None:
         """`unheard_until_s`: a controller that has just become active knows only the shares that brokers have reported
         to it since. Until then all that is left of the quota counts as held by those that have not."""
         self._rules = rules
         self._computed_s = float("-inf")
+        self._guessed: set[int] = set()  # brokers whose use the split before did not know
+        self._rates: dict[int, int] = {}  # by broker, as the split before took them for its demand
         self._unheard: int | None = None
         self._unheard_until_s = unheard_until_s
         self.quota = 0
@@ -51,34 +65,55 @@ class SplitQuota:
     def is_idle(self) -> bool:
         return not self.is_bound and not self.held
 
-    def confirmed(self, broker: int, share: int | None, now: float) -> None:
+    def confirmed(self, broker: int, share: int | None, now: float, round_number: int = 0) -> None:
         """The broker has reported the share that it acts on, None for none."""
         if share is None:
             self.held.pop(broker, None)
             return
         if self._unheard is not None and broker not in self.held:
             self._unheard -= share
-        self.held[broker] = Held(share, now + self._rules.stale_s)
+        self.held[broker] = Held(share, now + self._rules.stale_s, round_number)
         if self._unheard_until_s is not None:
             self.is_bound = True
 
-    def is_due(self, quota: int, now: float) -> bool:
-        """Whether the split should be computed: it is old, or of another quota."""
-        return quota != self.quota or now - self._computed_s >= self._rules.every_s or now < self._computed_s
+    def not_named(self, broker: int, round_number: int) -> None:
+        """A whole round of the broker's reports names no share of it, so it acts on none that it was given before."""
+        held = self.held.get(broker)
+        if held is not None and held.round < round_number:
+            del self.held[broker]
+
+    def is_due(self, quota: int, now: float, broker: int = -1) -> bool:
+        """Whether the split should be computed: it is old, of another quota, or a guess about this broker."""
+        if quota != self.quota or broker in self._guessed:
+            return True
+        return now - self._computed_s >= self._rules.every_s or now < self._computed_s
 
     def compute(self, quota: int, demands: Mapping[int, Demand], now: float, all_heard: bool) -> None:
         """Split the quota by these demands. What brokers may hold that have not been heard counts as used."""
         self.quota, self._computed_s = quota, now
+        self._rates = {broker: min(one.rate, quota) for broker, one in demands.items()}
+        self._guessed = {broker for broker, one in demands.items() if not one.is_known}
         used = total(quota, demands.values()) + self._left_to_unheard(now, all_heard)
         self.is_bound = is_bound(quota, used, self._rules.lazy_per_mille, self.is_bound)
         self.targets = shares(quota, demands) if self.is_bound and demands else {}
 
-    def end(self) -> None:
-        """The tenant has no such quota any more."""
-        self.is_bound, self.targets, self.quota = False, {}, 0
+    def demand(self, broker: int, rate: int, waited: bool) -> Demand:
+        """For the next split, by what the broker has reported. `waited`: clients had to, for this quota or another."""
+        held = self.held.get(broker)
+        if held is None:
+            return Demand(rate)
+        return demand_of(rate, waited, held.share, self._rates.get(broker, held.share))
 
-    def next_share(self, broker: int, now: float, live: Collection[int], all_heard: bool) -> int | None:
-        """The share for the response to this broker's report, None for none.
+    def end(self, now: float) -> None:
+        """The quota has no shares any more. What brokers may still act on stays known until it is stale."""
+        self.is_bound, self.targets, self.quota = False, {}, 0
+        for broker in [broker for broker, held in self.held.items() if now >= held.stale_at_s]:
+            del self.held[broker]
+
+    def next_share(
+        self, broker: int, now: float, live: Collection[int], all_heard: bool, round_number: int = 0
+    ) -> int | None:
+        """The share for the response to this broker's report in that round, None for none.
 
         `live`: the brokers that serve the tenant now. `all_heard`: every registered one, live or
         not, has reported to this controller.
@@ -90,7 +125,7 @@ class SplitQuota:
         elsewhere = self._elsewhere(broker, now, live) + self._left_to_unheard(now, all_heard)
         share = granted(self.targets[broker], self.quota, elsewhere, holds)
         if share is not None:
-            self.held[broker] = Held(max(share, holds or 0), now + self._rules.stale_s)
+            self.held[broker] = Held(max(share, holds or 0), now + self._rules.stale_s, round_number)
         return share
 
     def _elsewhere(self, broker: int, now: float, live: Collection[int]) -> int:

@@ -7,6 +7,7 @@ world's own. A broker holds clients exactly to the tenant's bound, and counts th
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from broker.quotas.tenant_bounds import NO_BOUND, TenantBound
 from broker.quotas.tenant_shares import TenantShares
@@ -15,13 +16,15 @@ from common.node_settings.shares import ShareSettings
 from common.node_settings.tenants import TenantSettings
 from common.pacing import at_once
 from kraft.batches import MetadataRecord
-from kraft.controller.quota_coordinator import QuotaCoordinator
+from kraft.controller.quota_coordinator import SWITCH, QuotaCoordinator
 from kraft.controller.reported_usage import ReportedUsage
 from kraft.controller.usage_rates import Verdict
+from kraft.image.configs import CLUSTER_DEFAULT
 from kraft.image.delta import MetadataDelta, replayed
 from kraft.image.metadata import MetadataImage
 from kraft.image.tenants import INGRESS
-from kraft.records import BrokerRegistrationChangeRecord, TenantRecord, TenantState
+from kraft.records import BrokerRegistrationChangeRecord, ConfigRecord, ResourceType, TenantRecord, TenantState
+from storage.audit.audit_trail import Act
 from tests.kraft.images import POLICY
 from tests.kraft.tenants import cells_of_three
 from tests.kraft.usage_reports import report, tenant_row
@@ -31,6 +34,24 @@ A, B = "lkc-aaaaaa", "lkc-bbbbbb"
 QUOTA = 9_000_000
 INTERVAL_S = 5.0
 RULES = ShareSettings()
+
+
+class Trail:
+    """Events are durable at once."""
+
+    def __init__(self) -> None:
+        self.acts: list[Act] = []
+
+    def note(self, event: str, /, **fields: object) -> None: ...
+
+    def announce(self, act: Act) -> None:
+        self.acts.append(act)
+
+    def permits(self, act: Act) -> bool:
+        return act in self.acts
+
+    def when_durable(self, callback: Any) -> None:
+        callback()
 
 
 class WorldBroker:
@@ -45,8 +66,9 @@ class WorldBroker:
         self.connections: dict[str, int] = {}
         self.bounds: dict[str, TenantBound] = {}
         self.round = 0
+        self.trail = Trail()
         self.began_s = world.now - INTERVAL_S
-        self.shares = TenantShares(self, lambda: world.image, lambda: world.now, RULES, TenantSettings())
+        self.shares = TenantShares(self, lambda: world.image, lambda: world.now, RULES, TenantSettings(), self.trail)
 
     def bound_tenant(self, tenant: str, reason: str, bound: TenantBound) -> None:
         self.bounds[tenant] = bound
@@ -83,7 +105,8 @@ class WorldBroker:
             assert answers[1] is not None and answers[1].keep
         if answers[-1] is not None and answered:
             self.shares.take(named, answers[-1])
-        at_once(self.shares.answered(sent_s if answers[-1] is not None and answered else -1.0))
+        is_taken = answers[-1] is not None and answered
+        at_once(self.shares.answered(sent_s if is_taken else -1.0, () if is_taken else named))
 
 
 class QuotaWorld:
@@ -107,7 +130,7 @@ class QuotaWorld:
         except ProtocolError:
             return None
         if verdict is Verdict.REPEATED:
-            return ReportUsageResponse(error_code=0, keep=True, shares=[])
+            return self.coordinator.kept(self.image)
         answer: ReportUsageResponse = at_once(self.coordinator.answer(self.image, request, self.now))  # type: ignore[arg-type]
         return answer
 
@@ -136,6 +159,10 @@ class QuotaWorld:
     def change_tenant(self, **changes: object) -> None:
         tenant = self.image.tenants[A]
         self.replay(replace(tenant, **changes).record())  # type: ignore[arg-type]
+
+    def switch(self, mode: str) -> None:
+        """An operator sets tidelog.quota.shares."""
+        self.replay(ConfigRecord(ResourceType.BROKER, CLUSTER_DEFAULT, SWITCH, mode))
 
     def move(self, cell: str) -> None:
         self.change_tenant(state=TenantState.MOVING, target_cell=cell)

@@ -28,7 +28,7 @@ from kraft.image.tenants import EGRESS, EGRESS_RESERVED, INGRESS, INGRESS_RESERV
 from kraft.quotas.tenant_quotas import Resource
 from kraft.records import TenantRecord
 from records.audit_event import AuditKind
-from storage.audit.audit_trail import Act
+from tests.broker.quota_world import Trail
 from tests.common.call_count import counted_calls
 from tests.kraft.tenants import cells_of_three
 from wire.apis import ApiKey
@@ -40,24 +40,6 @@ MB = 1_000_000
 STEP_S = 0.02
 A, B, C, D = "lkc-aaaaaa", "lkc-bbbbbb", "lkc-cccccc", "lkc-dddddd"
 PRODUCE, FETCH = int(ApiKey.PRODUCE), int(ApiKey.FETCH)
-
-
-class Trail:
-    """Events are durable at once."""
-
-    def __init__(self) -> None:
-        self.acts: list[Act] = []
-
-    def note(self, event: str, /, **fields: object) -> None: ...
-
-    def announce(self, act: Act) -> None:
-        self.acts.append(act)
-
-    def permits(self, act: Act) -> bool:
-        return act in self.acts
-
-    def when_durable(self, callback: Any) -> None:
-        callback()
 
 
 class Muted:
@@ -107,7 +89,7 @@ class World:
         self.book, self.trail = UsageBook(), Trail()
         self.throttle = ClientThrottle(QuotaSettings(), lambda: self.now)
         self.shares = TenantShares(
-            self.throttle, lambda: self.image, lambda: self.now, ShareSettings(), TenantSettings()
+            self.throttle, lambda: self.image, lambda: self.now, ShareSettings(), TenantSettings(), self.trail
         )
         self.pressure = BrokerPressure(
             book=self.book,

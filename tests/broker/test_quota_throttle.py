@@ -17,6 +17,7 @@ from common.node_settings.quotas import QuotaSettings
 from kraft.records import PartitionRecord, TopicRecord
 from tests.broker.lab_client import LabClient
 from tests.broker.replication_lab import TOPIC_ID, Lab, batch, fetch, produce_for, row_of
+from tests.common.call_count import counted_calls
 from wire.apis import ApiKey
 from wire.messages import CreateTopicsResponse
 
@@ -37,6 +38,20 @@ def session(tenant: str | None = TENANT, *, internal: bool = False) -> ClientSes
 
 def throttle(*, now: float = 0.0) -> ClientThrottle:
     return ClientThrottle(QuotaSettings(), lambda: now)
+
+
+async def test_a_request_within_its_bounds_costs_a_few_calls_however_many_tenants_have_some() -> None:
+    charged, client = throttle(), session()
+    for number in range(500):
+        charged.bound_tenant(f"lkc-{number:06d}", SHARE, TenantBound(1e6, 1e6, 1.0))
+    charged.bound_tenant(TENANT, SHARE, TenantBound(1e6, 1e6, 1.0))
+    for _ in range(2):
+        client.usage.served(0.001)
+        assert charged.charge(client, b"a", PRODUCE, 100, 0) == 0
+    client.usage.served(0.001)
+    with counted_calls() as count:
+        assert charged.charge(client, b"a", PRODUCE, 100, 0) == 0
+    assert count.calls <= 14
 
 
 async def test_a_tenant_waits_for_the_lower_bound_and_its_reason_is_counted() -> None:
@@ -172,6 +187,22 @@ async def test_a_producer_that_wants_no_answer_is_muted_all_the_same(tmp_path: P
         assert taken in (11, 12), "a window's worth, and one batch more"
         await asyncio.sleep(5)
         assert _batches(lab) - taken in range(1, 6)
+
+
+async def test_requests_in_flight_behind_one_over_the_bound_wait(tmp_path: Path) -> None:
+    """The connection is muted when a request is taken, and not when a follower has it, and it is answered."""
+    async with Lab(tmp_path, count=1) as lab:
+        absent = 1
+        partition = PartitionRecord(TOPIC_ID, 0, (0, absent), (0, absent), 0, 0, 0)
+        lab.controller.change(TopicRecord(f"{TENANT}_flights", TOPIC_ID), partition)
+        client, _ = await tenants_client(lab)
+        lab[0].throttle.bound_tenant(TENANT, SHARE, TenantBound(ingress=BOUND))
+        data = batch(b"x" * 1_000_000)
+        for _ in range(20):
+            with pytest.raises(TimeoutError):
+                await produce_for(client, data, patience_s=0.001)
+        await asyncio.sleep(0.5)
+        assert _batches(lab) in (11, 12), "a window's worth, and one batch more"
 
 
 def _batches(lab: Lab) -> int:

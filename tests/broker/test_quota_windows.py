@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from broker.quotas.meters import PAUSE_MS_MAX, Meter
@@ -54,6 +54,7 @@ steps = st.lists(
 
 
 @given(steps, st.integers(1, 13), st.sampled_from([1.0, 2.0, 30.0]))
+@example([(0.0, 2**53 + 2), (1.0, 999_999_999), (2.0, 0)], 3, 1.0).via("a sum that was above 2^53 forgot small parts")
 def test_a_window_has_the_rate_of_kafka(uses: list[tuple[float, int]], samples: int, sample_s: float) -> None:
     window, oracle, now = RateWindow(WindowForm(samples, sample_s)), KafkasRate(samples, sample_s), 1000.0
     for gap_s, used in uses:
@@ -107,6 +108,22 @@ def test_what_waits_is_let_in_at_last_and_no_pause_is_longer_than_the_longest(
             now += pause_ms / 1000
         assert now - began <= PAUSE_MS_MAX / 1000 + FORM.samples * FORM.sample_s
         meter.record(worth * bound, now)
+
+
+@given(
+    st.integers(1, 12),
+    st.sampled_from([0.3, 1.0, 7.0]),
+    st.lists(st.tuples(st.floats(0, 5), st.floats(0, 12)), min_size=1, max_size=60),
+)
+def test_a_pause_is_due_only_where_recording_says_that_it_may_be(
+    samples: int, sample_s: float, uses: list[tuple[float, float]]
+) -> None:
+    meter, now, bound = Meter(WindowForm(samples, sample_s)), 0.0, 1_000.0
+    meter.limit("quota", bound)
+    for gap_s, worth in uses:
+        now += gap_s
+        may_be_over = meter.record(worth * bound, now)
+        assert may_be_over or not meter.pause_ms(now)
 
 
 def test_the_lowest_of_several_bounds_counts_and_gives_the_reason() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -15,6 +15,8 @@ from broker.security.usage import DISK, NODES, TOO_FAST, Usage, UsageBook
 from broker.usage_report import (
     PARTITIONS_MAX,
     ROWS_PER_PIECE,
+    SIZES_EVERY,
+    SIZES_MAX,
     THROTTLED_MAX,
     TOPICS_MAX,
     Largest,
@@ -29,6 +31,7 @@ from common.node_settings.tenants import TenantSettings
 from common.pacing import SLICE_COST, Pacer
 from kraft.image.metadata import EMPTY_IMAGE
 from kraft.observers.controller_channel import ControllerUnavailable
+from storage.audit.audit_trail import NoTrail
 from tests.common.call_count import counted_calls
 from wire.messages import ReportUsageResponse
 
@@ -50,6 +53,17 @@ class Counted:
         return self.bytes_in, 0
 
 
+class Sized:
+    """A replica of which only the size counts; it is its own log."""
+
+    index = 7
+
+    def __init__(self, number: int) -> None:
+        self.topic_id = number.to_bytes(16, "big")
+        self.size_bytes = number
+        self.log = self
+
+
 LOOP = LoopCounters(jobs=4, wait_s=2.0, service_s=0.5, service_squares=0.0625, busy_s=1.0)
 
 
@@ -61,6 +75,7 @@ class World:
     def __init__(self) -> None:
         self.book = UsageBook()
         self.busy: dict[Any, tuple[int, int]] = {}
+        self.replicas: list[Sized] = []
         self.heard: list[Any] = []
         self.ack_delays = AckDelays()
         self.reachable = True
@@ -69,9 +84,12 @@ class World:
         self.now = 100.0
         self.pacer = Pacer()
         machine = Machine(lambda: self.now, lambda: 2.0, lambda: 77, lambda: (40, 100), lambda: LOOP)
-        shares = TenantShares(self, lambda: EMPTY_IMAGE, lambda: self.now, ShareSettings(), TenantSettings())
+        shares = TenantShares(self, lambda: EMPTY_IMAGE, lambda: self.now, ShareSettings(), TenantSettings(), NoTrail())
         given: list[Any] = [self.book, self, self, machine, self.pacer, lambda: 9, 5.0, shares]
         self.reporter = UsageReporter(*given)
+
+    def __iter__(self) -> Iterator[Sized]:
+        return iter(self.replicas)
 
     def take_busy(self) -> dict[Any, tuple[int, int]]:
         busy, self.busy = self.busy, {}
@@ -180,6 +198,42 @@ async def test_a_round_over_very_much_is_gathered_in_slices() -> None:
     slices = world.pacer.slices
     await world.reported()
     assert world.pacer.slices - slices > 2 * MANY * 2 / SLICE_COST / 2
+    assert world.pacer.costliest <= 2 * SLICE_COST
+
+
+def sized(heard: list[Any]) -> tuple[list[tuple[int, int, int]], int]:
+    """Topic, partition and bytes of each row, and the bytes of all others."""
+    rows = [(row.topic_id.int, row.partition_index, row.bytes) for one in heard for row in one.sizes]
+    return rows, heard[-1].others_bytes
+
+
+async def test_the_largest_replicas_are_told_now_and_then_and_the_others_added_up() -> None:
+    world, count = World(), SIZES_MAX + 5
+    world.replicas = [Sized(number) for number in range(1, count + 1)]
+    heard = await world.reported()
+    assert sized(heard) == ([(number, 7, number) for number in range(count, 5, -1)], 1 + 2 + 3 + 4 + 5)
+    assert max(len(one.sizes) for one in heard) <= ROWS_PER_PIECE
+    assert {one.others_bytes for one in heard[:-1]} == {-1}
+    told = [sized(await world.reported())[1] for _ in range(2 * SIZES_EVERY)]
+    assert [number for number, others in enumerate(told, 1) if others >= 0] == [SIZES_EVERY, 2 * SIZES_EVERY]
+
+
+async def test_sizes_that_no_controller_has_taken_are_told_again() -> None:
+    world = World()
+    world.replicas = [Sized(9)]
+    world.reachable = False
+    await world.reported()
+    world.reachable = True
+    assert sized(await world.reported()) == ([(9, 7, 9)], 0)
+    assert sized(await world.reported()) == ([], -1)
+
+
+async def test_sizes_of_very_many_replicas_are_gathered_in_slices() -> None:
+    world = World()
+    world.replicas = [Sized(number) for number in range(MANY)]
+    slices = world.pacer.slices
+    await world.reported()
+    assert world.pacer.slices - slices > 10
     assert world.pacer.costliest <= 2 * SLICE_COST
 
 

@@ -134,7 +134,7 @@ def test_a_key_or_an_entity_twice_is_refused() -> None:
 
 
 def test_values_up_to_kafkas_largest_and_down_to_a_byte_are_kept() -> None:
-    for value in (1.0, float(1 << 53), float(1 << 62)):
+    for value in (1.0, float(1 << 53), float(1 << 62), float((1 << 63) - 1)):
         image, rows = altered(LEVEL, entry({CLIENT_ID: None}, producer_byte_rate=value))
         assert rows == [(NONE, None)] and image.client_quotas.of({CLIENT_ID: None}) == {"producer_byte_rate": value}
         assert decode_snapshot(encode_snapshot(image)).client_quotas == image.client_quotas

@@ -29,6 +29,7 @@ from kraft.controller.quota_coordinator import QuotaCoordinator
 from kraft.controller.reported_usage import ReportedUsage
 from kraft.controller.tenant_deletion import deletion_step
 from kraft.controller.tenant_moves import moving
+from kraft.controller.usage_rates import PIECE_ROWS_MAX
 from kraft.fleet_records import BalanceOperationRecord, OperationKind, OperationState
 from kraft.image.delta import MetadataDelta, replayed
 from kraft.image.difference import differing
@@ -269,9 +270,12 @@ def health_duties() -> HealthDuties:
 def reported_by_all() -> ReportedUsage:
     """Every broker has named every tenant."""
     usage, image = ReportedUsage(), large_image()
+    rows = [tenant_row(tenant, 1) for tenant in image.tenants]
     for broker in image.brokers.values():
-        request = report(broker.broker_id, broker.epoch, tenants=[tenant_row(tenant, 1) for tenant in image.tenants])
-        usage.take(image, request, 0.5)
+        for piece, first in enumerate(range(0, len(rows), PIECE_ROWS_MAX)):
+            some = rows[first : first + PIECE_ROWS_MAX]
+            is_last = first + PIECE_ROWS_MAX >= len(rows)
+            usage.take(image, report(broker.broker_id, broker.epoch, piece=piece, is_last=is_last, tenants=some), 0.5)
     return usage
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kraft.quotas.shares import Demand, even_share, granted, is_bound, shares, total
+from kraft.quotas.shares import Demand, demand_of, even_share, granted, is_bound, shares, total
 
 LAZY = 800
 QUOTAS = st.one_of(st.integers(1, 20), st.integers(1, 1 << 40), st.integers((1 << 53) - 2, (1 << 63) - 1))
@@ -140,3 +140,16 @@ def test_a_broker_without_a_share_gets_none_that_would_stop_its_clients() -> Non
     assert granted(target=500, quota=1_000, elsewhere=700, holds=None) == 300
     assert granted(target=500, quota=1_000, elsewhere=900, holds=100) == 100
     assert granted(target=500, quota=100, elsewhere=200, holds=400) == 1, "the quota was lowered"
+
+
+@given(st.lists(st.tuples(st.integers(0, 2_000), st.booleans()), min_size=1, max_size=20))
+def test_clients_that_wait_are_not_taken_for_idle_between_two_bursts(looks: list[tuple[int, bool]]) -> None:
+    before, share = 0, 1_000
+    for rate, waited in looks:
+        demand = demand_of(rate, waited, share, before)
+        assert demand.rate >= rate and not (demand.throttled and not waited)
+        if waited:
+            assert demand.rate >= before * 9 // 10
+        else:
+            assert demand == Demand(rate)
+        before = demand.rate

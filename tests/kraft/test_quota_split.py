@@ -189,3 +189,24 @@ class Faults(RuleBasedStateMachine):
 
 TestFaults: Any = Faults.TestCase
 TestFaults.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+
+
+def test_a_broker_that_names_a_tenant_no_more_holds_nothing_of_its_quota() -> None:
+    """Otherwise other brokers would have no share for as long as it may be silent, and would hold nothing back."""
+    split = SplitQuota(SplitRules())
+    split.compute(QUOTA, {0: Demand(QUOTA), 1: Demand(0)}, 0.0, all_heard=True)
+    given = split.next_share(0, 0.0, (0, 1), all_heard=True, round_number=7)
+    split.not_named(0, 7)
+    assert split.held[0].share == given
+    split.not_named(0, 8)
+    assert 0 not in split.held
+    split.compute(QUOTA, {0: Demand(0), 1: Demand(QUOTA)}, 10.0, all_heard=True)
+    assert split.next_share(1, 10.0, (0, 1), all_heard=True) == split.targets[1]
+
+
+def test_a_guess_about_a_broker_is_mended_when_it_reports() -> None:
+    split = SplitQuota(SplitRules())
+    split.compute(QUOTA, {0: Demand(QUOTA), 1: Demand(0, is_known=False)}, 0.0, all_heard=True)
+    assert not split.is_due(QUOTA, 5.0, 0) and split.is_due(QUOTA, 5.0, 1)
+    split.compute(QUOTA, {0: Demand(QUOTA), 1: Demand(QUOTA)}, 5.0, all_heard=True)
+    assert not split.is_due(QUOTA, 10.0, 1)

@@ -17,6 +17,7 @@ from kraft.controller.usage_rates import (
     BYTES_PER_SECOND_MAX,
     COUNTER_MAX,
     PARTITIONS_MAX,
+    PIECE_ROWS_MAX,
     SHARE_MAX,
     BrokerUse,
     Counters,
@@ -27,8 +28,8 @@ from kraft.image.delta import MetadataDelta, replayed
 from kraft.image.metadata import MetadataImage
 from kraft.records import RemoveTenantRecord, TenantRecord
 from tests.kraft.images import partition_of, registered, with_brokers, with_topic
-from tests.kraft.usage_reports import partition_row, report, tenant_row, topic_row
-from wire.messages import DescribeUsageRequest
+from tests.kraft.usage_reports import partition_row, report, size_row, tenant_row, topic_row
+from wire.messages import DescribeUsageRequest, ReportUsageRequest
 
 ALPHA, BETA = "lkc-aaaaaa", "lkc-bbbbbb"
 EPOCH = 7
@@ -131,6 +132,26 @@ def test_a_liar_harms_nobody_and_is_believed_again_when_it_has_stopped(lies: lis
     assert found is not None and found.bytes_in == pytest.approx(20)
 
 
+@pytest.mark.parametrize("rows", ["tenants", "partitions", "topics", "ack_delays", "sizes"])
+def test_a_piece_with_more_rows_than_a_broker_sends_is_not_looked_at(rows: str) -> None:
+    row = {
+        "tenants": tenant_row(ALPHA, 7),
+        "partitions": partition_row(bytes(16), 7),
+        "topics": topic_row(bytes(16), 7),
+        "sizes": size_row(bytes(16), 7),
+        "ack_delays": ReportUsageRequest.AckDelayReport(follower_id=1, samples=7, p99_us=7),
+    }[rows]
+    use, piece = BrokerUse(EPOCH, 0.0), [row] * PIECE_ROWS_MAX
+
+    def fields(given: list[Any]) -> dict[str, Any]:
+        return {rows: given}
+
+    for more in ([row], piece * 99):
+        assert use.take(IMAGE, report(0, EPOCH, **fields(piece + more)), 0.0) is Verdict.ABSURD
+    assert (use.head, use.open_round) == (None, 0)
+    assert use.take(IMAGE, report(0, EPOCH, **fields(piece)), 0.0) is Verdict.TAKEN
+
+
 def test_a_tenant_that_a_round_does_not_name_uses_nothing() -> None:
     use = BrokerUse(EPOCH, 0.0)
     taken(use, report(0, EPOCH, 1, 5_000, tenants=[tenant_row(ALPHA, 5_000)]))
@@ -186,6 +207,21 @@ def test_partitions_are_bounded_and_only_those_that_exist_count() -> None:
     assert {(row.topic_id, row.partition, row.rate_in) for row in use.partitions} == {(topic_id, 0, 1_000)}
     taken(use, report(0, EPOCH, 2, 10_000, topics=[topic_row(topic_id, 10_000)]))
     assert use.partitions == [] and [row.rate_in for row in use.topics] == [2_000]
+
+
+def test_sizes_stay_until_others_are_told() -> None:
+    use, topic_id = BrokerUse(EPOCH, 0.0), partition_of(IMAGE).topic_id
+    taken(use, report(0, EPOCH, 1, 5_000))
+    assert (use.sizes, use.others_bytes) == ({}, None)
+    rows = [size_row(bytes(16), 5), size_row(topic_id, 70)]
+    taken(use, report(0, EPOCH, 2, 10_000, sizes=rows, others_bytes=9))
+    assert (use.sizes, use.others_bytes) == ({(topic_id, 0): 70.0}, 9.0), "the first was unknown"
+    taken(use, report(0, EPOCH, 3, 15_000))
+    taken(use, report(0, EPOCH, 4, 20_000, sizes=[size_row(topic_id, -1)], is_last=False))
+    taken(use, report(0, EPOCH, 5, 25_000))
+    assert (use.sizes, use.others_bytes) == ({(topic_id, 0): 70.0}, 9.0), "that round was not whole"
+    taken(use, report(0, EPOCH, 6, 30_000, sizes=[size_row(topic_id, -1)], others_bytes=0))
+    assert (use.sizes, use.others_bytes) == ({}, 0.0)
 
 
 # over all brokers ----------------------------------------------------------------------------------------------

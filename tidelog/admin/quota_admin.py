@@ -15,10 +15,12 @@ if TYPE_CHECKING:
 
 
 class Splits(NamedTuple):
-    """`since_s`: for how long the controller has been active. `is_keeping`: it still waits for brokers' reports."""
+    """`since_s`: for how long the controller has been active. `is_keeping`: it still waits for brokers' reports.
+    `mode`: the value of tidelog.quota.shares."""
 
     since_s: float
     is_keeping: bool
+    mode: str
     tenants: list[dict[str, Any]]
 
 
@@ -31,7 +33,7 @@ def described_shares(client: AdminClient, tenant: str | None) -> Splits:
     if response.error_code:
         row = {"error_code": response.error_code, "error_message": response.error_message}
         raise Refused(error_text(row) or "refused")
-    return Splits(response.since_ms / 1000, response.is_keeping, [_row(one) for one in response.tenants])
+    return Splits(response.since_ms / 1000, response.is_keeping, response.mode, [_row(one) for one in response.tenants])
 
 
 def _row(tenant: _Tenant) -> dict[str, Any]:
