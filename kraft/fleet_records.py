@@ -11,11 +11,13 @@ from kraft.records import RecordBase
 
 
 class OperationKind(IntEnum):
-    """What an operation of the balancer does. BALANCE: levels loads; ADD: fills new brokers; DRAIN: empties brokers."""
+    """What an operation of the balancer does. BALANCE: levels loads; ADD: fills new brokers; DRAIN: empties brokers;
+    RELIEVE: begins the move of a tenant off an overloaded cell, and has ended with that."""
 
     BALANCE = 1
     ADD = 2
     DRAIN = 3
+    RELIEVE = 4
 
 
 class OperationState(IntEnum):

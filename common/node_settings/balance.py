@@ -26,4 +26,12 @@ class BalanceSettings:
         "Leaderships that the balancer moves in a minute.", 1, 10_000)
     rest_ms: int = setting("tidelog.balance.partition.rest.ms", "long", 1_800_000,
         "How long a partition that the balancer has moved stays where it is.", 0, LONG_MAX)
+    cells_enable: bool = setting("tidelog.balance.cells.enable", "boolean", True,
+        "Whether the active controller moves tenants off overloaded cells by itself; `tidelog.balance.enable` must be "
+        "on too.")
+    cells_overload_ms: int = setting("tidelog.balance.cells.overload.ms", "long", 600_000,
+        "How long a cell's load is above 0.8 before tenants leave it.", 0, LONG_MAX)
+    tenant_moves_max: int = setting("tidelog.balance.tenant.moves.max", "int", 2,
+        "Tenants that move to another cell at the same time, those included that operators move; while as many do, the "
+        "balancer begins no further one.", 1, 1_000)
     # fmt: on

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 from common.pacing import Work
 from kraft.balancer.fairness import RackShare, fair_values
@@ -215,8 +215,8 @@ class Layout:
         return not self.model.stays[partition] and not self.moved[partition]
 
 
-def layout_of(model: ClusterModel) -> Work[Layout]:
-    """The layout in the beginning."""
+def layout_of(model: ClusterModel, unheard: Collection[int] = ()) -> Work[Layout]:
+    """The layout in the beginning. What the brokers `unheard` report of their loads does not count."""
     layout = Layout(model)
     counts, slot_count = layout.topic_counts, layout.slot_count
     has_racks = any(len(racks) > 1 for racks in layout.racks)
@@ -242,11 +242,11 @@ def layout_of(model: ClusterModel) -> Work[Layout]:
             layout.count_for_racks(partition)
         if partition % AT_ONCE == 0:
             yield AT_ONCE * PARTITION_COST
-    _take_reports(layout)
+    _take_reports(layout, [None if one.broker_id in unheard else one.load for one in model.brokers])
     return layout
 
 
-def _take_reports(layout: Layout) -> None:
+def _take_reports(layout: Layout, loads: Sequence[float | None]) -> None:
     """Add what brokers report of themselves: other files on their disks, and the load that their replicas make.
 
     A broker's speed is the load that it reports for the CPU seconds that its replicas should take. So one that is
@@ -256,19 +256,17 @@ def _take_reports(layout: Layout) -> None:
     disk, load = layout.amounts[DISK], layout.amounts[LOAD]
     all_sizes_known = all(b.disk_size > 0 for b in brokers if b.standing is Standing.LIVE)
     ratios = sorted(
-        broker.load / load[slot]
-        for slot, broker in enumerate(brokers)
-        if broker.load is not None and load[slot] > LOAD_SEEN
+        reported / load[slot] for slot, reported in enumerate(loads) if reported is not None and load[slot] > LOAD_SEEN
     )
     median = ratios[len(ratios) // 2] if ratios else 1.0
     median = median if median > 0 else 1.0
-    for slot, broker in enumerate(brokers):
+    for slot, (broker, reported) in enumerate(zip(brokers, loads, strict=True)):
         disk[slot] = max(disk[slot], float(broker.disk_used))
         if all_sizes_known and broker.disk_size > 0:
             layout.sizes[DISK][slot] = float(broker.disk_size)
         ratio = median
-        if broker.load is not None:
+        if reported is not None:
             if load[slot] > LOAD_SEEN:
-                ratio = min(max(broker.load / load[slot], median / SPEED_SPREAD), median * SPEED_SPREAD)
-            load[slot] = max(broker.load / ratio, 0.0)
+                ratio = min(max(reported / load[slot], median / SPEED_SPREAD), median * SPEED_SPREAD)
+            load[slot] = max(reported / ratio, 0.0)
         layout.sizes[LOAD][slot] = 1.0 / ratio

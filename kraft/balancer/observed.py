@@ -2,8 +2,8 @@
 
 Brokers name their busiest partitions, and add up the others by topic. Such a rest is divided evenly among the
 partitions of the topic that a broker leads and does not name; so is, among all that are left, what a broker adds up
-for topics that it has no room to name. Likewise a replica whose size is not reported has an even part of the bytes that
-its broker's disk holds beyond those that are.
+for topics that it has no room to name. Likewise brokers name their largest replicas and add up the bytes of the others,
+of which each has an even part. Of a broker that has reported no sizes yet, that is a part of what its disk holds.
 """
 
 from __future__ import annotations
@@ -32,30 +32,63 @@ RateRow = tuple[bytes, int, float, float]
 
 class BrokerReport(Struct, frozen=True):
     """What one broker reports. `partitions`: the busiest; `topics`: the rest of each topic. `local_bytes`: of replicas
-    whose size it tells."""
+    whose size it names, `others_bytes`: of all others; None if it does not say."""
 
     partitions: Sequence[RateRow] = ()
     topics: Sequence[RateRow] = ()
     local_bytes: Mapping[PartitionKey, float] = field(default_factory=dict)
+    others_bytes: float | None = None
 
 
-class _Rates:
-    """Rates by partition, and rests by topic and broker."""
+class ObservedModel:
+    """A model in the making: add what brokers report, then topics in the order of their ids, then end it."""
 
-    def __init__(self) -> None:
-        self.named: dict[PartitionKey, tuple[float, float]] = {}
-        self.rests: dict[bytes, dict[int, tuple[float, float]]] = {}
+    def __init__(self, brokers: Sequence[ModelBroker], weights: LoadWeights | None = None) -> None:
+        self.builder = ModelBuilder(brokers, weights)
+        self._named: dict[PartitionKey, tuple[float, float]] = {}
+        self._rests: dict[bytes, dict[int, tuple[float, float]]] = {}  # by topic and broker
+        self._unnamed: list[int] = []  # partitions of topics that no report names
+        self._others: dict[int, float] = {}  # bytes of replicas whose sizes are not named, by broker
 
     def take(self, broker_id: int, report: BrokerReport) -> Work[None]:
+        if report.others_bytes is not None:
+            self._others[broker_id] = report.others_bytes
         for number, (topic_id, partition, rate_in, rate_out) in enumerate(report.partitions, 1):
-            before = self.named.get((topic_id, partition), (0.0, 0.0))  # its leadership may have moved meanwhile
-            self.named[topic_id, partition] = (before[0] + rate_in, before[1] + rate_out)
+            before = self._named.get((topic_id, partition), (0.0, 0.0))  # its leadership may have moved meanwhile
+            self._named[topic_id, partition] = (before[0] + rate_in, before[1] + rate_out)
             if number % AT_ONCE == 0:
                 yield AT_ONCE * ROW_COST
         for number, (topic_id, _, rate_in, rate_out) in enumerate(report.topics, 1):
-            self.rests.setdefault(topic_id, {})[broker_id] = (rate_in, rate_out)
+            self._rests.setdefault(topic_id, {})[broker_id] = (rate_in, rate_out)
             if number % AT_ONCE == 0:
                 yield AT_ONCE * ROW_COST
+
+    def divide(self, topic_id: bytes, numbers: list[int]) -> Work[None]:
+        """Set the rates of a topic's partitions, which have been added to the builder."""
+        builder = self.builder
+        rests = self._rests.get(topic_id)
+        without = []
+        for count, number in enumerate(numbers, 1):
+            found = self._named.get((topic_id, builder.model.index[number]))
+            if found is None:
+                without.append(number)
+            else:
+                builder.set_rates(number, *found)
+            if count % AT_ONCE == 0:
+                yield AT_ONCE * ROW_COST
+        if rests:
+            yield from _divide(builder, without, rests)
+            divided = _slots(builder, rests)
+            without = [number for number in without if builder.model.leader[number] not in divided]
+        self._unnamed += without
+        yield len(without)
+
+    def end(self) -> Work[ClusterModel]:
+        everything = self._rests.get(ZERO_UUID, {})
+        if everything:
+            yield from _divide(self.builder, self._unnamed, everything)
+        yield from _estimate_sizes(self.builder.model, self._others)
+        return self.builder.model
 
 
 def building(
@@ -65,20 +98,14 @@ def building(
     weights: LoadWeights | None = None,
 ) -> Work[ClusterModel]:
     """The model. Brokers that do not report use nothing, so do not plan before all have."""
-    rates = _Rates()
+    observed = ObservedModel(brokers, weights)
     for broker_id, report in reports.items():
-        yield from rates.take(broker_id, report)
-    builder = ModelBuilder(brokers, weights)
+        yield from observed.take(broker_id, report)
     sizes = {broker_id: report.local_bytes for broker_id, report in reports.items()}
-    unnamed: list[int] = []  # partitions of topics that no report names
     for topic in (yield from _by_id(image)):
-        numbers = yield from _add_topic(builder, image, topic, sizes)
-        yield from _divide_rest(builder, topic, numbers, rates, unnamed)
-    everything = rates.rests.get(ZERO_UUID, {})
-    if everything:
-        yield from _divide(builder, unnamed, everything)
-    yield from _estimate_sizes(builder.model)
-    return builder.model
+        numbers = yield from _add_topic(observed.builder, image, topic, sizes)
+        yield from observed.divide(topic.topic_id, numbers)
+    return (yield from observed.end())
 
 
 def _by_id(image: MetadataImage) -> Work[list[TopicImage]]:
@@ -157,29 +184,6 @@ def _is_settled(image: MetadataImage, partition: PartitionImage) -> bool:
     )
 
 
-def _divide_rest(
-    builder: ModelBuilder, topic: TopicImage, numbers: list[int], rates: _Rates, unnamed: list[int]
-) -> Work[None]:
-    """Set the rates of a topic's partitions; those that have none yet are added to `unnamed`."""
-    rests = rates.rests.get(topic.topic_id)
-    without = []
-    for count, number in enumerate(numbers, 1):
-        key = topic.topic_id, builder.model.index[number]
-        found = rates.named.get(key)
-        if found is None:
-            without.append(number)
-        else:
-            builder.set_rates(number, *found)
-        if count % AT_ONCE == 0:
-            yield AT_ONCE * ROW_COST
-    if rests:
-        yield from _divide(builder, without, rests)
-        divided = _slots(builder, rests)
-        without = [number for number in without if builder.model.leader[number] not in divided]
-    unnamed += without
-    yield len(without)
-
-
 def _slots(builder: ModelBuilder, rests: Mapping[int, tuple[float, float]]) -> set[int]:
     slots = builder.model.slots
     return {slots[broker_id] for broker_id in rests if broker_id in slots}
@@ -202,8 +206,8 @@ def _divide(builder: ModelBuilder, numbers: list[int], rests: Mapping[int, tuple
             yield AT_ONCE * ROW_COST
 
 
-def _estimate_sizes(model: ClusterModel) -> Work[None]:
-    """Replace unknown sizes, which are negative."""
+def _estimate_sizes(model: ClusterModel, others: Mapping[int, float]) -> Work[None]:
+    """Replace unknown sizes, which are negative. `others`: of brokers that report what these are together."""
     known = [0.0] * len(model.brokers)
     unknown = [0] * len(model.brokers)
     for replica, size in enumerate(model.size):
@@ -214,7 +218,7 @@ def _estimate_sizes(model: ClusterModel) -> Work[None]:
         if replica % AT_ONCE == 0:
             yield AT_ONCE
     even = [
-        max(broker.disk_used - known[slot], 0.0) / unknown[slot] if unknown[slot] else 0.0
+        others.get(broker.broker_id, max(broker.disk_used - known[slot], 0.0)) / unknown[slot] if unknown[slot] else 0.0
         for slot, broker in enumerate(model.brokers)
     ]
     for replica, size in enumerate(model.size):

@@ -7,15 +7,18 @@ ones always give the same plan.
 
 from __future__ import annotations
 
+from collections import Counter
+
 from common.pacing import Work, at_once
 from kraft.balancer.attempts import Attempts
 from kraft.balancer.goal import AIM, Goal
 from kraft.balancer.goals.in_order import goals
 from kraft.balancer.layout import Layout, layout_of
 from kraft.balancer.model import ClusterModel
-from kraft.balancer.move import GoalResult, Limits, Plan
+from kraft.balancer.move import GoalResult, Limits, Move, Plan
 from kraft.balancer.search import MoveSearch
 
+MOVES_AT_ONCE = 100
 TOO_LITTLE = "improvement too small"
 """Why a soft goal that is broken moves nothing: its worst broker would hardly come nearer to the mean."""
 
@@ -50,11 +53,18 @@ def planning_layout(layout: Layout, limits: Limits) -> Work[Plan]:
                 yield from _pursue(goal, search, limits.improvement)
             if length == len(attempts.done):
                 fruitless[goal.name] = length
+    moves: list[Move] = []
+    counts: Counter[str] = Counter()
+    for _, move in attempts.done:
+        moves.append(move)
+        counts[move.goal] += 1
+        if len(moves) % MOVES_AT_ONCE == 0:
+            yield MOVES_AT_ONCE
     results = []
     for goal in ordered:
         goal.prepare(layout)
-        results.append((yield from _result(goal, layout, attempts, before[goal.name])))
-    return Plan(tuple(move for _, move in attempts.done), tuple(results), attempts.cut_short)
+        results.append((yield from _result(goal, layout, attempts, before[goal.name], counts[goal.name])))
+    return Plan(tuple(moves), tuple(results), attempts.cut_short)
 
 
 def _pursue(goal: Goal, search: MoveSearch, improvement: float) -> Work[None]:
@@ -79,7 +89,7 @@ def _pursue(goal: Goal, search: MoveSearch, improvement: float) -> Work[None]:
         search.rejected(goal, TOO_LITTLE)
 
 
-def _result(goal: Goal, layout: Layout, attempts: Attempts, before: float) -> Work[GoalResult]:
+def _result(goal: Goal, layout: Layout, attempts: Attempts, before: float, moves: int) -> Work[GoalResult]:
     after = yield from goal.state(layout)
     brokers = layout.model.brokers
     return GoalResult(
@@ -87,7 +97,7 @@ def _result(goal: Goal, layout: Layout, attempts: Attempts, before: float) -> Wo
         before,
         after.worst,
         goal.bound,
-        sum(move.goal == goal.name for _, move in attempts.done),
+        moves,
         tuple(brokers[slot].broker_id for slot in after.broken),
         dict(sorted(attempts.why_not[goal.name].items())) if after.broken else {},
     )

@@ -10,10 +10,12 @@ import logging
 from collections import Counter
 
 from common.pacing import Work
-from common.ports import Clock
+from common.ports import Ports
+from kraft.controller.balance_cells import beginning_moves, looking_at_cells
 from kraft.controller.balance_levelling import Inputs, beginning, levelling, looking
-from kraft.controller.balance_status import BalanceStatus, Look
+from kraft.controller.balance_status import BalanceStatus, CellsLook, Look
 from kraft.controller.balance_steps import BalanceStep, draining, settled, undoing
+from kraft.controller.broker_loads import BrokerLoads
 from kraft.controller.policy import ControllerPolicy
 from kraft.controller.reported_usage import ReportedUsage
 from kraft.controller.stepper import Act
@@ -24,18 +26,29 @@ from kraft.image.metadata import MetadataImage
 
 log = logging.getLogger(__name__)
 
-LOOK = "look"
+LOOK, CELLS = "look", "cells"
 LOOK_S = 1.0  # interval of steps of an operation when nothing reports a change
 
 
 class BalanceDuties(Act[BalanceStep]):
-    """Its subjects are the operations that run or are being cancelled, by id, and LOOK for a look at the loads."""
+    """Its subjects are the operations that run or are being cancelled, by id, LOOK for a look at the loads of brokers,
+    and CELLS for one at those of cells."""
 
     name, pause_s = "balance", 0.05
 
-    def __init__(self, policy: ControllerPolicy, clock: Clock, status: BalanceStatus, usage: ReportedUsage) -> None:
+    def __init__(
+        self,
+        policy: ControllerPolicy,
+        ports: Ports,
+        status: BalanceStatus,
+        usage: ReportedUsage,
+        loads: BrokerLoads,
+    ) -> None:
         super().__init__()
+        clock = ports.clock
         self._policy = policy
+        self._random = ports.random
+        self._loads = loads
         self._clock = clock
         self._usage = usage
         self.status = status
@@ -44,14 +57,27 @@ class BalanceDuties(Act[BalanceStep]):
         self.ended: Counter[str] = Counter({outcome.name.lower(): 0 for outcome in MoveOutcome if outcome})
         """Moves that ended while this controller was active, by outcome."""
         self.bytes_to_copy = 0
+        self.tenants_moved = 0
+        """Tenants whose move off an overloaded cell this controller began."""
 
     def applied(self, delta: MetadataDelta, image: MetadataImage) -> None:
-        if not delta.balance.is_empty:
-            self.changed.set()
+        if self.status.cells.overloads and delta.access.tenants.changed:
+            self._tenants_moved(delta, image)
+        if not delta.balance.is_empty or delta.features_changed:
+            self.changed.set()  # with the level that a new cluster gets, or an operator raises, looks begin
         elif delta.partitions_changed or delta.topics_deleted:
             running = image.balance.running
             if any(key in delta.partitions_changed or key[0] in delta.topics_deleted for key in running):
                 self.changed.set()
+
+    def _tenants_moved(self, delta: MetadataDelta, image: MetadataImage) -> None:
+        """Those that have just arrived, perhaps since the last look."""
+        cells: dict[str, None] = {}
+        for tenant_id in delta.access.tenants.changed:
+            before, tenant = delta.base.tenants.get(tenant_id), image.tenants.get(tenant_id)
+            if before is not None and (tenant is None or tenant.cell != before.cell):
+                cells |= dict.fromkeys([before.cell, before.home if tenant is None else tenant.cell])
+        self.status.tenants_moved(cells, self._clock.monotonic())
 
     def became_active(self, image: MetadataImage) -> None:
         self.status.restart(self._next_look_s())
@@ -60,11 +86,15 @@ class BalanceDuties(Act[BalanceStep]):
         subjects = [str(one.id) for one in image.balance.current() if _steps(image, one)]
         if self._looks(image) and self._clock.monotonic() >= self.status.next_look_s:
             subjects.append(LOOK)
+        if self._looks_at_cells(image) and self._clock.monotonic() >= self.status.next_cells_s:
+            subjects.append(CELLS)
         return subjects
 
     def step(self, image: MetadataImage, subject: str) -> Work[BalanceStep]:
         if subject == LOOK:
             return (yield from self._look(image))
+        if subject == CELLS:
+            return (yield from self._look_at_cells(image))
         operation = image.balance.operations.get(int(subject))
         if operation is None or not _steps(image, operation):
             return BalanceStep()  # it has ended meanwhile
@@ -85,12 +115,23 @@ class BalanceDuties(Act[BalanceStep]):
         operation = None if self._policy.balance.dry_run else beginning(image, look, self._clock.wall_ms())
         return BalanceStep([] if operation is None else [operation], look=look)
 
+    def _look_at_cells(self, image: MetadataImage) -> Work[BalanceStep]:
+        inputs = self._inputs()
+        look = yield from looking_at_cells(image, inputs, self._loads, self.status.cells, self._random)
+        if self._policy.balance.dry_run or any(True for _ in image.balance.current()):
+            return BalanceStep(cells=look)
+        begun = yield from beginning_moves(image, inputs, self._loads, look, self._random)
+        return BalanceStep(begun.records, begun.problem, cells=look)
+
     def _inputs(self) -> Inputs:
         return Inputs(self._policy, self._usage, self._clock.monotonic(), self._clock.wall_ms())
 
     def _looks(self, image: MetadataImage) -> bool:
         """Whether the balancer acts by itself."""
         return self._policy.balance.enable and image.features.get(TIDELOG_VERSION, 0) >= FLEET_LEVEL
+
+    def _looks_at_cells(self, image: MetadataImage) -> bool:
+        return self._looks(image) and self._policy.balance.cells_enable and len(image.tenants) > 0
 
     def _next_look_s(self) -> float:
         return self._clock.monotonic() + self._policy.balance.interval_ms / 1000
@@ -101,6 +142,9 @@ class BalanceDuties(Act[BalanceStep]):
             if step.look.reason:
                 message = "the balancer begins" if step.records else "the balancer would begin"
                 log.info(message, extra={"reason": step.look.reason, "moves": step.look.moves})
+            return
+        if step.cells is not None:
+            self._looked_at_cells(step.cells, step)
             return
         self.status.waits_for(int(subject), step.waits)
         self.status.drained_to(int(subject), step.looked_to)
@@ -114,11 +158,34 @@ class BalanceDuties(Act[BalanceStep]):
         if step.state is not None:
             self.status.has_ended(int(subject))
             log.info("the balancer's operation changes", extra={"operation": subject, "state": step.state.name.lower()})
+            if step.shortfall:
+                extra = {"operation": subject, "reason": step.shortfall}
+                log.warning("brokers are filled below their share, and nothing more can move", extra=extra)
+
+    def _looked_at_cells(self, look: CellsLook, step: BalanceStep) -> None:
+        before, exhausted = self.status.cells.exhausted, look.exhausted
+        were_due = [one.cell for one in self.status.cells.overloads if one.is_due]
+        self.status.looked_at_cells(look, self._next_look_s())
+        for record in step.records:
+            if isinstance(record, BalanceOperationRecord):
+                self.tenants_moved += 1
+                log.info("a tenant leaves an overloaded cell", extra={"reason": record.reason})
+        if self._policy.balance.dry_run:
+            for one in look.overloads:
+                if one.is_due and one.relief.moves and one.cell not in were_due:
+                    tenants = ", ".join(f"{move.tenant} to {move.target}" for move in one.relief.moves)
+                    log.info("tenants would leave an overloaded cell", extra={"cell": one.cell, "tenants": tenants})
+        if exhausted and exhausted != before:
+            cells = ", ".join(f"{one.cell} ({one.load:.2f})" for one in look.overloads if one.cell in exhausted)
+            log.error("cells are overloaded, and no other cell can take a tenant: add brokers", extra={"cells": cells})
 
     def look_s(self, image: MetadataImage) -> float | None:
         left_s = None
         if self._looks(image):
-            left_s = max(0.0, self.status.next_look_s - self._clock.monotonic())
+            due_s = self.status.next_look_s
+            if self._looks_at_cells(image):
+                due_s = min(due_s, self.status.next_cells_s)
+            left_s = max(0.0, due_s - self._clock.monotonic())
         if any(_steps(image, one) for one in image.balance.current()):
             return LOOK_S if left_s is None else min(left_s, LOOK_S)
         return left_s

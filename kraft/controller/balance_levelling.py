@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import msgspec
 from msgspec import Struct
 
 from common.pacing import Work
-from kraft.balancer.layout import layout_of
+from kraft.balancer.goals.load import LoadGoal
+from kraft.balancer.layout import LOAD, layout_of
+from kraft.balancer.model import ClusterModel
 from kraft.balancer.move import Limits, Move, Plan
 from kraft.balancer.planner import planning, planning_layout
 from kraft.balancer.triggers import EMPTY_BROKER, LOOKS, Reason, broken_now
+from kraft.batches import MetadataRecord
 from kraft.controller.balance_model import modelling
 from kraft.controller.balance_moves import MOVE_COST, MoveBatch, PlannedMove, target_of
 from kraft.controller.balance_status import Look
@@ -25,6 +29,8 @@ from kraft.image.partition_index import PartitionKey
 MINUTE_MS = 60_000
 REASONS_MAX = 5  # that an operation's reason names
 REFILL_MS = 30 * MINUTE_MS
+FILLED = 0.9
+"""Of the fair share of load: what a broker has at least when its filling is complete."""
 
 
 class Inputs(Struct, frozen=True):
@@ -55,7 +61,10 @@ def levelling(image: MetadataImage, inputs: Inputs, operation: BalanceOperationR
     model = yield from modelling(image, inputs.policy, inputs.usage, inputs.now_s)
     plan = yield from planning(model, limits)
     if not plan.moves:
-        return _without_moves(image, inputs, operation, plan)
+        step = _without_moves(image, inputs, operation, plan)
+        if step.state is OperationState.DONE and toward:
+            return (yield from _filled(step, operation, plan, model, toward))
+        return step
     batch = MoveBatch(image, inputs.policy, operation, inputs.now_ms)
     for move in plan.moves:
         planned = planned_move(image, move, operation.reason)
@@ -72,6 +81,43 @@ def _without_moves(image: MetadataImage, inputs: Inputs, operation: BalanceOpera
     if plan.cut_short:
         return BalanceStep(waits="leaderships move again in less than a minute")
     return BalanceStep([in_state(operation, OperationState.DONE, inputs.now_ms)], state=OperationState.DONE)
+
+
+def _filled(
+    step: BalanceStep, operation: BalanceOperationRecord, plan: Plan, model: ClusterModel, toward: frozenset[int]
+) -> Work[BalanceStep]:
+    """The last step of ADD, which says for which broker no more was found although it has too little."""
+    shares = yield from load_shares(model, toward)
+    short = ", ".join(
+        f"broker {broker} has {share:.2f} of its fair share of load"
+        for broker, share in shares.items()
+        if share < FILLED
+    )
+    if not short:
+        return step
+    why = next((", ".join(one.why_not) for one in plan.goals if one.goal == LoadGoal.name), "")
+    short = f"{short} ({why})" if why else short
+    records: list[MetadataRecord] = [
+        msgspec.structs.replace(one, reason=f"{operation.reason}; {short}")
+        for one in step.records
+        if isinstance(one, BalanceOperationRecord)
+    ]
+    return replace(step, records=records, shortfall=short)
+
+
+def load_shares(model: ClusterModel, brokers: frozenset[int]) -> Work[dict[int, float]]:
+    """The load of these brokers in relation to what is fair, where that is worth a move.
+
+    It is what their replicas cost at the speed of the other brokers: what they report is a mean over a minute, and
+    shows what has just come only later.
+    """
+    layout = yield from layout_of(model, brokers)
+    fair, slots = layout.fair(LOAD), sorted(model.slots[broker] for broker in brokers if broker in model.slots)
+    return {
+        model.brokers[slot].broker_id: layout.value(LOAD, slot) / fair[slot]
+        for slot in slots
+        if fair[slot] > LoadGoal.floor
+    }
 
 
 def limits_of(

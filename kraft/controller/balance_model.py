@@ -20,7 +20,7 @@ def modelling(image: MetadataImage, policy: ControllerPolicy, usage: ReportedUsa
     for broker_id in image.brokers:
         use = usage.of_broker(broker_id, now_s)
         if use is not None:
-            reports[broker_id] = BrokerReport(use.partitions, use.topics)
+            reports[broker_id] = BrokerReport(use.partitions, use.topics, use.sizes, use.others_bytes)
         yield REPORT_COST
     brokers = [_broker(image, policy, usage, broker, now_s) for broker in image.brokers.values()]
     return (yield from building(image, brokers, reports))

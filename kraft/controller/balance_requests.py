@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Sequence
 from enum import IntEnum
 from typing import Any, TypeVar
@@ -14,14 +15,15 @@ from common.pacing import Work
 from kraft.balancer.evacuation import NoRoom
 from kraft.balancer.planner import planning
 from kraft.batches import MetadataRecord
+from kraft.controller.balance_cells import looking_at_cells, sentences
 from kraft.controller.balance_levelling import Inputs, limits_of, planned_move
 from kraft.controller.balance_model import modelling
 from kraft.controller.balance_moves import PlannedMove, target_of
-from kraft.controller.balance_status import BalanceStatus
+from kraft.controller.balance_status import BalanceStatus, CellsLook
 from kraft.controller.balance_steps import checking_drain, cordons, in_state
+from kraft.controller.broker_loads import BrokerLoads
 from kraft.controller.features import check_fleet_level
 from kraft.controller.policy import ControllerPolicy
-from kraft.controller.reported_usage import ReportedUsage
 from kraft.fleet_records import BalanceMoveRecord, BalanceOperationRecord, OperationKind, OperationState
 from kraft.image.metadata import MetadataImage
 from wire.messages import (
@@ -217,6 +219,7 @@ def describe_balance(
             DescribeBalanceResponse.UnevenGoal(goal=goal, broker_id=broker, looks=count)
             for (goal, broker), count in look.looks.items()
         ],
+        cells=sentences(image, status.cells),
         operations=[_Current(**operation_fields(image, one)) for one in current],
         running=rows,
     )
@@ -226,25 +229,25 @@ def describe_balance(
 def plan_balance(
     image: MetadataImage,
     request: PlanBalanceRequest,
-    policy: ControllerPolicy,
-    usage: ReportedUsage,
-    now_s: float,
-    now_ms: int,
+    inputs: Inputs,
+    loads: BrokerLoads,
+    rng: random.Random,
 ) -> Work[Decision[MetadataRecord, PlanBalanceResponse]]:
     """PlanBalance (10023): what an operation would move, whatever stands in its way now."""
-    inputs = Inputs(policy, usage, now_s, now_ms)
     limits = limits_of(image, inputs, min(max(request.moves_max, 0), MOVES_SHOWN_MAX), toward=frozenset(request.toward))
     limits = msgspec.structs.replace(limits, leader_moves_max=limits.moves_max, improvement=0.0)
-    model = yield from modelling(image, policy, usage, now_s)
+    model = yield from modelling(image, inputs.policy, inputs.usage, inputs.now_s)
     plan = yield from planning(model, limits)
     found = [one for move in plan.moves if (one := planned_move(image, move, "")) is not None]
     moves = yield from in_pieces(found, _planned)
+    cells = yield from looking_at_cells(image, inputs, loads, CellsLook(), rng)
     goal = PlanBalanceResponse.PlannedGoal
     reply = PlanBalanceResponse(
         error_code=0,
         error_message=None,
-        is_known=usage.is_known(image, now_s),
+        is_known=inputs.usage.is_known(image, inputs.now_s),
         cut_short=plan.cut_short,
+        cells=sentences(image, cells),
         goals=[
             goal(
                 goal=one.goal,

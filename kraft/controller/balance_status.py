@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
+import msgspec
 from msgspec import Struct
+
+from kraft.balancer.cell_relief import Relief
 
 
 class Look(Struct, frozen=True):
@@ -19,6 +22,30 @@ class Look(Struct, frozen=True):
     moves: int = 0
 
 
+class CellOverload(Struct, frozen=True):
+    """An overloaded cell. `since_s`: of the monotonic clock; `is_due`: for long enough; `waits`: why its tenants stay
+    nevertheless; `relief`: who would leave, as it is now."""
+
+    cell: str
+    load: float
+    since_s: float
+    is_due: bool
+    relief: Relief
+    waits: str = ""
+
+
+class CellsLook(Struct, frozen=True):
+    """The overloaded cells that a look found, at `now_s` of the monotonic clock."""
+
+    overloads: tuple[CellOverload, ...] = ()
+    now_s: float = 0.0
+
+    @property
+    def exhausted(self) -> list[str]:
+        """Cells that are overloaded for long enough, and that no other one can relieve."""
+        return [one.cell for one in self.overloads if one.is_due and one.relief.is_exhausted]
+
+
 class BalanceStatus:
     """Forgotten with the leadership."""
 
@@ -29,12 +56,26 @@ class BalanceStatus:
         """The newest one."""
         self.next_look_s = 0.0
         """Of the monotonic clock."""
+        self.cells = CellsLook()
+        self.next_cells_s = 0.0
 
     def restart(self, next_look_s: float) -> None:
         self._waits.clear()
         self._looked_to.clear()
         self.look = Look()
-        self.next_look_s = next_look_s
+        self.cells = CellsLook()
+        self.next_look_s = self.next_cells_s = next_look_s
+
+    def looked_at_cells(self, look: CellsLook, next_look_s: float) -> None:
+        self.cells, self.next_cells_s = look, next_look_s
+
+    def tenants_moved(self, cells: Collection[str], now_s: float) -> None:
+        """Their loads change, and show it only after a while: overloads of these cells begin again."""
+        overloads = [
+            msgspec.structs.replace(one, since_s=now_s, is_due=False) if one.cell in cells else one
+            for one in self.cells.overloads
+        ]
+        self.cells = CellsLook(tuple(overloads), self.cells.now_s)
 
     def looked(self, look: Look, next_look_s: float) -> None:
         self.look, self.next_look_s = look, next_look_s

@@ -24,7 +24,7 @@ from kraft.controller.balance_moves import (
     target_of,
     undone_moves,
 )
-from kraft.controller.balance_status import Look
+from kraft.controller.balance_status import CellsLook, Look
 from kraft.controller.policy import CORDONED, ControllerPolicy, is_cordoned
 from kraft.controller.stepper import Step
 from kraft.fleet_records import BalanceMoveRecord, BalanceOperationRecord, OperationKind, OperationState
@@ -42,15 +42,17 @@ LOOKS_PER_YIELD, LOOKS_MAX = 100, 2_000
 @dataclass(frozen=True, slots=True)
 class BalanceStep(Step):
     """`begun` and `ended`: records of moves; `waits`: why nothing begins now; `state`: that of the operation after the
-    step, if it changes; `look`: what a look at the loads found, if the step was one; `looked_to`: by leaving broker,
-    where the next step begins to look."""
+    step, if it changes; `look`, `cells`: what a look at brokers, or at cells, found, if the step was one; `looked_to`:
+    by leaving broker, where the next step begins to look; `shortfall`: which brokers were filled below their share."""
 
     begun: tuple[BalanceMoveRecord, ...] = ()
     ended: tuple[BalanceMoveRecord, ...] = ()
     waits: str = ""
     state: OperationState | None = None
     look: Look | None = None
+    cells: CellsLook | None = None
     looked_to: Mapping[int, int] = field(default_factory=dict)
+    shortfall: str = ""
 
 
 def in_state(operation: BalanceOperationRecord, state: OperationState, now_ms: int) -> BalanceOperationRecord:

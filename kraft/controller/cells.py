@@ -57,7 +57,7 @@ class CellState(Struct, frozen=True):
     """One cell. `replicas`: number on its brokers; `tenants`: those that live in it or move there.
 
     `broker_load`: average load of its live brokers; `bandwidth_share`: bytes that they receive and send relative
-    to their limit.
+    to their limit, which is `bandwidth` for each of them, 0 for none.
     """
 
     name: str
@@ -69,6 +69,7 @@ class CellState(Struct, frozen=True):
     tenants_max: int
     broker_load: float
     bandwidth_share: float
+    bandwidth: int = 0
 
     @property
     def replica_share(self) -> float:
@@ -145,7 +146,8 @@ class Cells:
                 cell_limit(said, REPLICAS_PER_BROKER_MAX, policy) * len(brokers),
                 living.get(name, ()),
                 cell_limit(said, TENANTS_MAX, policy),
-                *_shares(brokers, cell_limit(said, BANDWIDTH_PER_BROKER, policy), loads),
+                *_shares(brokers, bandwidth := cell_limit(said, BANDWIDTH_PER_BROKER, policy), loads),
+                bandwidth,
             )
 
     def room(
@@ -273,6 +275,7 @@ def _described(image: MetadataImage, cells: Cells, cell: CellState, policy: Cont
         broker_load=cell.broker_load,
         replica_share=cell.replica_share,
         bandwidth_share=cell.bandwidth_share,
+        bandwidth_per_broker=cell.bandwidth,
         replicas=cell.replicas,
         replicas_max=cell.replicas_max,
         tenant_count=len(cell.tenants),

@@ -187,6 +187,16 @@ def _register_balance(metrics: Metrics, node: Measured) -> None:
     metrics.counter(
         "tidelog_balance_bytes_total", "Bytes of the replicas that moves were to copy.", lambda: balance.bytes_to_copy
     )
+    metrics.counter(
+        "tidelog_balance_tenant_moves_total",
+        "Tenants whose move off an overloaded cell this controller began while it was active.",
+        lambda: balance.tenants_moved,
+    )
+    metrics.gauge(
+        "tidelog_cells_exhausted",
+        "Overloaded cells, as the active controller's last look found them, of which no other cell can take a tenant.",
+        lambda: len(balance.status.cells.exhausted) if node.driver.is_active else 0,
+    )
     metrics.gauge(
         "tidelog_balance_uneven_goals",
         "Goals that the active controller's last look found beyond their trigger.",

@@ -78,6 +78,13 @@ def test_sizes_that_are_not_reported_are_even_parts_of_what_is_left_on_the_disk(
     assert sizes[(A, 0), 0] == 150.0  # one of six
 
 
+def test_sizes_that_are_not_named_are_even_parts_of_what_a_broker_tells_of_them() -> None:
+    """Its disk holds other things too."""
+    model = _model(_image(), broker_2=BrokerReport(local_bytes={(B, 1): 300.0}, others_bytes=40.0))
+    assert sorted(model.size[replica] for replica, slot in enumerate(model.holder) if slot == 2) == [40.0, 300.0]
+    assert {model.size[replica] for replica, slot in enumerate(model.holder) if slot == 0} == {150.0}
+
+
 def test_what_moves_or_lacks_a_leader_or_a_live_follower_stays() -> None:
     image = replayed(
         _image(),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections import Counter
 from dataclasses import replace
 from typing import Any
@@ -11,10 +12,12 @@ import pytest
 
 from common.node_settings.balance import BalanceSettings
 from common.pacing import Work, at_once
-from kraft.controller.balance_levelling import Inputs, beginning, judged, levelling, looking
+from kraft.balancer.model import ModelBroker, ModelPartition, model_of
+from kraft.controller.balance_levelling import Inputs, beginning, judged, levelling, load_shares, looking
 from kraft.controller.balance_requests import BalanceAct, plan_balance
 from kraft.controller.balance_status import Look
 from kraft.controller.balance_steps import BalanceStep
+from kraft.controller.broker_loads import BrokerLoads
 from kraft.controller.brokers import fence
 from kraft.controller.reported_usage import ReportedUsage
 from kraft.fleet_records import BalanceMoveRecord, BalanceOperationRecord, OperationKind, OperationState
@@ -37,12 +40,15 @@ from tests.kraft.usage_reports import report
 from wire.messages import PlanBalanceRequest, ReportUsageRequest, schema_uuid
 
 SPREAD = [[0, 1, 2], [1, 2, 0], [2, 0, 1]] * 4
-MB = 1_000_000
+MB, GB = 1_000_000, 1_000_000_000
 NO_REST = replace(BALANCING, balance=BalanceSettings(moves_max=3, bytes_per_second=1_000, rest_ms=0))
 
 
-def reported(image: MetadataImage, rates: dict[int, int] | None = None) -> ReportedUsage:
-    """Every broker has reported twice; `rates`: bytes a second that producers send to a partition, 5 MB without."""
+def reported(
+    image: MetadataImage, rates: dict[int, int] | None = None, used: dict[int, int] | None = None
+) -> ReportedUsage:
+    """Every broker has reported twice; `rates`: bytes a second that producers send to a partition, 5 MB without;
+    `used`: gigabytes of a disk of 100."""
     usage = ReportedUsage()
     topic = image.topics.by_name["t"]
     row = ReportUsageRequest.PartitionUsageReport
@@ -59,7 +65,10 @@ def reported(image: MetadataImage, rates: dict[int, int] | None = None) -> Repor
         ]
         for number in (1, 2):
             epoch = image.brokers[broker].epoch
-            request = report(broker, epoch, number, number * 5_000, partitions=partitions)
+            disk: dict[str, Any] = {}
+            if used is not None:
+                disk = {"disk_used_bytes": used.get(broker, 40) * GB, "disk_size_bytes": 100 * GB}
+            request = report(broker, epoch, number, number * 5_000, partitions=partitions, **disk)
             usage.take(image, request, number * 5.0)
     return usage
 
@@ -100,6 +109,40 @@ def ended(image: MetadataImage, number: int = 1) -> MetadataImage:
         if not step.records:
             image = caught_up(image)
     raise AssertionError(f"{operation_of(image, number)}")
+
+
+def test_a_broker_with_its_share_is_filled_without_a_word() -> None:
+    image, _reply = altered(with_partitions(SPREAD), BalanceAct.ADD, 3)
+    assert operation_of(ended(image)).reason == "asked for by an operator"
+
+
+def test_a_broker_that_gets_too_little_is_named_in_the_reason() -> None:
+    """Its disk is nearly full."""
+    image, _reply = altered(with_partitions(SPREAD), BalanceAct.ADD, 3)
+
+    def level_full(now: MetadataImage, operation: BalanceOperationRecord) -> Work[BalanceStep]:
+        return levelling(now, Inputs(NO_REST, reported(now, used={3: 79}), 10.0, NOW_MS + 120_000), operation)
+
+    operation = operation_of(finished(image, level_full))
+    assert operation.state is OperationState.DONE
+    assert operation.reason.startswith("asked for by an operator; broker 3 has 0.")
+    assert operation.reason.endswith("of its fair share of load (disk-capacity)")
+    image, _reply = altered(with_partitions(SPREAD), BalanceAct.RUN)
+    assert operation_of(finished(image, level_full)).reason == "asked for by an operator", "nobody was to be filled"
+
+
+def test_little_load_is_no_shortfall() -> None:
+    image, _reply = altered(with_partitions([[0, 1, 2]]), BalanceAct.ADD, 3)
+    done = finished(image, lambda now, operation: levelling(now, inputs(now, rates={0: 1_000}), operation))
+    assert operation_of(done).reason == "asked for by an operator"
+
+
+def test_a_filled_broker_counts_at_the_speed_of_the_others() -> None:
+    """What it reports shows only later what has just come."""
+    brokers = [ModelBroker(number, "default", load=0.6 if number else 0.0) for number in range(2)]
+    partitions = [ModelPartition(bytes(16), number, (number,), number, (number,), 5e7) for number in range(2)]
+    shares = at_once(load_shares(model_of(brokers, partitions), frozenset({0})))
+    assert shares == pytest.approx({0: 1.0})
 
 
 def test_each_step_begins_no_more_than_the_budget() -> None:
@@ -217,7 +260,7 @@ def test_a_plan_says_what_would_move_and_moves_nothing() -> None:
     image = with_partitions(SPREAD)
     given = inputs(image)
     request = PlanBalanceRequest(toward=[3], moves_max=100)
-    decision = at_once(plan_balance(image, request, given.policy, given.usage, given.now_s, given.now_ms))
+    decision = at_once(plan_balance(image, request, given, BrokerLoads(), random.Random(1)))
     assert not decision.records
     assert decision.reply.is_known
     assert decision.reply.moves

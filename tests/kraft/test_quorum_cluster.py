@@ -258,7 +258,7 @@ async def test_compaction_and_a_snapshot_for_one_that_was_away(cluster: Cluster)
     for number in range(30):
         await asyncio.gather(*(leader.quorum.propose(b"%d.%d" % (number, k), 5) for k in range(10)))
     directory = leader.directory / "controller" / "quorum"
-    assert (directory / "snapshot").exists()
+    await until((directory / "snapshot").exists)  # it is written beside the proposals
     await cluster.start(away)
     await cluster.all_have(300)
     await cluster.stop(1, 2, 3)

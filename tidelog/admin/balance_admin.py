@@ -74,6 +74,7 @@ class BalanceAdmin:
             "dry_run": response.dry_run,
             "waits": response.waits,
             "uneven": [_row(one, ("goal", "broker_id", "looks")) for one in response.uneven],
+            "cells": list(response.cells),
             "operations": [_row(one, _OPERATION) for one in response.operations],
             "running": [_move(one) for one in response.running],
         }
@@ -90,6 +91,7 @@ class BalanceAdmin:
         return {
             "known": response.is_known,
             "cut_short": response.cut_short,
+            "cells": list(response.cells),
             "goals": goals,
             "moves": [_planned(one) for one in response.moves],
         }

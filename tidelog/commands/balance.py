@@ -1,13 +1,14 @@
-"""`tidelog balance status | plan | run | add | pause | resume | cancel | history | explain`: loads levelled by the
-controllers, and why."""
+"""`tidelog balance status | plan | record | run | add | pause | resume | cancel | history | explain`: loads levelled by
+the controllers, and why."""
 
 from __future__ import annotations
 
 import json
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -18,11 +19,13 @@ from tidelog.admin.replica_moves import Refused
 from tidelog.command_group import CommandGroup
 from tidelog.output import EXIT_USAGE, fail, show
 
-app = CommandGroup("Balance: status, plan, run, add, pause, resume, cancel, history, explain.")
+app = CommandGroup("Balance: status, plan, record, run, add, pause, resume, cancel, history, explain.")
 LOOK_S = 0.5
+NOT_KNOWN = "not all brokers have reported what they do yet"
+NOT_KNOWN_THEN = "not all brokers had reported what they do when this was recorded"
 OPERATION_COLUMNS = ["id", "kind", "brokers", "state", "reason", "moves_done", "moves_running", "replicas_left"]
 MOVE_COLUMNS = ["number", "begun", "topic", "partition", "replicas", "goal", "source", "target", "outcome"]
-PLAN_COLUMNS = ["topic", "partition", "replicas", "goal", "source", "target", "agreed"]
+PLAN_COLUMNS = ["topic", "partition", "replicas", "goal", "source", "target", "agreed", "bytes_to_copy"]
 
 Operation = Annotated[int, typer.Option("--operation", help="Only this one.", metavar="ID")]
 Brokers = Annotated[list[int], typer.Argument(help="Their ids.", metavar="ID…")]
@@ -48,6 +51,7 @@ def status(options: CommandOptions) -> None:
         print(f"waits: {found['waits']}")
     for one in found["uneven"]:
         print(f"uneven: {one['goal']} of broker {one['broker_id']}, in {one['looks']} looks")
+    _show_cells(found["cells"])
     show(found["operations"], as_json=False, columns=OPERATION_COLUMNS, empty="no operation runs")
     if found["running"]:
         show(list(map(_shown, found["running"])), as_json=False, columns=MOVE_COLUMNS)
@@ -59,20 +63,53 @@ def plan(
         list[int] | None, typer.Option("--toward", help="Fill this broker; may be given often.", metavar="ID")
     ] = None,
     most: Annotated[int, typer.Option("--moves", min=0, help="At most so many moves.")] = 100,
+    model: Annotated[
+        Path | None,
+        typer.Option(
+            "--model",
+            help="Plan for a file of `tidelog balance record`; no cluster is asked.",
+            metavar="FILE",
+            exists=True,
+            dir_okay=False,
+        ),
+    ] = None,
     *,
     options: CommandOptions,
 ) -> None:
     """What would move if the balancer ran now, and why; nothing moves."""
-    with _balance(options) as balance:
-        found = balance.plan(toward or (), most)
+    if model is not None:
+        found = _planned_for(model, toward or (), most)
+    else:
+        with _balance(options) as balance:
+            found = balance.plan(toward or (), most)
     if options.as_json:
         print(json.dumps(found))
         return
     if not found["known"]:
-        print("not all brokers have reported what they do yet", file=sys.stderr)
+        print(NOT_KNOWN if model is None else NOT_KNOWN_THEN, file=sys.stderr)
     columns = ["goal", "before", "after", "bound", "moves", "broken", "why_not"]
     show(found["goals"], as_json=False, columns=columns)
     show(list(map(_shown, found["moves"])), as_json=False, columns=PLAN_COLUMNS, empty="nothing would move")
+    _show_cells(found["cells"])
+
+
+@app.command()
+def record(
+    out: Annotated[Path, typer.Option("--out", help="Write this file.", metavar="FILE")], options: CommandOptions
+) -> None:
+    """Keep the cluster as the balancer sees it, one JSON object a line, for `plan --model`."""
+    from tidelog.admin.cluster_recording import gathered, recorded  # noqa: PLC0415  only this needs the planner
+
+    with admin_client(options) as client:
+        try:
+            lines = recorded(gathered(client))
+        except Refused as error:
+            fail(str(error))
+    try:
+        out.write_text("".join(f"{line}\n" for line in lines))
+    except OSError as error:
+        fail(str(error))
+    show([{"file": str(out), "lines": len(lines)}], as_json=options.as_json, columns=["file", "lines"])
 
 
 @app.command()
@@ -159,6 +196,16 @@ def _balance(cluster: ClusterOptions) -> Iterator[BalanceAdmin]:
             fail(str(error))
 
 
+def _planned_for(model: Path, toward: Sequence[int], most: int) -> dict[str, Any]:
+    from tidelog.admin.recorded_plan import UnusableRecord, plan_of  # noqa: PLC0415  only this needs the planner
+
+    try:
+        with model.open("rb") as file:
+            return plan_of(file, toward, most)
+    except (OSError, UnusableRecord) as error:
+        fail(f"{model}: {error}", EXIT_USAGE)
+
+
 def _begin(options: CommandOptions, act: int, brokers: Any, at_once: int, throttle: int, wait: bool) -> None:
     if act == ADD and not brokers:
         fail("name the brokers to fill", EXIT_USAGE)
@@ -218,6 +265,11 @@ def _sentence(move: dict[str, Any]) -> str:
         f"  because {move['reason'] or 'an operation runs'}; operation {move['operation']} by {who}"
     )
     return text + (f"\n  agreed: {', '.join(move['agreed'])}" if move["agreed"] else "")
+
+
+def _show_cells(sentences: list[str]) -> None:
+    for sentence in sentences:
+        print(f"overloaded: {sentence}")
 
 
 def _ids(brokers: list[int]) -> str:
