@@ -17,10 +17,10 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from bench.demo_tenants.airline import client_configuration
 from bench.embedded import EmbeddedCluster
 from bench.kafka_directory import check_foreign_directory
 from bench.peers import KAFKA_VERSION, MissingTool, kafka_jars
+from bench.tenant_clients import client_configuration
 from tidelog.cluster.client_files import read_key
 from tidelog.cluster.local_names import hosts_line, names_of
 
@@ -72,6 +72,54 @@ def configs(java: JavaTools) -> None:
     expect("retention.ms=86400000" in described, "the changed setting is described")
     java.run(command, *where, "--alter", "--delete-config", "retention.ms")
     expect("retention.ms" not in java.run(command, *where, "--describe"), "the setting is back to its default")
+
+
+QUOTA_ENTITIES = {
+    "user-principal 'ann'": "users ann",
+    "the default user-principal": "users *",
+    "client-id 'app'": "clients app",
+    "the default client-id": "clients *",
+    "user-principal 'ann', client-id 'app'": "users ann clients app",
+    "user-principal 'ann', the default client-id": "users ann clients *",
+    "the default user-principal, client-id 'app'": "users * clients app",
+    "the default user-principal, the default client-id": "users * clients *",
+    "ip '127.0.0.9'": "ips 127.0.0.9",
+    "the default ip": "ips *",
+}
+"""What kafka-configs calls each kind of entity, and the entity's types and names; `*` stands for its default."""
+
+
+def entity_options(words: str) -> list[str]:
+    """`users ann clients *` as kafka-configs wants it."""
+    kinds, names = words.split()[::2], words.split()[1::2]
+    options = [part for kind in kinds for part in ("--entity-type", kind)]
+    return options + [part for n in names for part in (["--entity-default"] if n == "*" else ["--entity-name", n])]
+
+
+def quotas(java: JavaTools) -> None:
+    """kafka-configs sets, shows and removes quotas of every kind of entity. None of them holds a client of this run."""
+    command = ("kafka.admin.ConfigCommand", "--bootstrap-server", java._bootstrap)
+
+    def described() -> str:
+        kinds = ("users", "clients", "users clients", "ips")
+        asked = [[part for kind in found.split() for part in ("--entity-type", kind)] for found in kinds]
+        return "".join(java.run(*command, "--describe", *options) for options in asked)
+
+    keys = {
+        name: "connection_creation_rate" if words.startswith("ips") else "consumer_byte_rate"
+        for name, words in QUOTA_ENTITIES.items()
+    }
+    bounds = {name: 1_000_000_000 + number for number, name in enumerate(QUOTA_ENTITIES)}
+    for name, words in QUOTA_ENTITIES.items():
+        java.run(*command, "--alter", *entity_options(words), "--add-config", f"{keys[name]}={bounds[name]}")
+    shown = dict(re.findall(r"(?m)^Quota configs for (.*) are (.*)$", described()))
+    expect(set(shown) == set(QUOTA_ENTITIES), f"each kind of entity is shown: {sorted(shown)}")
+    for name, text in shown.items():
+        key, bound = text.split("=")
+        expect((key, float(bound)) == (keys[name], bounds[name]), f"{name} has what was set: {text}")
+    for name, words in QUOTA_ENTITIES.items():
+        java.run(*command, "--alter", *entity_options(words), "--delete-config", keys[name])
+    expect("Quota configs for" not in described(), "no quota is left")
 
 
 def value(number: int) -> str:
@@ -218,6 +266,7 @@ def main() -> int:
             steps: list[tuple[str, Callable[[JavaTools], None]]] = [
                 ("topics", topics),
                 ("configs", configs),
+                ("quotas", quotas),
                 ("produce and consume in a group", produce_and_consume),
                 ("reassign and elect", reassign),
                 ("delete", delete),

@@ -16,6 +16,7 @@ from tidelog.commands import (
     brokers,
     cells,
     certificates,
+    client_quotas,
     cluster,
     config,
     groups,
@@ -61,6 +62,10 @@ app.command()(nodes.proxy)
 app.command()(config.config)
 app.command()(audit.audit)
 app.command()(usage.load)
+quotas.app.command("list")(client_quotas.list_quotas)
+quotas.app.command()(client_quotas.describe)
+quotas.app.command()(client_quotas.alter)
+quotas.app.command()(client_quotas.delete)
 topics.app.command()(replicas.reassign)
 topics.app.command()(replicas.elect)
 app.add_typer(topics.app, name="topics")

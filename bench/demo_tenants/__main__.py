@@ -19,9 +19,9 @@ from rich.table import Table
 
 from bench import private_hosts
 from bench.demo.flights import CarrierFigures, airline_names, data_folder, figures_of_the_file, read_flights
-from bench.demo_tenants.airline import QUIET, Airline, client_configuration, fly
+from bench.demo_tenants.airline import Airline, fly
 from bench.embedded import EmbeddedCluster
-from tidelog.cluster.local_names import names_of
+from bench.tenant_clients import client_of, name_hosts
 
 BROKERS, CELLS, PROXIES = 6, 2, 2
 SETTINGS = {"group.initial.rebalance.delay.ms": "500"}
@@ -60,11 +60,9 @@ def _airlines(
     airlines = []
     for carrier in sorted(flights, key=lambda one: -len(flights[one])):
         row = rows[carrier.lower()]
-        client = client_configuration(cluster.tenant_file(carrier.lower())) | QUIET
+        client = client_of(cluster, carrier.lower())
         airlines.append(Airline(carrier, client, flights[carrier], row["cell"], row["id"]))
-    if hosts is not None:
-        domain = airlines[0].client["bootstrap.servers"].partition(".")[2].rpartition(":")[0]
-        private_hosts.add(hosts, [name for one in airlines for name in names_of(one.tenant_id, range(BROKERS), domain)])
+    name_hosts(hosts, (one.client for one in airlines), BROKERS)
     return airlines
 
 

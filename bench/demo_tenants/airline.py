@@ -8,7 +8,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer
@@ -120,12 +119,3 @@ def _note(airline: Airline, expected: dict[int, bytes], value: bytes) -> None:
     airline.read[flight["row"]] += 1
     if expected.get(flight["row"]) != value:
         airline.changed += 1
-
-
-QUIET = {"log_level": "2"}  # a lost connection is taken up again, and what is lost in the end is counted here
-
-
-def client_configuration(file: Path) -> dict[str, str]:
-    """A properties file as librdkafka takes it."""
-    lines = (line.partition("=") for line in file.read_text().splitlines() if line)
-    return {name: value for name, _, value in lines}

@@ -19,12 +19,12 @@ from typing import Any
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from bench import private_hosts
-from bench.demo_tenants.airline import client_configuration
 from bench.embedded import EmbeddedCluster
 from bench.peers import MissingTool
 from bench.proxy.kafka_load import STREAM, TRIP, WAIT_S
 from bench.proxy.peers import ROOT
 from bench.rows import Figure, Scene, figure
+from bench.tenant_clients import client_configuration
 from tidelog.cluster.local_names import names_of
 
 TENANT = "bench"

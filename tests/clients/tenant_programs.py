@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from bench.demo_tenants.airline import client_configuration
+from bench.tenant_clients import client_configuration
 
 PARTITIONS = 3
 TIMEOUT_S = 90.0

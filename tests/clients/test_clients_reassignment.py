@@ -136,3 +136,20 @@ def test_a_broker_that_all_partitions_need_is_not_drained(cluster: EmbeddedClust
         cluster.command_of("brokers", "drain", "0")
     rows = json.loads(cluster.command_of("brokers", "list", "--json"))
     assert {row["state"] for row in rows} == {"running"}
+
+
+def test_a_record_of_a_cluster_is_planned_for_without_it(cluster: EmbeddedCluster, tmp_path: Path) -> None:
+    record = tmp_path / "cluster.jsonl"
+    cluster.command_of("balance", "record", "--out", str(record))
+    there, here = (
+        json.loads(cluster.command_of("balance", "plan", "--json", *words)) for words in ((), ("--model", str(record)))
+    )
+    assert [goal["goal"] for goal in here["goals"]] == [goal["goal"] for goal in there["goals"]]
+    counts = ("cell", "racks", "replica-capacity", "replicas", "leaders")
+    assert [goal["before"] for goal in here["goals"] if goal["goal"] in counts] == [
+        goal["before"] for goal in there["goals"] if goal["goal"] in counts
+    ]
+    rows = [json.loads(line) for line in record.read_text().splitlines()]
+    replicas = [len(one["replicas"]) for row in rows if row["record"] == "topic" for one in row["partitions"]]
+    listed = json.loads(cluster.command_of("brokers", "list", "--json"))
+    assert sum(replicas) == sum(row["replicas"] for row in listed)

@@ -104,6 +104,21 @@ def test_libraries_work_as_tenants(world: TenantWorld, library: str) -> None:
             assert not [name for name in seen["groups"] if "lkc-" in name]
 
 
+def test_a_tenant_sets_quotas_of_its_own_clients(world: TenantWorld) -> None:
+    def quotas(tenant: str, *words: str) -> Any:
+        properties = str(world.cluster.tenant_file(tenant))
+        bootstrap = f"{world.ids[tenant]}.{DOMAIN}:{world.cluster.port + 1000}"
+        reach = ("--bootstrap", bootstrap, "--command-config", properties, "--json")
+        done = world.run(sys.executable, "-m", "tidelog", "quotas", *words, *reach)
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
+
+    quotas("demo", "alter", "--client-id", "c", "consumer_byte_rate=1000000000")
+    assert quotas("demo", "list") == [{"entity": {"client-id": "c"}, "quotas": {"consumer_byte_rate": 1_000_000_000}}]
+    assert quotas("other", "list") == []
+    assert quotas("demo", "delete", "--client-id", "c")["deleted"] == ["consumer_byte_rate"]
+
+
 @pytest.mark.skipif(KCAT is None, reason="kcat is not installed here, so it was not run")
 def test_the_ready_command_for_kcat_works(world: TenantWorld) -> None:
     script = str(world.cluster.tenant_file("demo", "kcat"))

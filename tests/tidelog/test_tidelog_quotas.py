@@ -10,7 +10,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from tidelog.commands.quotas import app, recorded, share_rows
+from tidelog.commands.quotas import about, app, recorded, share_rows
 
 
 def report(seconds: int, broker: int, **rates: float | None) -> str:
@@ -67,3 +67,9 @@ def test_shares_have_a_row_for_each_broker_of_a_quota() -> None:
         ("ingress", 0, 5, 7),
         ("ingress", 1, None, None),
     ]
+
+
+def test_what_explains_the_shares_is_said_beside_them() -> None:
+    held, free = [{"share": 7}], [{"share": None}]
+    assert [about("dynamic", held), "no broker has a share" in about("dynamic", free)] == ["", True]
+    assert "would hold its target" in about("observe", held) and "even part" in about("static", held)

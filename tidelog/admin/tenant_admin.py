@@ -205,6 +205,7 @@ class TenantAdmin:
                 "broker_load": round(row.broker_load, 3),
                 "replica_share": round(row.replica_share, 3),
                 "bandwidth_share": round(row.bandwidth_share, 3),
+                "bandwidth_per_broker": row.bandwidth_per_broker,
                 "replicas": row.replicas,
                 "replicas_max": row.replicas_max,
                 "tenants": row.tenant_count,

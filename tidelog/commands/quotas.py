@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
+from common.node_settings.shares import ShareMode
 from kraft.quotas.what_if import BUDGET_S, WEEK_S, Policy, TenantUsage, replay, within_budget
 from tidelog.admin.admin_client import CommandOptions, admin_client
 from tidelog.admin.quota_admin import Splits, described_shares
@@ -17,7 +18,7 @@ from tidelog.admin.replica_moves import Refused
 from tidelog.command_group import CommandGroup
 from tidelog.output import EXIT_USAGE, Json, fail, show
 
-app = CommandGroup("Tenants' quotas over several brokers: shares, slo, what-if.")
+app = CommandGroup("Quotas of clients: list, describe, alter, delete. Of tenants: shares, slo, what-if.")
 INTERVAL_S = 10.0
 ANY = "*"
 
@@ -33,8 +34,8 @@ def shares(
     rows = share_rows(found.tenants)
     columns = ["resource", "quota", "used", "broker", "broker_used", "share", "target"]
     show(found.tenants if options.as_json else rows, as_json=options.as_json, columns=columns, empty="no quotas")
-    if not options.as_json and rows and not any(row["share"] is not None for row in rows):
-        print("no broker has a share: the tenant is far enough below its quotas", file=sys.stderr)
+    if not options.as_json and rows and (said := about(found.mode, rows)):
+        print(said, file=sys.stderr)
 
 
 @app.command()
@@ -90,6 +91,17 @@ def what_if(
     if not as_json:
         observed_s = INTERVAL_S * max((len(one.intervals) for one in tenants.values()), default=0)
         print(f"{within_budget(found, observed_s):.2%} of tenants within the objective", file=sys.stderr)
+
+
+def about(mode: str, rows: Iterable[dict[str, Any]]) -> str:
+    """What explains the rows of shares, or nothing."""
+    if mode == ShareMode.STATIC:
+        return "tidelog.quota.shares=static: each broker holds an even part"
+    if mode == ShareMode.OBSERVE:
+        return "tidelog.quota.shares=observe: each broker holds an even part, and would hold its target"
+    if not any(row["share"] is not None for row in rows):
+        return "no broker has a share: the tenant is far enough below its quotas"
+    return ""
 
 
 def share_rows(tenants: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
