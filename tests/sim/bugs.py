@@ -16,9 +16,13 @@ from broker.handlers.fetch import FetchHandler
 from broker.partitions.hosted import HostedPartitions
 from broker.partitions.partition import Partition
 from broker.partitions.replica_set import ReplicaSet
+from broker.quotas.meters import Meter
+from broker.quotas.windows import RateWindow, WindowForm
 from common.decision import Decision
 from common.pacing import Work
+from kraft.balancer import cell_relief
 from kraft.controller import (
+    balance_cells,
     balance_duties,
     balance_levelling,
     broker_health,
@@ -33,12 +37,17 @@ from kraft.controller import (
 )
 from kraft.controller.balance_duties import BalanceDuties
 from kraft.controller.balance_moves import MoveBatch, PlannedMove
+from kraft.controller.balance_status import BalanceStatus, CellsLook
 from kraft.controller.balance_steps import BalanceStep
 from kraft.controller.piecework import Piecework
+from kraft.controller.quota_coordinator import QuotaCoordinator
+from kraft.controller.usage_rates import BrokerUse, Rates, Verdict
 from kraft.health import judgement
 from kraft.image.key_ranges import Keeping, keeping, range_for
 from kraft.image.metadata import MetadataImage
 from kraft.quorum.node import RaftNode
+from kraft.quotas.split_quota import SplitQuota
+from kraft.quotas.tenant_quotas import RESOURCES, Resource
 from kraft.records import NO_LEADER, Cause, PartitionChangeRecord
 from storage.audit.audit_journal import AuditJournal
 from storage.recovery import recovery
@@ -299,6 +308,78 @@ BALANCE_BUGS: dict[str, Callable[[Replace], None]] = {
 }
 """Found by `tests.sim.balance_scenario`."""
 
+
+def relieve_a_cell_at_once(replace: Replace) -> None:
+    """A moment's overload is enough."""
+    right = balance_cells.looking_at_cells
+
+    def looking(*given: Any) -> Any:
+        look = yield from right(*given)
+        overloads = tuple(structs.replace(one, is_due=True) for one in look.overloads)
+        return CellsLook(overloads, look.now_s)
+
+    replace(balance_duties, "looking_at_cells", looking)
+
+
+def forget_that_a_tenant_has_left(replace: Replace) -> None:
+    """A cell's load, which is a mean, still shows the tenant, and the next one leaves."""
+    replace(BalanceStatus, "tenants_moved", lambda *_: None)
+
+
+def overload_the_next_cell(replace: Replace) -> None:
+    """A tenant goes where there is no room for it."""
+    replace(cell_relief, "_with_room", lambda _tenant, cells: iter(cells.values()))
+
+
+CELL_BUGS: dict[str, Callable[[Replace], None]] = {
+    plant.__name__: plant for plant in (relieve_a_cell_at_once, forget_that_a_tenant_has_left, overload_the_next_cell)
+}
+"""Found by `tests.sim.cells_scenario`."""
+
+
+def lose_shares_at_a_failover(replace: Replace) -> None:
+    """A controller that becomes active splits at once, and learns nothing of the shares that brokers act on."""
+
+    def new_splits(self: QuotaCoordinator, _now: float) -> dict[Resource, SplitQuota]:
+        return {resource: SplitQuota(self._rules) for resource in RESOURCES}
+
+    replace(QuotaCoordinator, "is_keeping", lambda *_: False)
+    replace(QuotaCoordinator, "_new_splits", new_splits)
+    replace(SplitQuota, "confirmed", lambda *_: None)
+
+
+def forget_the_mute(replace: Replace) -> None:
+    """A share that changes forgets what its tenant has used, and so what its clients have to wait for."""
+    right = Meter.limit
+
+    def limit(self: Meter, reason: str, bound: float | None) -> None:
+        self.window = RateWindow(WindowForm(11, 1.0))
+        right(self, reason, bound)
+
+    replace(Meter, "limit", limit)
+
+
+def count_a_report_twice(replace: Replace) -> None:
+    """A report that comes again adds to what was counted."""
+    right = BrokerUse.take
+
+    def take(self: BrokerUse, image: MetadataImage, request: Any, now: float) -> Verdict:
+        verdict = right(self, image, request, now)
+        if verdict is Verdict.REPEATED:
+            for tenant, use in self.tenants.items():
+                if use.rates is not None:
+                    doubled = Rates(*(2 * rate for rate in use.rates))
+                    self.tenants[tenant] = use._replace(rates=doubled)
+        return verdict
+
+    replace(BrokerUse, "take", take)
+
+
+QUOTA_BUGS: dict[str, Callable[[Replace], None]] = {
+    plant.__name__: plant for plant in (lose_shares_at_a_failover, forget_the_mute, count_a_report_twice)
+}
+"""Found by `tests.sim.quotas_scenario`."""
+
 QUORUM_BUGS: dict[str, Callable[[Replace], None]] = {"stand_without_pre_vote": stand_without_pre_vote}
 """Found by `tests.sim.quorum_scenario`, which runs no brokers."""
 
@@ -324,6 +405,8 @@ BUGS: dict[str, Callable[[Replace], None]] = {
     )
 } | TIER_BUGS
 
+ALL_BUGS = BUGS | QUORUM_BUGS | FLEET_BUGS | PAGE_BUGS | BALANCE_BUGS | CELL_BUGS | QUOTA_BUGS
+
 
 @contextlib.contextmanager
 def planted(name: str) -> Iterator[None]:
@@ -336,7 +419,7 @@ def planted(name: str) -> Iterator[None]:
 
     try:
         if name:
-            (BUGS | QUORUM_BUGS | FLEET_BUGS | PAGE_BUGS | BALANCE_BUGS)[name](replace)
+            ALL_BUGS[name](replace)
         yield
     finally:
         for owner, attribute, value in reversed(undo):

@@ -18,7 +18,7 @@ from broker.node import BrokerNode
 from common.errors import ErrorCode, ProtocolError, StorageFailure
 from common.ports import Address, Ports
 from kraft.controller.node import ControllerConfig, ControllerNode
-from kraft.topic_names import AUDIT_TOPIC
+from kraft.topic_names import AUDIT_TOPIC, GROUP_TOPIC
 from object_store.store import ObjectStore
 from tests.sim import nemesis, tenants
 from tests.sim.ambush import DivergingLeader, LateAlterPartition
@@ -371,8 +371,9 @@ class Cluster:
         """All faults are healed but those that last: the others serve without the broker that its watchdog ends."""
         lasting = {fault.target for fault in self.plan.lasting}
         self._heal(name for name in self.world.nodes if name not in lasting)
+        stuck = frozenset(number for name, number in self.brokers.items() if name in lasting)
         acknowledged, commits = len(self.history.acknowledged), len(self.history.commits)
-        self.within(ENDED_WITHIN_S + SERVES_AGAIN_S, lambda: self._not_serving(acknowledged, commits))
+        self.within(ENDED_WITHIN_S + SERVES_AGAIN_S, lambda: self._not_serving(acknowledged, commits, stuck))
 
     def within(self, seconds: float, problem: Callable[[], str]) -> None:
         deadline = self.world.now_s + seconds
@@ -383,12 +384,14 @@ class Cluster:
             if self.history.impossible:
                 raise SimulationFailure(self.history.impossible[0])
 
-    def _not_serving(self, acknowledged: int, commits: int) -> str:
+    def _not_serving(self, acknowledged: int, commits: int, stuck: frozenset[int] = frozenset()) -> str:
+        """Partitions that only a stuck broker may lead safely are not asked to serve."""
         served = {item.partition for item in self.history.acknowledged[acknowledged:]}
         for partition in self.plan.topic_partitions:
-            if partition not in served:
+            if partition not in served and not self.watch.waits_for(partition, stuck):
                 return f"nothing is acknowledged in {partition[0]}-{partition[1]}"
-        return "" if len(self.history.commits) > commits else "the group commits nothing"
+        commits_wait = self.watch.waits_for((GROUP_TOPIC, 0), stuck)
+        return "" if commits_wait or len(self.history.commits) > commits else "the group commits nothing"
 
     def _not_reported(self) -> str:
         """Until the active controller knows what each live broker's clients use."""

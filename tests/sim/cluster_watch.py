@@ -57,6 +57,11 @@ class BrokerMemory:
         self.states: dict[TopicPartition, ReplicaState] = {}
 
 
+def only_these_may_lead(leader: int, elr: Sequence[int], brokers: frozenset[int]) -> bool:
+    """Whether a partition without a leader (-1) has an ELR of these brokers alone: to elect others may lose records."""
+    return leader < 0 and len(elr) > 0 and brokers.issuperset(elr)
+
+
 class ClusterWatch:
     """One per run. `brokers` maps node names to broker ids."""
 
@@ -143,6 +148,11 @@ class ClusterWatch:
         """As committed to the tier's state."""
         tier = self.tier.tier_of(partition) if self.tier is not None else None
         return 0 if tier is None else tier.tier_end
+
+    def waits_for(self, key: TopicPartition, brokers: frozenset[int]) -> bool:
+        """Whether that partition cannot have a leader without these brokers, or a loss."""
+        partition = self.newest.partition_by_name(*key)
+        return partition is not None and only_these_may_lead(partition.leader, partition.elr, brokers)
 
     def tier_emptied(self, key: TopicPartition) -> None:
         """What is left of the log is on the disks of all replicas that count."""

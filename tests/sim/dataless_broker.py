@@ -38,11 +38,20 @@ CALL_S, PAUSE_S = 2.0, 0.1
 
 
 class DatalessBroker:
-    def __init__(self, ports: Ports, broker_id: int, fatal: Callable[[str], None]) -> None:
-        self._ports, self._broker_id, self._fatal = ports, broker_id, fatal
+    def __init__(
+        self,
+        ports: Ports,
+        broker_id: int,
+        fatal: Callable[[str], None],
+        cell: str | None = None,
+        lifecycle: LifecycleConfig | None = None,
+        fetch_wait_s: float = 0.3,
+    ) -> None:
+        self._ports, self._broker_id, self._fatal, self._cell = ports, broker_id, fatal, cell
+        self._times = lifecycle or LifecycleConfig(heartbeat_interval_s=0.2, call_timeout_s=0.45)
         controllers = voters(INTERNAL_PORT)
         links = NodeLinks(ports, Tick(), BufferPool(), Watch(), broker_name(broker_id), SECRET)
-        config = ObserverConfig(broker_id, "metadata", fetch_wait_s=0.3)
+        config = ObserverConfig(broker_id, "metadata", fetch_wait_s=fetch_wait_s)
         self.observer = MetadataObserver(ports, links, controllers, config, Pacer(), fatal)
         self._channel, self._heartbeats = (
             ControllerChannel(links, controllers, ports.random, ChannelConfig(), self._active_controller)
@@ -92,10 +101,10 @@ class DatalessBroker:
             (bytes([self._broker_id + 1] * 16),),
             -1,
             SUPPORTED_FEATURES,
+            cell=self._cell,
         )
-        config = LifecycleConfig(heartbeat_interval_s=0.2, call_timeout_s=0.45)
         offset = lambda: self.image.offset  # noqa: E731
-        return BrokerLifecycle(self._ports, self._heartbeats, registration, config, offset, self._fatal)
+        return BrokerLifecycle(self._ports, self._heartbeats, registration, self._times, offset, self._fatal)
 
     def _whole_isrs(self) -> Any:
         """A request that lets active replicas into the ISRs of partitions that this broker leads; None if all are."""
@@ -140,15 +149,17 @@ class DatalessBroker:
                 for name in missing[:CREATED_MAX]
             ]
             request = CreateTopicsRequest(topics=topics, timeout_ms=1_000, validate_only=False)
-            frame = encode_request(request, CREATE_TOPICS_VERSION, 0, "test")
-            envelope = EnvelopeRequest(
-                request_data=frame[4:], request_principal=b"User:test", client_host_address=bytes(4)
-            )
-            with contextlib.suppress(ControllerUnavailable, OutcomeUnknown):
-                answer = await self._channel.call(envelope, 0, timeout_s=CALL_S, repeatable=False)
-                if answer.error_code == ErrorCode.NONE:
-                    await self.observer.wait_for(answer.committed_offset, CALL_S)
+            await self.ask(request, CREATE_TOPICS_VERSION)
             await asyncio.sleep(PAUSE_S)
+
+    async def ask(self, request: Any, version: int) -> None:
+        """Send a client's request on to the controller, and wait for what it committed, if it answers."""
+        frame = encode_request(request, version, 0, "test")
+        envelope = EnvelopeRequest(request_data=frame[4:], request_principal=b"User:test", client_host_address=bytes(4))
+        with contextlib.suppress(ControllerUnavailable, OutcomeUnknown):
+            answer = await self._channel.call(envelope, 0, timeout_s=CALL_S, repeatable=False)
+            if answer.error_code == ErrorCode.NONE:
+                await self.observer.wait_for(answer.committed_offset, CALL_S)
 
 
 def _lacks_active(image: MetadataImage, partition: PartitionImage) -> bool:

@@ -10,6 +10,7 @@ import pytest
 
 from tests.sim.cluster import COMES_UP_S, SERVES_AGAIN_S, Cluster
 from tests.sim.cluster_settings import broker_name
+from tests.sim.cluster_watch import only_these_may_lead
 from tests.sim.plan import Plan
 from tests.sim.stuck_storage import INTERVAL_S, STUCK_S, SimWatchdog, freeze
 from tests.sim.world import collect_dead, no_collection
@@ -108,3 +109,11 @@ def test_a_disk_that_answers_in_time_is_left_alone() -> None:
         run.world.run_for(STUCK_S)
         assert not any(dog.ended for dog in run.dogs.values())
         run.settle()
+
+
+def test_only_a_leaderless_partition_whose_elr_is_stuck_waits_for_the_stuck_broker() -> None:
+    stuck = frozenset({1})
+    assert only_these_may_lead(-1, (1,), stuck)
+    assert not only_these_may_lead(-1, (1, 2), stuck)  # broker 2 may lead as well
+    assert not only_these_may_lead(-1, (), stuck)  # nothing is known: the last known leader may be elected
+    assert not only_these_may_lead(0, (1,), stuck)
