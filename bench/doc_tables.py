@@ -1,4 +1,4 @@
-"""`python -m bench.doc_tables`: writes the tables of measured figures in docs/ anew, from the files in bench/results.
+"""`python -m bench.doc_tables`: writes the tables of measured figures in docs/ anew, from the results in bench/.
 
 A table stands between `<!-- figures: NAME -->` and `<!-- end -->`. Nothing else of a page has figures of these runs, so
 that after `make bench` this is all there is to do; a test fails while a page and the results are at odds.
@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from bench.kora.evidence import row_of
+from bench.kora.suite import SUITE
 from bench.row_runs import COLUMNS, cells
 from bench.rows import Row
 
@@ -20,6 +22,7 @@ ROOT = Path(__file__).resolve().parents[1]
 RESULTS, DOCS = ROOT / "bench" / "results", ROOT / "docs"
 BLOCK = re.compile(r"(<!-- figures: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 KAFKA_CLIENTS = "kafka-clients"
+KORA = "../kora/results"
 TOPICS = {"1 KiB": "records-1k", "100 bytes": "records-100", "1 KiB, long, no cluster": "records-1k-long"}
 WAYS = {
     "decoder alone, one core": "decoder, one core",
@@ -159,6 +162,15 @@ def kafka_clients(found: Any) -> str:
     return table(["", "the proxy", "direct TLS", "to it", "direct plaintext", "to it"], rows)
 
 
+def kora(found: Any) -> str:
+    """`found`: each row's results, by its name."""
+    lines = []
+    for name, evidence in SUITE.items():
+        row = row_of(evidence, found[name]["parts"] if name in found else {})
+        lines.append([f"`{name}`", row.what, row.published, row.seen, goal(row.goal, row.met)])
+    return table(["row", "", "Kora's authors", "here", "goal"], lines)
+
+
 def goal(text: str, met: bool) -> str:
     return text if met or not text else f"{text}, missed"
 
@@ -173,8 +185,16 @@ TABLES: Mapping[str, tuple[str, Callable[[Any], str]]] = {
     KAFKA_CLIENTS: ("proxy.json", kafka_clients),
     "proxy": ("proxy.json", rows_of),
     "tier": ("tier.json", rows_of),
+    "kora": (KORA, kora),
 }
-"""The file of results and what makes a table of it, by the name that pages give the table."""
+"""The file of results, or a folder of such files, and what makes a table of it, by the name that pages give it."""
+
+
+def read(path: Path) -> Any:
+    """Of a folder, each file's content by its name."""
+    if path.is_dir():
+        return {file.stem: json.loads(file.read_text()) for file in path.glob("*.json")}
+    return json.loads(path.read_text())
 
 
 def rewritten(page: str, results: Path = RESULTS) -> str:
@@ -182,7 +202,7 @@ def rewritten(page: str, results: Path = RESULTS) -> str:
 
     def block(match: re.Match[str]) -> str:
         file, made = TABLES[match[2]]
-        return f"{match[1]}\n{made(json.loads((results / file).read_text()))}\n{match[3]}"
+        return f"{match[1]}\n{made(read(results / file))}\n{match[3]}"
 
     return BLOCK.sub(block, page)
 

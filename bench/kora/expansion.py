@@ -1,4 +1,4 @@
-"""How long a fourth broker takes to fill, with and without a tier: `python -m bench.kora.expansion`.
+"""How long a fourth broker takes to fill, with and without a tier: `python -m bench.kora --only expansion`.
 
 Three brokers hold one topic, once with nine tenths of each log or more in the object store only, once all local. Then
 `tidelog brokers add` starts a fourth one, and the controllers move replicas to it under the balancer's throttle. The
@@ -7,16 +7,14 @@ time is from the first move's beginning to the last copy's end, as the moves' re
 
 from __future__ import annotations
 
-import argparse
 import json
-import sys
 import time
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 from bench.embedded import EmbeddedCluster
+from bench.kora.evidence import Evidence, Parts, Row
 
-RESULT = Path(__file__).resolve().parent / "results" / "expansion.json"
 TOPIC, PARTITIONS, REPLICAS = "expansion", 12, 3
 MEGABYTE = 1_000_000
 SEGMENT_BYTES = 1_048_576
@@ -26,9 +24,10 @@ SETTLES_S, FILLS_S = 120.0, 240.0
 SHARE_MIN = 0.9
 FASTER_MIN = 20.0
 RECORD_BYTES = 100_000
+MEGABYTES = 30  # of each partition
 
 
-def measure(megabytes: int, *, tiered: bool) -> dict[str, Any]:
+def measure(*, tiered: bool, megabytes: int = MEGABYTES) -> dict[str, Any]:
     """Fill a topic with `megabytes` in each partition, then add a broker."""
     settings = {
         "default.replication.factor": "3",
@@ -52,7 +51,13 @@ def measure(megabytes: int, *, tiered: bool) -> dict[str, Any]:
         cluster.command_of("brokers", "add", "--json")
         found = filled(cluster)
         copied = local_bytes(cluster, "broker-3")
-    return {"local_share": round(local / total, 3), "copied_bytes": copied, **found}
+    return {
+        "megabytes_per_partition": megabytes,
+        "rate": RATE,
+        "local_share": round(local / total, 3),
+        "copied_bytes": copied,
+        **found,
+    }
 
 
 def produce(bootstrap: str, megabytes: int) -> None:
@@ -113,20 +118,19 @@ def filled(cluster: EmbeddedCluster) -> dict[str, Any]:
         time.sleep(1.0)
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--megabytes", type=int, default=30, help="of each partition")
-    given = parser.parse_args()
-    found: dict[str, Any] = {"megabytes_per_partition": given.megabytes, "rate": RATE}
-    for name in ("tiered", "untiered"):
-        found[name] = measure(given.megabytes, tiered=name == "tiered")
-        print(json.dumps({name: found[name]}), flush=True)
-    found["times_faster"] = round(found["untiered"]["seconds"] / max(found["tiered"]["seconds"], 0.01), 1)
-    print(json.dumps({"times_faster": found["times_faster"]}))
-    RESULT.write_text(json.dumps(found, indent=2) + "\n")
-    shares = all(found[name]["share"] >= SHARE_MIN for name in ("tiered", "untiered"))
-    return 0 if shares and found["times_faster"] >= FASTER_MIN else 1
+def row(parts: Parts) -> Row:
+    tiered, untiered = parts["tiered"], parts["untiered"]
+    faster = untiered["seconds"] / max(tiered["seconds"], 0.01)
+    is_filled = all(one["share"] >= SHARE_MIN for one in (tiered, untiered))
+    return Row(
+        f"a fourth broker fills, {1 - tiered['local_share']:.0%} in the tier",
+        "only what is local is copied",
+        f"{untiered['seconds']:.1f} s without the tier, {tiered['seconds']:.1f} s with it: {faster:.0f} times as fast",
+        f">= {FASTER_MIN:g} times, and {SHARE_MIN} of a fair share",
+        is_filled and faster >= FASTER_MIN,
+    )
 
 
-if __name__ == "__main__":
-    sys.exit(main())
+EVIDENCE = Evidence(
+    "expansion", 4, {"tiered": partial(measure, tiered=True), "untiered": partial(measure, tiered=False)}, row
+)

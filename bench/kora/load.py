@@ -1,27 +1,30 @@
-"""Load and latency as more is asked of a broker (Kora, Fig. 3): `python -m bench.kora.load [SHAPE …]`.
+"""Load and latency as more is asked of a broker (Kora, Fig. 3): `python -m bench.kora --only load`.
 
-One broker is asked for 10 to 95 % of what it can do, at random times (Poisson), in three shapes. For each step the load
-follows from the broker's own counters over that step, and latencies count from the time at which a request was due.
-The load should be a straight line while latencies explode. Client and controller have a processor of their own.
+One broker is asked for 10 to 95 % of what it can do, at random times (Poisson), in three shapes. What it can do is the
+greatest rate at which requests that come so are answered as fast as they come; requests that follow answers would fill
+turns of its event loop that random ones do not. For each step the load follows from the broker's own counters over that
+step, latencies count from the time at which a request was due, and the rate that was reached is kept beside the one
+that was asked for. The load should be a straight line while latencies explode. The broker's loop has a processor of its
+own; client, controller and the broker's other threads have the other one.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
+import math
 import os
 import random
-import select
-import socket
 import statistics
-import sys
 import time
 import urllib.request
-from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from bench.embedded import EmbeddedCluster
+from bench.kora.evidence import Evidence, Parts, Row, span
+from bench.kora.random_requests import Client
 from common.loop_load import ARRIVAL_VARIATION, LoadMeans, LoopCounters, sample
 from records.builder import build_batch
 from records.record import Record
@@ -29,17 +32,24 @@ from tidelog.cluster.layout import load_layout
 from wire.codec import encode_request
 from wire.messages import FetchRequest, ProduceRequest
 
-RESULT = Path(__file__).parent.parent / "results" / "kora_load.json"
 STEPS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
-REPORTS_S = 0.5
-SETTINGS = {"log.dir.free.bytes.min": "0", "tidelog.usage.report.interval.ms": str(int(REPORTS_S * 1000))}
-CONNECTIONS, IN_FLIGHT = 24, 4  # the second while the capacity is sought
-RECEIVE_BYTES = 1 << 20
+STEP_S, TRIAL_S = 6.0, 3.0
+REPORTS_S = 0.1  # the broker's; its counters are as old as its last report
+SETTINGS = {
+    "log.dir.free.bytes.min": "0",
+    "log.retention.check.interval.ms": "1000",
+    "tidelog.usage.report.interval.ms": str(int(REPORTS_S * 1000)),
+}
+KEPT_BYTES, SEGMENT_BYTES = 256 << 20, 64 << 20  # less than the kernel writes back by itself
+KEEPS_UP = 0.98  # of the requests, answered in the time in which they were due
+GROWTH, NEAR = 1.25, 1.03  # of rates, while the capacity is sought
+STRAIGHT, ERROR_MAX = 0.95, 0.1
 COUNTERS = ("jobs", "wait_seconds", "service_seconds", "service_squares", "busy_seconds")
 
 
 class Shape(NamedTuple):
-    """Requests are produced batches of `batch_bytes`, each with `reads` fetches of `read_bytes`."""
+    """Requests are produced batches of `batch_bytes`, each with `reads` fetches of `read_bytes` from the log's begin.
+    Without reads, old segments are deleted meanwhile."""
 
     batch_bytes: int
     reads: int = 0
@@ -73,125 +83,6 @@ def fetch_frame(topic: str, size: int) -> bytes:
     return encode_request(request, 11, 1, "load")
 
 
-class Peer:
-    """One connection: requests wait until the socket takes them, answers come in order."""
-
-    def __init__(self, address: tuple[str, int]) -> None:
-        self.socket = socket.create_connection(address)
-        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self.socket.setblocking(False)
-        self.due: deque[float] = deque()  # of requests without an answer
-        self._unsent: deque[memoryview] = deque()
-        self._head = bytearray()
-        self._left = 0  # of the answer that is being received
-
-    def ask(self, frame: bytes, due: float) -> None:
-        self.due.append(due)
-        self._unsent.append(memoryview(frame))
-        self.send()
-
-    def send(self) -> None:
-        while self._unsent:
-            part = self._unsent.popleft()
-            try:
-                sent = self.socket.send(part)
-            except BlockingIOError:
-                sent = 0
-            if sent < len(part):
-                self._unsent.appendleft(part[sent:])
-                return
-
-    def answers(self, buffer: memoryview) -> int:
-        """How many answers end in what was received now."""
-        try:
-            size = self.socket.recv_into(buffer)
-        except BlockingIOError:
-            return 0
-        if not size:
-            raise ConnectionError("the broker has closed a connection")
-        at = count = 0
-        while at < size:
-            if self._left:
-                step = min(self._left, size - at)
-                at += step
-                self._left -= step
-                count += not self._left
-            else:
-                step = min(4 - len(self._head), size - at)
-                self._head += buffer[at : at + step]
-                at += step
-                if len(self._head) == 4:
-                    self._left = int.from_bytes(self._head, "big")
-                    self._head.clear()
-        return count
-
-    @property
-    def has_unsent(self) -> bool:
-        return bool(self._unsent)
-
-
-class Client:
-    """Never sleeps: a timer of a millisecond would send requests in bursts."""
-
-    def __init__(self, address: tuple[str, int], frames: list[bytes]) -> None:
-        self._peers = {peer.socket.fileno(): peer for peer in (Peer(address) for _ in range(CONNECTIONS))}
-        self._order = list(self._peers.values())
-        self._frames = frames
-        self._asked = 0
-        self._poll = select.epoll()
-        for number in self._peers:
-            self._poll.register(number, select.EPOLLIN)
-        self._buffer = memoryview(bytearray(RECEIVE_BYTES))
-
-    def _ask(self, due: float, peer: Peer | None = None) -> None:
-        (peer or self._order[self._asked % len(self._order)]).ask(self._frames[self._asked % len(self._frames)], due)
-        self._asked += 1
-
-    def _look(self, now: float, latencies: list[float]) -> int:
-        count = 0
-        for number, _ in self._poll.poll(0):
-            peer = self._peers[number]
-            for _ in range(peer.answers(self._buffer)):
-                latencies.append(now - peer.due.popleft())
-                count += 1
-        for peer in self._order:
-            if peer.has_unsent:
-                peer.send()
-        return count
-
-    def capacity(self, seconds: float) -> float:
-        """Answers a second while each connection always has some requests in flight."""
-        begin = now = time.perf_counter()
-        done, latencies = 0, list[float]()
-        for peer in self._order * IN_FLIGHT:
-            self._ask(now, peer)
-        while now < begin + seconds:
-            done += self._look(now, latencies)
-            for peer in self._order:
-                while len(peer.due) < IN_FLIGHT:
-                    self._ask(now, peer)
-            now = time.perf_counter()
-        self.settle()
-        return done / seconds
-
-    def offer(self, rate: float, seconds: float, rng: random.Random) -> list[float]:
-        """Latencies of the requests of so many seconds, in seconds."""
-        now = time.perf_counter()
-        until, due, latencies = now + seconds, now, list[float]()
-        while now < until:
-            while due <= now:
-                self._ask(due)
-                due += rng.expovariate(rate)
-            self._look(now, latencies)
-            now = time.perf_counter()
-        return latencies
-
-    def settle(self) -> None:
-        """Wait until all is answered."""
-        while any(peer.due for peer in self._order):
-            self._look(time.perf_counter(), [])
-
-
 def counters(port: int) -> LoopCounters:
     """The broker's, as of its last report."""
     text = urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10).read().decode()
@@ -200,50 +91,104 @@ def counters(port: int) -> LoopCounters:
     return LoopCounters(int(jobs), *times)
 
 
-def step_at(client: Client, port: int, offered: float, rate: float, seconds: float) -> dict[str, float]:
+def greatest_rate(keeps_up: Callable[[float], bool], guess: float) -> float:
+    """The greatest rate that is kept up with, within `NEAR`; a rate has failed when it fails twice."""
+    low, high, rate = 0.0, math.inf, guess
+    while not low or high > low * NEAR:
+        if keeps_up(rate) or keeps_up(rate):
+            low = rate
+        else:
+            high = rate
+        rate = low * GROWTH if high == math.inf else math.sqrt(low * high) if low else high / GROWTH
+    return low
+
+
+def capacity(client: Client) -> dict[str, Any]:
+    """And the rates that were tried for it, with the share that was answered."""
+    rng, tried = random.Random(1), list[list[float]]()
+
+    def keeps_up(rate: float) -> bool:
+        one = client.offer(rate, TRIAL_S, rng)
+        client.settle()
+        tried.append([round(rate, 1), round(one.answered_share, 4)])
+        return one.answered_share >= KEEPS_UP
+
+    in_turns = client.in_turns(TRIAL_S)
+    return {
+        "capacity": round(greatest_rate(keeps_up, in_turns * 0.6), 1),
+        "in_turns": round(in_turns, 1),
+        "tried": tried,
+    }
+
+
+def step_at(client: Client, port: int, offered: float, rate: float) -> dict[str, float]:
     rng = random.Random(int(offered * 100))
-    client.offer(rate, 2 * REPORTS_S, rng)
+    client.offer(rate, 1.0, rng)
     before, began = counters(port), time.perf_counter()
-    latencies = sorted(client.offer(rate, seconds, rng))
+    one = client.offer(rate, STEP_S, rng)
     added, passed_s = counters(port).since(before), time.perf_counter() - began
     client.settle()
-    one = None if added is None else sample(added, passed_s)
-    if one is None or len(latencies) < 2:
+    seen = None if added is None else sample(added, passed_s)
+    if seen is None or len(one.latencies) < 2:
         raise RuntimeError("the broker has counted nothing")
-    means = LoadMeans().with_sample(one, passed_s)
-    cuts = statistics.quantiles(latencies, n=1000)
+    means = LoadMeans().with_sample(seen, passed_s)
+    p50, p99 = cuts(one.latencies)
     return {
         "offered": offered,
         "rate": round(rate, 1),
+        "reached": round(one.reached, 1),
+        "jobs_per_s": round(seen.jobs / passed_s, 1),
         "load": round(means.load, 3),
         "busy": round(means.busy, 3),
         "wait_ms": round(means.wait_s * 1e3, 4),
         "service_ms": round(means.job_s * 1e3, 4),
         "service_variation": round(means.service_variation, 3),
-        "p50_ms": round(cuts[499] * 1e3, 3),
-        "p99_ms": round(cuts[989] * 1e3, 3),
+        "p50_ms": p50,
+        "p99_ms": p99,
+        "late_p99_ms": cuts(one.lateness)[1],
     }
 
 
-def line_through(steps: list[dict[str, float]]) -> dict[str, float]:
-    """How near the loads are to the best straight line and to what was offered."""
-    offered, loads = [step["offered"] for step in steps], [step["load"] for step in steps]
+def cuts(seconds: list[float]) -> tuple[float, float]:
+    """p50 and p99, in milliseconds."""
+    found = statistics.quantiles(seconds, n=100)
+    return round(found[49] * 1e3, 3), round(found[98] * 1e3, 3)
+
+
+def line_through(steps: list[dict[str, float]], capacity: float) -> dict[str, float]:
+    """How near the loads are to the best straight line (`from_line_max`), and to the share of the capacity that was
+    reached (`error_max`)."""
+    reached, loads = [step["reached"] / capacity for step in steps], [step["load"] for step in steps]
+    slope, intercept = statistics.linear_regression(reached, loads)
+    pairs = list(zip(reached, loads, strict=True))
     return {
-        "r_squared": round(statistics.correlation(offered, loads) ** 2, 4),
-        "error_max": round(max(abs(load - one) for load, one in zip(loads, offered, strict=True)), 3),
+        "r_squared": round(statistics.correlation(reached, loads) ** 2, 4),
+        "from_line_max": round(max(abs(load - intercept - slope * one) for one, load in pairs), 3),
+        "error_max": round(max(abs(load - one) for one, load in pairs), 3),
         "p99_growth": round(steps[-1]["p99_ms"] / steps[0]["p99_ms"], 1),
     }
 
 
-def measure(name: str, seconds: float) -> dict[str, Any]:
-    shape = SHAPES[name]
+@contextmanager
+def apart(pids: Iterable[tuple[int, bool]]) -> Iterator[None]:
+    """The brokers' main threads, which run their loops, on one processor, and all else on the other. `pids`: of the
+    nodes, and whether they are brokers."""
     own, brokers = sorted(os.sched_getaffinity(0))[:2]
+    for pid, is_broker in pids:
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            os.sched_setaffinity(int(task.name), {brokers if is_broker and int(task.name) == pid else own})
+    os.sched_setaffinity(0, {own})
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, {own, brokers})
+
+
+def measure(shape: Shape) -> dict[str, Any]:
     with EmbeddedCluster(brokers=1, controllers=1, settings=SETTINGS) as cluster:
-        cluster.command_of("topics", "create", "load", "--partitions", "1")
-        for row in cluster.nodes():
-            if row["pid"]:
-                os.sched_setaffinity(row["pid"], {brokers if row["role"] == "broker" else own})
-        os.sched_setaffinity(0, {own})
+        kept = [] if shape.reads else ["--config", f"retention.bytes={KEPT_BYTES}"]
+        words = ["--partitions", "1", "--config", f"segment.bytes={SEGMENT_BYTES}", *kept]
+        cluster.command_of("topics", "create", "load", *words)
         layout = load_layout(cluster.data)
         if layout is None:
             raise RuntimeError("the cluster has no layout")
@@ -251,29 +196,51 @@ def measure(name: str, seconds: float) -> dict[str, Any]:
         host, client_port = cluster.bootstrap.rsplit(":", 1)
         frames = [produce_frame("load", shape.batch_bytes)]
         frames += [fetch_frame("load", shape.read_bytes)] * shape.reads
-        client = Client((host, int(client_port)), frames)
-        client.offer(50, 2.0, random.Random(0))
-        client.settle()
-        capacity = client.capacity(6.0)
-        steps = [step_at(client, port, offered, capacity * offered, seconds) for offered in STEPS]
-    os.sched_setaffinity(0, {own, brokers})
-    return {"shape": shape._asdict(), "capacity": round(capacity, 1), "steps": steps, "line": line_through(steps)}
+        with apart((row["pid"], row["role"] == "broker") for row in cluster.nodes() if row["pid"]):
+            client = Client((host, int(client_port)), frames)
+            client.offer(50, 2.0, random.Random(0))
+            client.settle()
+            found = capacity(client)
+            steps = [step_at(client, port, offered, found["capacity"] * offered) for offered in STEPS]
+    line = line_through(steps, found["capacity"])
+    return {"shape": shape._asdict(), "arrival_variation": ARRIVAL_VARIATION, **found, "steps": steps, "line": line}
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("shapes", nargs="*", choices=[*SHAPES, []], help="of tiny, 1 MB, fan-out; all by default")
-    parser.add_argument("--seconds", type=float, default=6.0, help="of a step")
-    given = parser.parse_args()
-    found: dict[str, Any] = json.loads(RESULT.read_text()) if RESULT.exists() else {"shapes": {}}
-    found |= {"arrival_variation": ARRIVAL_VARIATION, "step_s": given.seconds}
-    for name in given.shapes or SHAPES:
-        found["shapes"][name] = measure(name, given.seconds)
-        print(json.dumps({name: found["shapes"][name]["line"]}), flush=True)
-        RESULT.write_text(json.dumps(found, indent=1) + "\n")
-    lines = [shape["line"] for shape in found["shapes"].values()]
-    return 0 if all(line["r_squared"] >= 0.95 and line["error_max"] <= 0.1 for line in lines) else 1
+def row(parts: Parts) -> Row:
+    lines = [parts[name]["line"] for name in SHAPES]
+    straight = [line["r_squared"] for line in lines]
+    errors, growth = [line["error_max"] for line in lines], [line["p99_growth"] for line in lines]
+    return Row(
+        f"load as more is asked of a broker, in {len(SHAPES)} shapes",
+        "a straight line while latency explodes (Fig. 3)",
+        f"R² {span(straight)}, error at most {max(errors):.2f}, p99 {span(growth, '.0f')} times as long",
+        f"R² >= {STRAIGHT}, error <= {ERROR_MAX}",
+        min(straight) >= STRAIGHT and max(errors) <= ERROR_MAX,
+    )
 
 
-if __name__ == "__main__":
-    sys.exit(main())
+def plot(parts: Parts, path: Path) -> None:
+    import matplotlib as mpl  # noqa: PLC0415  heavy
+
+    mpl.use("Agg")
+    from matplotlib import pyplot  # noqa: PLC0415
+
+    figure, (loads, waits) = pyplot.subplots(1, 2, figsize=(9, 4))
+    for name in SHAPES:
+        steps, most = parts[name]["steps"], parts[name]["capacity"]
+        reached = [step["reached"] / most for step in steps]
+        loads.plot(reached, [step["load"] for step in steps], marker=".", label=name)
+        waits.plot(reached, [step["p99_ms"] for step in steps], marker=".", label=name)
+    loads.plot([0, 1], [0, 1], color="grey", linewidth=0.8, linestyle="--")
+    loads.set_ylabel("load")
+    waits.set_ylabel("p99, ms")
+    waits.set_yscale("log")
+    for axes in (loads, waits):
+        axes.set_xlabel("share of the broker's capacity")
+        axes.legend()
+    figure.tight_layout()
+    figure.savefig(path, dpi=110)
+    pyplot.close(figure)
+
+
+EVIDENCE = Evidence("load", 6, {name: partial(measure, shape) for name, shape in SHAPES.items()}, row, plot)

@@ -1,4 +1,5 @@
-"""How long producers wait when a leader's disk stops answering: `python -m bench.kora.stuck_disk`, as root.
+"""How long producers wait when a leader's disk stops answering: `python -m bench.kora --only stuck_disk`,
+as root.
 
 The data directory of each of three brokers is a file system of its own on a loop device. While an idempotent producer
 with acks=all and time-outs of 120 s writes to one partition, the leader's file system is frozen (`fsfreeze`) for a
@@ -7,21 +8,19 @@ minute. The gap is the longest time without an acknowledgement. Measured with an
 
 from __future__ import annotations
 
-import argparse
-import json
-import sys
 import tempfile
 import time
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from bench.embedded import EmbeddedCluster
 from bench.failover import SteadyLoad
 from bench.kora.availability import month_of_freezes
+from bench.kora.evidence import CannotRun, Evidence, Parts, Row
 from bench.kora.loop_disks import LoopDisk, lacking
 
-RESULT = Path(__file__).resolve().parent / "results" / "stuck_disk.json"
 FROZEN_S = 60.0
 GAP_S_MAX = 15.0
 RETURN_S_MAX = 120.0
@@ -29,8 +28,10 @@ PATIENT = {"request.timeout.ms": 120_000, "socket.timeout.ms": 120_000, "message
 """A client that relies on the cluster alone: it gives a request up after two minutes."""
 
 
-def measure(frozen_s: float, *, watched: bool) -> dict[str, Any]:
+def measure(*, watched: bool, frozen_s: float = FROZEN_S) -> dict[str, Any]:
     """Start a cluster on disks of its own and freeze the leader's once."""
+    if reason := lacking():
+        raise CannotRun(reason)
     settings = {
         "default.replication.factor": "3",
         "min.insync.replicas": "2",
@@ -46,7 +47,7 @@ def measure(frozen_s: float, *, watched: bool) -> dict[str, Any]:
                 for row in rows
             }
             with cluster:
-                return freeze_leader(cluster, disks, frozen_s)
+                return {"frozen_s": frozen_s, "client": PATIENT} | freeze_leader(cluster, disks, frozen_s)
 
 
 def freeze_leader(cluster: EmbeddedCluster, disks: dict[int, LoopDisk], frozen_s: float) -> dict[str, Any]:
@@ -81,27 +82,19 @@ def freeze_leader(cluster: EmbeddedCluster, disks: dict[int, LoopDisk], frozen_s
     }
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--frozen", type=float, default=FROZEN_S, help="seconds for which the disk is frozen")
-    parser.add_argument("--only", choices=("with", "without"), help="measure this alone, and save nothing")
-    given = parser.parse_args()
-    if reason := lacking():
-        print(f"stuck_disk: {reason}", file=sys.stderr)
-        return 2
-    found: dict[str, Any] = {"frozen_s": given.frozen, "client": PATIENT}
-    for name in ("without", "with"):
-        if given.only in (None, name):
-            found[name] = measure(given.frozen, watched=name == "with")
-            print(json.dumps({name: found[name]}), flush=True)
-    if given.only is None:
-        found["month"] = month_of_freezes(found["without"]["gap_s"], found["with"]["gap_s"])
-        RESULT.write_text(json.dumps(found, indent=2) + "\n")
-        print(json.dumps(found["month"]))
-    runs = [found[name] for name in ("without", "with") if name in found]
-    sound = all(run["lost"] == run["doubled"] == run["reordered"] == 0 for run in runs)
-    return 0 if sound and ("with" not in found or found["with"]["gap_s"] <= GAP_S_MAX) else 1
+def row(parts: Parts) -> Row:
+    without, watched = parts["without"], parts["with"]
+    month = month_of_freezes(without["gap_s"], watched["gap_s"])
+    is_sound = all(run["lost"] == run["doubled"] == run["reordered"] == 0 for run in (without, watched))
+    return Row(
+        "a leader's disk freezes for a minute: the gap in acknowledgements, and the month with such freezes",
+        "a broker whose storage is stuck restarts itself",
+        f"{without['gap_s']:.1f} → {watched['gap_s']:.1f} s; {month['without']:.3%} → {month['with']:.3%}",
+        f"<= {GAP_S_MAX:g} s, nothing lost; >= {month['goal']:.2%}",
+        is_sound and watched["gap_s"] <= GAP_S_MAX and month["with"] >= month["goal"],
+    )
 
 
-if __name__ == "__main__":
-    sys.exit(main())
+EVIDENCE = Evidence(
+    "stuck_disk", 4, {"without": partial(measure, watched=False), "with": partial(measure, watched=True)}, row
+)

@@ -1,0 +1,1 @@
+"""A fleet that runs itself: twelve tenants on two cells, a noisy one, a slow broker, and one more broker."""

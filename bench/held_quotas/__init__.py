@@ -1,0 +1,1 @@
+"""How well quotas hold for client libraries: `python -m bench.held_quotas`."""
