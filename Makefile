@@ -13,7 +13,7 @@ COUNT ?= 300
 JOBS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help install install-s3 install-spark install-dev up unit test test-compose check format sim compat-java demo demo-compose demo-tenants bench lock
+.PHONY: help install install-s3 install-spark install-dev up unit test test-compose check format sim compat-java demo demo-compose demo-tenants demo-fleet bench lock
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | sort | expand -t 16
@@ -97,6 +97,9 @@ demo-compose: install-dev ## the same in the containers of docker-compose.yml, w
 
 demo-tenants: install-dev ## 16 airlines as 16 tenants behind one TLS port, each with its own topic `flights` and its own key
 	$(BIN)/python -m bench.demo_tenants
+
+demo-fleet: install-dev ## 12 tenants on two cells: a noisy one is held, a slow broker is put aside, one more broker fills
+	$(BIN)/python -m bench.demo_fleet
 
 bench: install-dev ## beside Apache Kafka and haproxy on this machine (need Java, Maven; haproxy), the tier, and Spark over it
 	@status=0; for rows in bench bench.proxy bench.tier bench.spark bench.spark_jobs; do \

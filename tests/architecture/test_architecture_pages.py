@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.sim.bugs import BALANCE_BUGS, BUGS, FLEET_BUGS, QUORUM_BUGS
+from tests.sim.bugs import BALANCE_BUGS, BUGS, CELL_BUGS, FLEET_BUGS, QUORUM_BUGS
 
 ROOT = Path(__file__).resolve().parents[2]
 ARCHITECTURE = ROOT / "ARCHITECTURE.md"
@@ -57,7 +57,7 @@ def test_files_tests_and_planted_bugs_exist(path: Path) -> None:
         file, _, test = span.partition("::")
         assert (ROOT / file).exists(), span
         assert not test or test in functions(ROOT / file), span
-    assert set(PLANTED.findall(page)) <= set(BUGS | QUORUM_BUGS | FLEET_BUGS | BALANCE_BUGS)
+    assert set(PLANTED.findall(page)) <= set(BUGS | QUORUM_BUGS | FLEET_BUGS | BALANCE_BUGS | CELL_BUGS)
 
 
 @pytest.mark.parametrize("path", PAGES, ids=name)
