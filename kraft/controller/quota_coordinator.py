@@ -30,9 +30,6 @@ from wire.messages import ReportUsageRequest, ReportUsageResponse
 logger = logging.getLogger(__name__)
 
 ROWS_AT_ONCE, ROW_COST = 10, 20  # in one slice, and units of `common.pacing` of each
-FAIR_FROM = 950
-"""Per mille of the quota: a tenant that uses so much is throttled with reason, because what idle brokers hold of its
-quota is up to a twentieth."""
 SHARE, PRESSURE = "share", "pressure"
 """Reasons of throttled time that the shares and pressure account for, see `broker.quotas.tenant_bounds`."""
 
@@ -295,13 +292,12 @@ class QuotaCoordinator:
         use = self._usage.of_broker(broker, now) or self._usage.heard(broker)
         one = None if use is None else use.tenants.get(tenant.id)
         waited_ms = 0 if one is None else min(_waited_ms(one), max(interval_ms, 0))
-        if not waited_ms:
+        if not waited_ms and tenant.id not in self.splits and tenant.id not in self.unfair:
             return
         quotas, used = quotas_of(tenant, self._policy.access), self.used(image, tenant, now)
-        is_fair = any(
-            quotas[resource] and used[resource] * PER_MILLE >= FAIR_FROM * quotas[resource] for resource in RESOURCES
-        )
-        self.unfair.add(tenant.id, waited_ms, 0 if is_fair else waited_ms)
+        is_fair = self.unfair.is_over(tenant.id, quotas, used, now)
+        if waited_ms:
+            self.unfair.add(tenant.id, waited_ms, 0 if is_fair else waited_ms)
 
 
 def rate_of(rates: Rates, resource: Resource) -> int:

@@ -81,6 +81,33 @@ def test_time_over_the_quota_is_not_unfair() -> None:
     assert later.all_ms - first.all_ms == 3 * 600_000 and later.unfair_ms == first.unfair_ms
 
 
+def test_time_in_which_clients_wait_for_what_they_sent_at_once_is_not_unfair() -> None:
+    """Clients send a window's worth, are told to wait, and send again: each report's time shows much or nothing."""
+    world = QuotaWorld()
+    first = world.brokers[0]
+    for _ in range(60):
+        first.sent[A] = first.sent.get(A, 0) + 3 * 5 * QUOTA
+        for _ in range(3):
+            first.waited_ms[A] = first.waited_ms.get(A, 0) + 4_000
+            first.offered[A] = 0
+            world.now += INTERVAL_S
+            for other in world.brokers.values():
+                other.report()
+    unfair = world.coordinator.unfair.of(A)
+    assert unfair.all_ms >= 60 * 3 * 4_000 - 20_000
+    assert unfair.unfair_ms <= unfair.all_ms // 10
+    before = unfair
+    world.pass_time(60)
+    for _ in range(10):  # now it sends little, and waits all the same
+        first.sent[A] += QUOTA
+        first.waited_ms[A] += 4_000
+        world.now += INTERVAL_S
+        for other in world.brokers.values():
+            other.report()
+    later = world.coordinator.unfair.of(A)
+    assert later.all_ms - before.all_ms == later.unfair_ms - before.unfair_ms == 40_000
+
+
 def test_quotas_of_loops_are_split_too() -> None:
     world = QuotaWorld(**{REQUEST_PERCENTAGE: 50, EGRESS: 1_000})
     for broker in world.east:
