@@ -21,7 +21,7 @@ class ControllerSettings:
     health_enable: bool = setting("tidelog.health.enable", "boolean", True,
         "Whether the controller puts sick brokers aside by itself, and takes them back.")
     health_dry_run: bool = setting("tidelog.health.dry.run", "boolean", False,
-        "Whether it only logs what it would put aside.")
+        "Whether it only logs what it would put aside or take back.")
     health_effect_ms: int = setting("tidelog.health.effect.ms", "int", 600_000,
         "How long a broker that was put aside has to hand over what others can take, before the operator is called.",
         100)

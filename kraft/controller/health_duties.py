@@ -186,6 +186,8 @@ class HealthDuties(Act[HealthStep]):
         judgement = judge(image.brokers, self._suspects(), self._well(image))
         suspect = judgement.put_aside
         if judgement.take_back is not None:
+            if self._config.dry_run:
+                return HealthStep(judgement=judgement)
             health = Health(cause=Cause.HEALTH_IS_BACK, since_ms=self._clock.wall_ms())
             broker = image.brokers[judgement.take_back]
             return HealthStep(list(health_records(image, broker, self._policy, health)), judgement=judgement)
@@ -223,14 +225,16 @@ class HealthDuties(Act[HealthStep]):
 
     def committed(self, subject: str, step: HealthStep) -> None:
         suspect, back = step.judgement.put_aside, step.judgement.take_back
-        if suspect is not None and step.records:
+        if (suspect is not None or back is not None) and not step.records:  # a dry run
+            would = f"put aside {suspect}" if suspect is not None else f"take back broker {back}"
+            of = back if suspect is None else suspect.broker_id
+            self._say(("dry run", str(of)), f"would {would}: tidelog.health.dry.run is set")
+            self.fail_safe = ""
+            return
+        if suspect is not None:
             self.mitigations[suspect.state.name.lower()] += 1
             extra = {"broker": suspect.broker_id, "state": suspect.state.name.lower(), "reason": suspect.cause.name}
             log.warning("a sick broker is put aside", extra=extra | {"evidence": suspect.evidence})
-        elif suspect is not None:
-            self._say(("dry run", str(suspect.broker_id)), f"would put aside {suspect}: tidelog.health.dry.run is set")
-            self.fail_safe = ""
-            return
         if back is not None:
             log.info("a broker is well again and taken back", extra={"broker": back})
         self.fail_safe = step.judgement.trouble

@@ -218,6 +218,19 @@ def test_a_dry_run_says_what_it_would_do(caplog: pytest.LogCaptureFixture) -> No
     assert care.duties.fail_safe == ""
 
 
+def test_a_dry_run_takes_no_broker_back_either(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    care = Care()
+    care.silent = {0}
+    care.look(10)
+    careful = Care(care.image, dry_run=True)
+    careful.look(10)
+    assert careful.states() == {0: HealthState.DEMOTED}
+    assert careful.decided == 0
+    assert sum("would take back broker 0" in record.message for record in caplog.records) == 1
+    assert not any("taken back" in record.message for record in caplog.records)
+
+
 @pytest.mark.parametrize("reason", ["switched off", "older nodes"])
 def test_nothing_happens_by_itself(reason: str) -> None:
     image = with_topic()
