@@ -11,9 +11,9 @@ class QuotaSettings:
 
     # fmt: off
     window_num: int = setting("quota.window.num", "int", 11,
-        "Samples over which the rate of a client quota is taken, the current one included.", 1)
+        "Samples over which the rate of a client quota is taken, the current one included.", 1, 3_600)
     window_size_s: int = setting("quota.window.size.seconds", "int", 1,
-        "Length of such a sample.", 1)
+        "Length of such a sample.", 1, 3_600)
     # fmt: on
 
 

@@ -20,10 +20,11 @@ class TenantSettings:
     tenant_partitions_max: int = setting("tidelog.tenant.partitions.max", "int", 1_000,
         "Partitions of one tenant that has no limit of its own.", 0, INT_MAX)
     tenant_connections_max: int = setting("tidelog.tenant.connections.max", "int", 1_000,
-        "Connections of one tenant that has no limit of its own, for each broker and each proxy.", 0, INT_MAX)
+        "Connections of one tenant that has no limit of its own, at the brokers of its cell together. Each proxy "
+        "allows as many.", 0, INT_MAX)
     tenant_connection_rate: int = setting("tidelog.tenant.connection.rate", "int", 100,
-        "New connections per second of one tenant that has no limit of its own, for each broker and each proxy.", 0,
-        INT_MAX)
+        "New connections per second of one tenant that has no limit of its own: each broker takes up to twice an even "
+        "part, each proxy all.", 0, INT_MAX)
     tenant_keys_max: int = setting("tidelog.tenant.keys.max", "int", 100,
         "API keys of one tenant that has no limit of its own.", 0, 10_000)
     tenant_acls_max: int = setting("tidelog.tenant.acls.max", "int", 1_000,
