@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from common.settings import LONG_MAX
 from tidelog.admin.admin_client import CommandOptions
 from tidelog.admin.tenant_admin import TenantAdmin, tenant_admin
 from tidelog.command_group import CommandGroup
@@ -127,6 +128,8 @@ def parse_limits(texts: list[str] | None) -> dict[str, int]:
         if not separator or not (value == "default" or (value.isascii() and value.isdigit())):
             fail(f"--limit {text!r}: it must be NAME=NUMBER, or NAME=default", EXIT_USAGE)
         limits[name] = -1 if value == "default" else int(value)
+        if limits[name] > LONG_MAX:
+            fail(f"--limit {text!r}: a limit is at most {LONG_MAX}", EXIT_USAGE)
     return limits
 
 
