@@ -261,8 +261,8 @@ def _take_reports(layout: Layout, loads: Sequence[float | None]) -> None:
     median = ratios[len(ratios) // 2] if ratios else 1.0
     median = median if median > 0 else 1.0
     for slot, (broker, reported) in enumerate(zip(brokers, loads, strict=True)):
-        disk[slot] = max(disk[slot], float(broker.disk_used))
-        if all_sizes_known and broker.disk_size > 0:
+        if all_sizes_known and broker.disk_size > 0:  # else replicas alone are compared, which all brokers have
+            disk[slot] = max(disk[slot], float(broker.disk_used))
             layout.sizes[DISK][slot] = float(broker.disk_size)
         ratio = median
         if reported is not None:

@@ -7,7 +7,7 @@ import pytest
 
 from common.identifiers import ZERO_UUID
 from common.pacing import at_once
-from kraft.balancer.layout import LOAD, Layout, layout_of
+from kraft.balancer.layout import DISK, LOAD, Layout, layout_of
 from kraft.balancer.model import ClusterModel, LoadWeights, ModelBroker, ModelPartition, model_of
 from kraft.balancer.observed import BrokerReport, building
 from kraft.image.delta import replayed
@@ -17,6 +17,7 @@ from tests.kraft.images import with_brokers
 
 A, B = b"a" * 16, b"b" * 16
 GROUP = b"g" * 16
+GB = 10**9
 
 
 def _partition(topic_id: bytes, index: int, replicas: tuple[int, ...], **fields: object) -> PartitionRecord:
@@ -132,6 +133,19 @@ def test_a_brokers_value_is_the_load_that_it_reports() -> None:
     layout = _layout([0.6, 0.3, 0.1], [6e8, 3e8, 1e8])
     assert [layout.value(LOAD, slot) for slot in range(3)] == pytest.approx([0.6, 0.3, 0.1])
     assert layout.fair(LOAD)[0] == pytest.approx(1 / 3)
+
+
+def test_where_a_disk_is_unknown_replicas_alone_are_compared() -> None:
+    """A broker that has just started has reported nothing: its disk is not empty for that."""
+    partitions = [
+        ModelPartition(A, number, (number % 3, (number + 1) % 3), number % 3, (0, 1, 2), 0.0, 0.0, (GB, GB))
+        for number in range(6)
+    ]
+    known = [ModelBroker(number, "default", disk_size=270 * GB, disk_used=199 * GB) for number in range(3)]
+    layout = at_once(layout_of(model_of(known, partitions)))
+    assert [layout.value(DISK, slot) for slot in range(3)] == [199 / 270] * 3
+    layout = at_once(layout_of(model_of([*known[:2], ModelBroker(2, "default")], partitions)))
+    assert [layout.value(DISK, slot) for slot in range(3)] == [4 * GB] * 3
 
 
 def test_an_unknown_load_is_that_of_the_replicas_at_the_speed_of_others() -> None:

@@ -65,7 +65,12 @@ def add(
     data: Data = DEFAULT_DATA,
     command_config: CommandConfig = None,
     fill: Annotated[
-        bool, typer.Option("--fill/--empty", help="Let the controllers move replicas and leaderships to it.")
+        bool,
+        typer.Option(
+            "--fill/--empty",
+            help="Have the controllers move replicas and leaderships to it now, or leave that to the balancer's next "
+            "look; `tidelog balance pause` keeps it empty.",
+        ),
     ] = True,
     *,
     as_json: Json = False,
