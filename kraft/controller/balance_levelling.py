@@ -157,6 +157,15 @@ def obstacle_to(image: MetadataImage, inputs: Inputs) -> str:
     return ""
 
 
+def _unheard(image: MetadataImage, inputs: Inputs) -> str:
+    """A live broker with replicas whose rates are unknown; "" if there is none. Nothing begins by itself meanwhile."""
+    for broker in image.unfenced_brokers():
+        known = inputs.usage.rates_of(broker.broker_id, inputs.now_s) is not None
+        if not known and image.topics.index.with_replica(broker.broker_id):
+            return f"broker {broker.broker_id} does not report what it does"
+    return ""
+
+
 def planned_move(image: MetadataImage, move: Move, reason: str) -> PlannedMove | None:
     """None if the partition is not as the plan saw it."""
     topic = image.topics.get_by_id(move.topic_id)
@@ -177,7 +186,7 @@ def planned_move(image: MetadataImage, move: Move, reason: str) -> PlannedMove |
 
 def looking(image: MetadataImage, inputs: Inputs, before: Look) -> Work[Look]:
     """Look at the loads. `before`: the last look of this leadership."""
-    obstacle = obstacle_to(image, inputs)
+    obstacle = obstacle_to(image, inputs) or _unheard(image, inputs)
     if obstacle:
         return Look(obstacle=obstacle)
     model = yield from modelling(image, inputs.policy, inputs.usage, inputs.now_s)

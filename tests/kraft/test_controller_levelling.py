@@ -219,6 +219,21 @@ def test_an_empty_broker_is_filled_at_once_and_not_again() -> None:
     assert at_once(looking(over, inputs(over, at_ms=NOW_MS + 31 * 60_000), Look())).brokers == (3,)
 
 
+def test_nothing_begins_while_a_broker_with_replicas_does_not_report() -> None:
+    """Long after the election: it has restarted, or its reports get lost."""
+    image = with_partitions(SPREAD)  # broker 3 is empty
+    usage, late_s = reported(image), 30.0
+    for broker in image.brokers:
+        for number, at_s in ((3, 20.0), (4, late_s)):
+            if broker != 1:
+                usage.take(image, report(broker, image.brokers[broker].epoch, number, 5_000 * number), at_s)
+    look = at_once(looking(image, Inputs(NO_REST, usage, late_s, NOW_MS), Look()))
+    assert (look.obstacle, look.reason) == ("broker 1 does not report what it does", "")
+    for number in (3, 4):
+        usage.take(image, report(1, image.brokers[1].epoch, number, 5_000 * number), late_s)
+    assert at_once(looking(image, Inputs(NO_REST, usage, late_s, NOW_MS), Look())).brokers == (3,)
+
+
 def test_a_level_cluster_begins_nothing() -> None:
     image = with_partitions(SPREAD, brokers=3)
     look = Look()
