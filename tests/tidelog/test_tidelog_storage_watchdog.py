@@ -9,6 +9,7 @@ import logging
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Awaitable, Callable
 
 import pytest
@@ -16,7 +17,7 @@ import pytest
 from common.disk_operations import DiskOperations
 from common.metrics import Metrics
 from common.node_settings.health import HealthSettings
-from tidelog.nodes.storage_watchdog import EXIT_STUCK, StorageWatchdog
+from tidelog.nodes.storage_watchdog import EXIT_STUCK, BusyTime, StorageWatchdog
 
 SOON = HealthSettings(storage_stuck_ms=100)
 LONG_S = 30.0  # ends a test that hangs
@@ -140,3 +141,34 @@ async def test_a_watch_that_may_not_act_tells_what_it_would_do() -> None:
     assert "tidelog.health.storage.enable is false, so this node stays" in text
     assert not laboratory.status.done()
     assert not laboratory.reported
+
+
+def test_a_thread_that_waits_for_a_processor_waits_for_no_disk() -> None:
+    """Also in the middle of that wait, which the scheduler adds to its account only at its end."""
+    ready, done = threading.Event(), threading.Event()
+    ids: dict[str, int] = {}
+
+    def work(name: str, wait: Callable[[], object]) -> None:
+        ids[name] = threading.get_native_id()
+        if len(ids) == 2:
+            ready.set()
+        while not done.is_set():
+            wait()
+
+    threads = [
+        threading.Thread(target=work, args=("spins", lambda: sum(range(1_000)))),
+        threading.Thread(target=work, args=("sleeps", lambda: done.wait(LONG_S))),
+    ]
+    for thread in threads:
+        thread.start()
+    assert ready.wait(LONG_S)
+    try:
+        spins, sleeps = (BusyTime(ids[name], 0) for name in ("spins", "sleeps"))
+        states = [(spins.is_runnable(), sleeps.is_runnable()) for _ in range(20)]
+        assert any(spin for spin, _ in states)
+        assert not all(sleep for _, sleep in states)
+    finally:
+        done.set()
+        for thread in threads:
+            thread.join()
+    assert not spins.is_runnable(), "it has ended"

@@ -64,7 +64,7 @@ class StorageWatchdog:
         self._watch = StorageWatch(stuck_s, self._interval_s)
         self._loop = asyncio.get_running_loop()
         self._main = threading.get_ident()
-        self._busy = _BusyTime(threading.get_native_id(), self._main)
+        self._busy = BusyTime(threading.get_native_id(), self._main)
         self._answered = True
         self._complained_s = float("-inf")
         self._stopped = threading.Event()
@@ -89,7 +89,8 @@ class StorageWatchdog:
         while not self._stopped.wait(self._interval_s):
             now_s, now_busy_s = time.monotonic(), self._busy.seconds()
             is_answered, running = self._answered, self._operations.running()
-            stuck = self._watch.look(now_s - looked_s, is_answered, now_busy_s - busy_s, running)
+            busy_lately_s = now_s - looked_s if self._busy.is_runnable() else now_busy_s - busy_s
+            stuck = self._watch.look(now_s - looked_s, is_answered, busy_lately_s, running)
             looked_s, busy_s = now_s, now_busy_s
             if is_answered:
                 self._ask()
@@ -147,12 +148,13 @@ class StorageWatchdog:
         return " < ".join(names)
 
 
-class _BusyTime:
+class BusyTime:
     """How long a thread has used a processor or waited for one, in seconds: by the scheduler's account if the system
     has one, else by CPU time alone."""
 
     def __init__(self, native_id: int, ident: int) -> None:
         self._path = Path(f"/proc/self/task/{native_id}/schedstat")
+        self._state_path = Path(f"/proc/self/task/{native_id}/stat")
         self._ident = ident
 
     def seconds(self) -> float:
@@ -161,6 +163,14 @@ class _BusyTime:
             return (int(ran_ns) + int(waited_ns)) / 1e9
         except (OSError, ValueError):
             return time.clock_gettime(time.pthread_getcpuclockid(self._ident))
+
+    def is_runnable(self) -> bool:
+        """Whether the thread runs or waits for a processor now, so that it waits for no disk. The scheduler's account
+        has such a wait only when it has ended, which on a machine that is busy with others takes long."""
+        try:
+            return self._state_path.read_text().rpartition(")")[2].split()[0] == "R"
+        except (OSError, IndexError):
+            return False
 
 
 def shut_down_sockets() -> int:
