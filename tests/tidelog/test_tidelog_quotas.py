@@ -29,7 +29,20 @@ def test_recorded_usage_is_read_by_interval() -> None:
     assert (tenants["a"].quota, tenants["b"].quota, tenants["b"].reserved) == (100, 9, 4)
 
 
-@pytest.mark.parametrize("line", ["{", "[]", "{}", '{"time_ms": 1, "broker": 1, "tenants": [{}]}', "null"])
+@pytest.mark.parametrize(
+    "line",
+    [
+        "{",
+        "[]",
+        "{}",
+        '{"time_ms": 1, "broker": 1, "tenants": [{}]}',
+        "null",
+        '{"time_ms": 1, "broker": 1, "tenants": [{"tenant": "a", "in_rate": Infinity}]}',
+        report(101 * 86_400, 1, a=5.0),
+        report(-101 * 86_400, 1, a=5.0),
+        report(1 << 60, 1),
+    ],
+)
 def test_what_is_no_report_is_named_by_its_line(line: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(typer.Exit):
         recorded([report(0, 1, a=5.0), line], "in_rate", {}, {})

@@ -20,6 +20,8 @@ from tidelog.output import EXIT_USAGE, Json, fail, show
 
 app = CommandGroup("Quotas of clients: list, describe, alter, delete. Of tenants: shares, slo, what-if.")
 INTERVAL_S = 10.0
+DAYS_MAX = 100  # of recorded usage, each interval of which a replay keeps for every tenant
+INTERVALS_MAX = DAYS_MAX * 86_400 / INTERVAL_S
 ANY = "*"
 
 
@@ -131,24 +133,27 @@ def recorded(
     rates: dict[str, dict[int, dict[int, int]]] = {}
     brokers: dict[int, None] = {}
     first: int | None = None
+    last = 0
     for number, line in enumerate(lines, 1):
         try:
             row = json.loads(line)
             at = int(row["time_ms"] / 1000 // INTERVAL_S)
             broker = int(row["broker"])
             used = [(str(one["tenant"]), int(one[rate] or 0)) for one in row["tenants"]]
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, OverflowError) as error:
             fail(f"line {number} is no report of `tidelog usage record`: {error}", EXIT_USAGE)
         first = at if first is None else min(first, at)
+        last = max(last, at)
+        if last - first > INTERVALS_MAX:
+            fail(f"line {number} makes the time longer than {DAYS_MAX} days: has a clock jumped?", EXIT_USAGE)
         brokers[broker] = None
         for tenant, value in used:
             rates.setdefault(tenant, {}).setdefault(at, {})[broker] = max(value, 0)
-    last = max((at for by_time in rates.values() for at in by_time), default=0)
-    length = 0 if first is None else last - first + 1
+    length, nothing = 0 if first is None else last - first + 1, dict[int, int]()
     return {
         tenant: TenantUsage(
             quotas.get(tenant, quotas.get(ANY, 0)),
-            [by_time.get((first or 0) + at, {}) for at in range(length)],
+            [by_time.get((first or 0) + at, nothing) for at in range(length)],
             kept.get(tenant, kept.get(ANY, 0)),
         )
         for tenant, by_time in rates.items()
