@@ -50,7 +50,7 @@ class UnfairTime:
     def is_over(self, tenant: str, quotas: Quotas, used: Quotas, now: float) -> bool:
         """Whether the tenant, which uses so much now, has reason to wait: for this or for what it used just before.
 
-        Clients that are told to wait are silent for seconds and then send as much as they may at once, so one report's
+        Throttled clients are silent for seconds and then send as much as they may at once, so one report's
         time alone would call most of the time unfair for which a tenant is held to its quota.
         """
         before, after = self._ahead.get(tenant, {}), dict[Resource, _Ahead]()
