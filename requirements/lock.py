@@ -10,16 +10,17 @@ ROOT = Path(__file__).resolve().parent.parent
 COMMON = [
     "--quiet",
     "--generate-hashes",
-    "--no-emit-index-url",
-    "--no-emit-trusted-host",
-    "--no-emit-find-links",
+    "--no-emit-options",
     "--no-header",
     "--no-annotate",
     "--strip-extras",
     "--allow-unsafe",
     "--upgrade",
 ]
-DEV = [word for extra in ("dev", "s3", "spark", "export", "java") for word in ("--extra", extra)]
+CONSOLE = ["--extra", "console"]
+DEV = [word for extra in ("dev", "s3", "spark", "export", "java", "console") for word in ("--extra", extra)]
+
+BESIDE_DEV = ["--constraint", "requirements/dev.lock"]  # they go into the same environment
 
 
 def main() -> None:
@@ -29,11 +30,13 @@ def main() -> None:
         subprocess.run([python, "-m", "pip", "install", "--quiet", "pip-tools"], check=True)
         locks: list[tuple[str, list[str]]] = [
             ("build.lock", ["requirements/build.in"]),
-            ("base.lock", ["pyproject.toml"]),
-            ("s3.lock", ["--extra", "s3", "pyproject.toml"]),
-            ("spark.lock", ["--extra", "spark", "--extra", "export", "--extra", "s3", "pyproject.toml"]),
+            ("base.lock", [*CONSOLE, "pyproject.toml"]),
+            ("s3.lock", ["--extra", "s3", *CONSOLE, "pyproject.toml"]),
+            ("spark.lock", ["--extra", "spark", "--extra", "export", "--extra", "s3", *CONSOLE, "pyproject.toml"]),
             ("java.lock", ["--extra", "java", "pyproject.toml"]),
             ("dev.lock", [*DEV, "pyproject.toml"]),
+            ("docs.lock", [*BESIDE_DEV, "--extra", "docs", "pyproject.toml"]),
+            ("packages.lock", [*BESIDE_DEV, "--extra", "packages", "pyproject.toml"]),
         ]
         for name, sources in locks:
             out = f"requirements/{name}"
