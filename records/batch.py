@@ -131,7 +131,6 @@ class ProduceLimits(msgspec.Struct, frozen=True, gc=False):
     timestamp_before_max_ms: int = 2**63 - 1  # message.timestamp.before.max.ms
     timestamp_after_max_ms: int = 3_600_000  # message.timestamp.after.max.ms
     log_append_time: bool = False  # message.timestamp.type: the client's timestamps do not count
-    transactional: bool = False  # whether this broker takes transactional batches
 
 
 def read_header(view: memoryview | bytes | bytearray, at: int) -> BatchHeader:
@@ -165,13 +164,22 @@ def iterate_batches(
         at += size
 
 
-def check_produced(view: memoryview, at: int, end: int, limits: ProduceLimits, now_ms: int) -> BatchHeader:
+def is_transactional(view: memoryview | bytes | bytearray, at: int, end: int) -> bool:
+    """Whether a client's unchecked bytes claim to be a transactional batch."""
+    return end - at >= HEADER_BYTES and bool(_ATTRIBUTES.unpack_from(view, at + CRC_FROM)[0] & TRANSACTIONAL)
+
+
+def check_produced(
+    view: memoryview, at: int, end: int, limits: ProduceLimits, now_ms: int, *, transactional: bool = False
+) -> BatchHeader:
     """The header of the one batch that a client sent as `view[at:end]`, after all checks of a header.
+
+    `transactional`: whether the request has a transactional id that the client may write under.
 
     Raises ProtocolError: INVALID_RECORD (none or several batches, one that is cut off, message formats 0 and 1,
     inconsistent offsets or count, a base offset, control batches, producer fields), CORRUPT_MESSAGE (sizes, magic,
-    CRC), MESSAGE_TOO_LARGE, INVALID_TIMESTAMP, UNSUPPORTED_FOR_MESSAGE_FORMAT (transactions where `limits` has them
-    off).
+    CRC), MESSAGE_TOO_LARGE, INVALID_TIMESTAMP, TRANSACTIONAL_ID_AUTHORIZATION_FAILED (a transactional batch without
+    `transactional`).
     """
     room = end - at
     if room < HEADER_BYTES:
@@ -187,7 +195,7 @@ def check_produced(view: memoryview, at: int, end: int, limits: ProduceLimits, n
         raise ProtocolError(ErrorCode.INVALID_RECORD, "more than one record batch for a partition")
     if crc32c(view[at + CRC_FROM : end]) != header.crc:
         raise ProtocolError(ErrorCode.CORRUPT_MESSAGE, "wrong CRC of the record batch")
-    _check_fields(header, limits)
+    _check_fields(header, transactional)
     if not limits.log_append_time:
         _check_timestamps(header, limits, now_ms)
     return header
@@ -210,7 +218,7 @@ def _misshapen(view: memoryview, at: int, room: int) -> ProtocolError:
     return ProtocolError(ErrorCode.CORRUPT_MESSAGE, "a record batch shorter than its header")
 
 
-def _check_fields(header: BatchHeader, limits: ProduceLimits) -> None:
+def _check_fields(header: BatchHeader, transactional: bool) -> None:
     attributes = header.attributes
     if header.count < 1 or header.last_offset_delta != header.count - 1:
         message = f"last offset delta {header.last_offset_delta} with {header.count} records"
@@ -227,8 +235,8 @@ def _check_fields(header: BatchHeader, limits: ProduceLimits) -> None:
             raise ProtocolError(ErrorCode.INVALID_RECORD, message)
     elif header.producer_id != NO_PRODUCER_ID or attributes & TRANSACTIONAL:
         raise ProtocolError(ErrorCode.INVALID_RECORD, f"producer id {header.producer_id}")
-    if attributes & TRANSACTIONAL and not limits.transactional:
-        raise ProtocolError(ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT, "transactional batches are not accepted")
+    if attributes & TRANSACTIONAL and not transactional:
+        raise ProtocolError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "no transactional id of this client")
     if attributes & TIMESTAMP_TYPE:
         raise ProtocolError(ErrorCode.INVALID_TIMESTAMP, "clients may not set log append time")
 

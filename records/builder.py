@@ -27,12 +27,13 @@ NO_EPOCH = -1
 CREATE_TIME = 0
 
 
-def assemble(header: BatchHeader, records: bytes | bytearray) -> bytearray:
-    """A batch of `header` and the compressed `records`; sets length and CRC."""
-    size = HEADER_BYTES + len(records)
+def assemble(header: BatchHeader, *records: bytes | bytearray | memoryview) -> bytearray:
+    """A batch of `header` and the compressed `records`, in parts; sets length and CRC."""
+    size = HEADER_BYTES + sum(map(len, records))
     batch = bytearray(HEADER_BYTES)
     write_header(batch, 0, replace(header, batch_length=size - PREFIX_BYTES, magic=MAGIC, crc=0))
-    batch += records
+    for part in records:
+        batch += part
     seal(batch, 0, size)
     return batch
 

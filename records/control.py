@@ -9,9 +9,11 @@ from struct import Struct
 from typing import NamedTuple
 
 from common.errors import ErrorCode, ProtocolError
-from records.record import decode_records
+from records.builder import build_batch
+from records.record import Record, decode_records
 
 MARKER_BYTES_MAX = 64 * 1024
+FORMAT = 0
 _KEY = Struct(">hh")
 _VALUE = Struct(">hi")
 
@@ -47,3 +49,12 @@ def read_marker(view: memoryview, at: int, size: int) -> EndMarker | None:
         raise ProtocolError(ErrorCode.CORRUPT_MESSAGE, "a transaction marker without a coordinator epoch")
     _, coordinator_epoch = _VALUE.unpack_from(record.value)
     return EndMarker(MarkerKind(kind), coordinator_epoch, record.timestamp)
+
+
+def build_marker(producer_id: int, producer_epoch: int, marker: EndMarker) -> bytearray:
+    """The control batch that ends this producer's transaction, without offset and leader epoch."""
+    key = _KEY.pack(FORMAT, marker.kind)
+    record = Record(0, marker.timestamp, key, _VALUE.pack(FORMAT, marker.coordinator_epoch))
+    return build_batch(
+        [record], producer_id=producer_id, producer_epoch=producer_epoch, transactional=True, control=True
+    )

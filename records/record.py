@@ -107,14 +107,44 @@ def _scan_record(data: bytes, start: int, end: int) -> RecordSpan:
 def decode_records(view: memoryview, at: int, size: int, *, inflated_bytes_max: int) -> list[Record]:
     """All records of the batch at `at`, which has `size` bytes, with absolute offsets and timestamps."""
     header, data = inflate_records(view, at, size, inflated_bytes_max=inflated_bytes_max)
-    fixed_timestamp = header.max_timestamp if header.is_log_append_time else None
-    records = []
-    for span in scan_records(header, data):
-        timestamp = header.base_timestamp + span.timestamp_delta if fixed_timestamp is None else fixed_timestamp
-        key, value = key_of(data, span), value_of(data, span)
-        headers = _decode_headers(data, span.value_at + max(span.value_length, 0), span.end)
-        records.append(Record(header.base_offset + span.offset_delta, timestamp, key, value, headers))
-    return records
+    return [record_of(header, data, span) for span in scan_records(header, data)]
+
+
+def record_of(header: BatchHeader, data: bytes, span: RecordSpan) -> Record:
+    """With absolute offset and timestamp."""
+    timestamp = header.max_timestamp if header.is_log_append_time else header.base_timestamp + span.timestamp_delta
+    headers = _decode_headers(data, span.value_at + max(span.value_length, 0), span.end)
+    return Record(header.base_offset + span.offset_delta, timestamp, key_of(data, span), value_of(data, span), headers)
+
+
+def record_bounds(header: BatchHeader, data: bytes) -> Iterator[tuple[int, int]]:
+    """Where each record of `data` begins and ends, without a look into it. Damage is found as far as lengths show."""
+    at, end = 0, len(data)
+    try:
+        for _ in range(header.count):
+            first, second = data[at], data[at + 1]
+            if first >= 0x80 > second:  # most lengths have two bytes
+                rest = first & 0x7F | second << 7
+                record_end = at + 2 + ((rest >> 1) ^ -(rest & 1))
+            else:
+                length, begin = read_varint(data, at)
+                record_end = begin + length
+            if not at < record_end <= end:
+                raise _damaged(f"a record of {record_end - at} bytes")
+            yield at, record_end
+            at = record_end
+    except IndexError as error:
+        raise _damaged("fewer records than counted") from error
+    if at != end:
+        raise _damaged(f"{end - at} bytes after the last record")
+
+
+def span_within(data: bytes, bounds: tuple[int, int]) -> RecordSpan:
+    """Of a record by its bounds."""
+    try:
+        return _scan_record(data, *bounds)
+    except IndexError as error:
+        raise _damaged("a record that ends too early") from error
 
 
 def key_of(data: bytes, span: RecordSpan) -> bytes | None:
@@ -154,7 +184,14 @@ def encode_record(
     timestamp_delta: int, offset_delta: int, key: bytes | None, value: bytes | None, headers: Headers = ()
 ) -> bytes:
     """One record with its length."""
-    parts = [b"\0", varint(timestamp_delta), varint(offset_delta)]
+    return b"".join(record_parts(timestamp_delta, offset_delta, key, value, headers))
+
+
+def record_parts(
+    timestamp_delta: int, offset_delta: int, key: bytes | None, value: bytes | memoryview | None, headers: Headers = ()
+) -> list[bytes | memoryview]:
+    """What `encode_record` joins."""
+    parts: list[bytes | memoryview] = [b"\0", varint(timestamp_delta), varint(offset_delta)]
     for field in (key, value):
         parts += (_NULL,) if field is None else (varint(len(field)), field)
     parts.append(varint(len(headers)))
@@ -162,8 +199,7 @@ def encode_record(
         encoded = name.encode()
         parts += (varint(len(encoded)), encoded)
         parts += (_NULL,) if content is None else (varint(len(content)), content)
-    body = b"".join(parts)
-    return varint(len(body)) + body
+    return [varint(sum(map(len, parts))), *parts]
 
 
 def with_timestamp_delta(data: bytes, span: RecordSpan, timestamp_delta: int) -> bytes:

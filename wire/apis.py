@@ -4,7 +4,7 @@ Dispatch, ApiVersions, the codecs and README's table of unserved APIs follow thi
 each API, and name what this room must not import: `broker.apis` has handler, gate and tenants' fields,
 `kraft.controller.decisions` the controller's decisions.
 
-Versions are the stable ones of Apache Kafka 4.1.1.
+Versions are the stable ones of Apache Kafka 4.2.0.
 """
 
 from __future__ import annotations
@@ -21,13 +21,10 @@ from wire.listeners import ListenerKind
 from wire.primitives import INT32
 from wire.unserved import (
     CONSUMER_GROUPS,
-    DELEGATION_TOKENS,
     KAFKA_QUORUM,
     LOG_DIRS,
     SHARE_GROUPS,
     STREAMS_GROUPS,
-    TELEMETRY,
-    TRANSACTIONS,
     Unserved,
 )
 
@@ -43,7 +40,7 @@ _NEVER = 1 << 15
 
 
 class ApiKey(IntEnum):
-    """Every API of Apache Kafka 4.1 and of Tidelog: key, listeners that serve it, first and last version; or key and
+    """Every API of Apache Kafka 4.2 and of Tidelog: key, listeners that serve it, first and last version; or key and
     the unserved feature that it belongs to."""
 
     listeners: Listeners
@@ -71,10 +68,10 @@ class ApiKey(IntEnum):
 
     PRODUCE = 0, EVERYONE, 3, 13, 0  # announced from 0: librdkafka takes a broker without Produce 0 for one without any
     FETCH = 1, EVERYONE, 4, 18  # its handler refuses a replica's fetch outside internal listeners
-    LIST_OFFSETS = 2, EVERYONE, 1, 10  # v11 (KIP-1023) is newer than Apache Kafka 4.1
+    LIST_OFFSETS = 2, EVERYONE, 1, 11
     METADATA = 3, EVERYONE, 0, 13
-    OFFSET_COMMIT = 8, EVERYONE, 2, 9  # v10, also of OffsetFetch, is unstable in Apache Kafka 4.1
-    OFFSET_FETCH = 9, EVERYONE, 1, 9
+    OFFSET_COMMIT = 8, EVERYONE, 2, 10
+    OFFSET_FETCH = 9, EVERYONE, 1, 10
     FIND_COORDINATOR = 10, EVERYONE, 0, 6
     JOIN_GROUP = 11, EVERYONE, 0, 9
     HEARTBEAT = 12, EVERYONE, 0, 4
@@ -87,26 +84,26 @@ class ApiKey(IntEnum):
     CREATE_TOPICS = 19, EVERYONE, 2, 7
     DELETE_TOPICS = 20, EVERYONE, 1, 6
     DELETE_RECORDS = 21, EVERYONE, 0, 2
-    INIT_PRODUCER_ID = 22, EVERYONE, 0, 5  # v6 (KIP-939) is unstable in Apache Kafka 4.1
+    INIT_PRODUCER_ID = 22, EVERYONE, 0, 5  # v6 (KIP-939) is unstable in Apache Kafka 4.2
     OFFSET_FOR_LEADER_EPOCH = 23, EVERYONE, 2, 4
-    ADD_PARTITIONS_TO_TXN = 24, TRANSACTIONS
-    ADD_OFFSETS_TO_TXN = 25, TRANSACTIONS
-    END_TXN = 26, TRANSACTIONS
-    WRITE_TXN_MARKERS = 27, TRANSACTIONS
-    TXN_OFFSET_COMMIT = 28, TRANSACTIONS
+    ADD_PARTITIONS_TO_TXN = 24, EVERYONE, 0, 5
+    ADD_OFFSETS_TO_TXN = 25, EVERYONE, 0, 4
+    END_TXN = 26, EVERYONE, 0, 5
+    WRITE_TXN_MARKERS = 27, OPERATORS, 1, 2
+    TXN_OFFSET_COMMIT = 28, EVERYONE, 0, 5
     DESCRIBE_ACLS = 29, EVERYONE, 1, 3
     CREATE_ACLS = 30, EVERYONE, 1, 3
     DELETE_ACLS = 31, EVERYONE, 1, 3
     DESCRIBE_CONFIGS = 32, EVERYONE, 1, 4
     ALTER_CONFIGS = 33, EVERYONE, 0, 2
-    ALTER_REPLICA_LOG_DIRS = 34, LOG_DIRS
-    DESCRIBE_LOG_DIRS = 35, EVERYONE, 1, 4  # v5 is newer than Apache Kafka 4.1
+    ALTER_REPLICA_LOG_DIRS = 34, OPERATORS, 1, 2
+    DESCRIBE_LOG_DIRS = 35, EVERYONE, 1, 4  # v5 is newer than Apache Kafka 4.2
     SASL_AUTHENTICATE = 36, CLIENTS, 0, 2
     CREATE_PARTITIONS = 37, EVERYONE, 0, 3
-    CREATE_DELEGATION_TOKEN = 38, DELEGATION_TOKENS
-    RENEW_DELEGATION_TOKEN = 39, DELEGATION_TOKENS
-    EXPIRE_DELEGATION_TOKEN = 40, DELEGATION_TOKENS
-    DESCRIBE_DELEGATION_TOKEN = 41, DELEGATION_TOKENS
+    CREATE_DELEGATION_TOKEN = 38, EVERYONE, 1, 3
+    RENEW_DELEGATION_TOKEN = 39, EVERYONE, 1, 2
+    EXPIRE_DELEGATION_TOKEN = 40, EVERYONE, 1, 2
+    DESCRIBE_DELEGATION_TOKEN = 41, EVERYONE, 1, 3
     DELETE_GROUPS = 42, EVERYONE, 0, 2
     ELECT_LEADERS = 43, OPERATORS, 0, 2
     INCREMENTAL_ALTER_CONFIGS = 44, EVERYONE, 0, 1
@@ -120,7 +117,7 @@ class ApiKey(IntEnum):
     VOTE = 52, KAFKA_QUORUM
     BEGIN_QUORUM_EPOCH = 53, KAFKA_QUORUM
     END_QUORUM_EPOCH = 54, KAFKA_QUORUM
-    DESCRIBE_QUORUM = 55, NODES, 0, 2
+    DESCRIBE_QUORUM = 55, OPERATORS, 0, 2
     ALTER_PARTITION = 56, NODES, 2, 3
     UPDATE_FEATURES = 57, OPERATORS, 0, 2
     ENVELOPE = 58, NODES, 0, 0
@@ -130,14 +127,14 @@ class ApiKey(IntEnum):
     BROKER_REGISTRATION = 62, NODES, 0, 4
     BROKER_HEARTBEAT = 63, NODES, 0, 1
     UNREGISTER_BROKER = 64, OPERATORS, 0, 0
-    DESCRIBE_TRANSACTIONS = 65, TRANSACTIONS
-    LIST_TRANSACTIONS = 66, TRANSACTIONS
+    DESCRIBE_TRANSACTIONS = 65, EVERYONE, 0, 0
+    LIST_TRANSACTIONS = 66, EVERYONE, 0, 2
     ALLOCATE_PRODUCER_IDS = 67, NODES, 0, 0
     CONSUMER_GROUP_HEARTBEAT = 68, CONSUMER_GROUPS
     CONSUMER_GROUP_DESCRIBE = 69, CONSUMER_GROUPS
     CONTROLLER_REGISTRATION = 70, KAFKA_QUORUM
-    GET_TELEMETRY_SUBSCRIPTIONS = 71, TELEMETRY
-    PUSH_TELEMETRY = 72, TELEMETRY
+    GET_TELEMETRY_SUBSCRIPTIONS = 71, CLIENTS, 0, 0
+    PUSH_TELEMETRY = 72, CLIENTS, 0, 0
     ASSIGN_REPLICAS_TO_DIRS = 73, LOG_DIRS
     LIST_CONFIG_RESOURCES = 74, EVERYONE, 0, 1
     DESCRIBE_TOPIC_PARTITIONS = 75, EVERYONE, 0, 0

@@ -29,6 +29,7 @@ from wire.traffic import Traffic
 from wire.watch import Watch
 
 RECEIVES_PER_TURN_MAX = 4
+TURN_S = 0.005  # frames of one connection hold the loop for about this long, then others come first
 SET_ASIDE_BYTES_MAX = 64 << 10
 SCARCE_RECEIVE_BYTES = 16 << 10  # per receive while the node's budget is used up
 FIRST_GROWTH_BYTES = 2 << 20
@@ -180,6 +181,7 @@ class Connection:
         if buffer is None:
             return
         needed = 4
+        held_s = 0.0
         while end - start >= 4:
             needed = 4 + _LENGTH.unpack_from(buffer, start)[0]
             if not 4 < needed <= self.frame_bytes_max + 4:  # a negative length reads as a huge one
@@ -192,9 +194,14 @@ class Connection:
             own_s = self._meter.job()
             if self._served is not None:
                 self._served(own_s)
+            start = self._start
+            if end > start:  # more has come already
+                held_s += own_s
+                if held_s > TURN_S:
+                    self._pause(pauses.TURN)
+                    self._loop.call_soon(self._resume, pauses.TURN)
             if self._paused or self.is_closed:
                 return
-            start = self._start
         if start == end:
             self._frame_bytes_last = needed if needed > 4 else BUFFER_BYTES
             self._start = self._end = 0
@@ -350,8 +357,7 @@ class Connection:
             if self._held_by_handlers <= self._limits.held_bytes_max // 2:
                 self._resume(pauses.HELD)
         if self.is_closed:
-            for part in reply.parts or ():
-                release(part)
+            reply.drop()
             return
         self._out.count(reply.parts or [])
         pending = self._pending
@@ -366,11 +372,6 @@ class Connection:
             self._bound_unsent()
         if ready and not self._writing:
             self._tick.flush(self)
-
-    @property
-    def unsent_bytes(self) -> int:
-        """Bytes of replies that the socket has not taken yet, pending replies included."""
-        return self._out.size
 
     @property
     def unsent_regions(self) -> int:
@@ -463,8 +464,7 @@ class Connection:
             self._buffer, self._view = None, memoryview(b"")
         self._out.discard()
         for reply in self._pending:
-            for part in reply.parts or ():
-                release(part)
+            reply.drop()
         self._pending.clear()
         self._pool.unsent -= self._unsent_counted
         self._unsent_counted = 0
@@ -491,7 +491,7 @@ class Connection:
         """Close when idle or stalled; see `wire.watch`."""
         holds_up = bool(self._held_receiving) and self._pool.is_full
         quiet = Quiet(
-            self._active, self._progressed, self._paused, self.unsent_bytes, holds_up, is_waiting=bool(self._pending)
+            self._active, self._progressed, self._paused, self._out.size, holds_up, is_waiting=bool(self._pending)
         )
         verdict = quiet.looked_at(self._limits, now)
         if not isinstance(verdict, Overdue):

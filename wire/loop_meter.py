@@ -4,6 +4,10 @@ A job is a frame, or a step of a connection that is opened. Its bytes come while
 in the kernel until the jobs before them are done; nothing tells when. So its wait is taken as the time from its turn's
 begin to its own, and half of the turn before if that ended less than `BACK_TO_BACK_S` ago, because then it came at any
 time of that turn. What follows a job is not its wait: parked fetches, high watermarks, muted connections, downloads.
+
+Between two turns the loop asks the kernel what is readable. The more is to be done, the more jobs share one such step,
+so that it is no load of theirs; `loop_s` tells apart what it takes. How long a step is shows where turns follow at
+once.
 """
 
 from __future__ import annotations
@@ -13,13 +17,14 @@ from collections.abc import Callable
 from common.loop_load import LoopCounters
 
 BACK_TO_BACK_S = 50e-6
+STEP_NEW = 1 / 64  # what the latest step between turns counts in their mean
 
 
 class LoopMeter:
     """One per event loop. `now` is a monotonic time in seconds that goes on within a turn.
 
     The calls of a turn: `begin` when a socket is readable, `job` when one of its frames is handled, `end` when the
-    turn's work is done. Sums are settled at the end of a turn, so that a job costs a few additions.
+    turn's work is done. A job costs a few additions; what all jobs of a turn share is added at its end.
     """
 
     __slots__ = (
@@ -28,46 +33,47 @@ class LoopMeter:
         "_carried_s",
         "_ended",
         "_jobs",
-        "_jobs_own_s",
-        "_jobs_squares",
-        "_jobs_waited",
+        "_jobs_before",
         "_last_s",
-        "_mark",
+        "_loop_s",
         "_now",
-        "_service_s",
+        "_own_s",
         "_service_squares",
-        "_total",
+        "_step_s",
         "_wait_s",
         "is_open",
+        "mark",
     )
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
         self.is_open = False  # within a turn
-        self._total = 0
-        self._wait_s = self._service_s = self._service_squares = self._busy_s = 0.0
-        self._began = self._mark = 0.0
+        self._jobs = self._jobs_before = 0  # so far, and of the turns that have ended
+        self._wait_s = self._service_squares = self._busy_s = 0.0
+        self._began = 0.0
+        self.mark = 0.0
+        """When the job that goes on began. Read it where a time of this job is wanted without reading the clock."""
+        self._own_s = 0.0  # of this turn's jobs
         self._ended, self._last_s = float("-inf"), 0.0  # of the turn before: its end and length
+        self._step_s = self._loop_s = 0.0  # the mean step between turns that follow at once, and all steps together
         self._carried_s = 0.0  # time of turns without a job; it belongs to the next one, whose frame they received
-        self._jobs = 0  # of this turn, with the sums of their waits, times and squared times
-        self._jobs_waited = self._jobs_own_s = self._jobs_squares = 0.0
 
     def begin(self) -> None:
         """A callback of the loop begins; jobs may follow."""
-        self._mark = now = self._now()
+        self.mark = now = self._now()
         if not self.is_open:
             self.is_open = True
             self._began = now
 
     def job(self) -> float:
         """A job has ended, which began at the last job's end or at `begin`; return the seconds that it took."""
-        mark = self._mark
-        self._mark = now = self._now()
+        mark = self.mark
+        self.mark = now = self._now()
         own_s = now - mark
         self._jobs += 1
-        self._jobs_waited += mark - self._began
-        self._jobs_own_s += own_s
-        self._jobs_squares += own_s * own_s
+        self._wait_s += mark - self._began
+        self._own_s += own_s
+        self._service_squares += own_s * own_s
         return own_s
 
     def end(self) -> None:
@@ -75,21 +81,22 @@ class LoopMeter:
         if not self.is_open:
             return
         self.is_open = False
-        now, began, jobs = self._now(), self._began, self._jobs
+        now, began = self._now(), self._began
         length_s = now - began
         self._busy_s += length_s
+        step_s, before_s = began - self._ended, 0.0
+        if step_s < BACK_TO_BACK_S:
+            before_s = self._last_s / 2
+            self._step_s += (step_s - self._step_s) * STEP_NEW
+        self._loop_s += self._step_s
+        jobs = self._jobs - self._jobs_before
         if jobs:
-            before_s = self._last_s / 2 if began - self._ended < BACK_TO_BACK_S else 0.0
-            self._wait_s += self._jobs_waited + jobs * before_s
-            own_s = self._jobs_own_s
+            own_s = self._own_s
+            self._wait_s += jobs * before_s
             shared_s = length_s - own_s + self._carried_s  # the flushes, and what ran between the jobs
-            each_s = shared_s / jobs
-            self._service_s += own_s + shared_s
-            self._service_squares += self._jobs_squares + each_s * (2 * own_s + shared_s)
-            self._total += jobs
-            self._carried_s = 0.0
-            self._jobs = 0
-            self._jobs_waited = self._jobs_own_s = self._jobs_squares = 0.0
+            self._service_squares += shared_s / jobs * (2 * own_s + shared_s)
+            self._jobs_before = self._jobs
+            self._own_s = self._carried_s = 0.0
         else:
             self._carried_s += length_s
         self._ended, self._last_s = now, length_s
@@ -97,9 +104,15 @@ class LoopMeter:
     @property
     def waits(self) -> tuple[int, float]:
         """The jobs so far, and the seconds for which they waited together."""
-        return self._total, self._wait_s
+        return self._jobs, self._wait_s
+
+    @property
+    def loop_s(self) -> float:
+        """About how many seconds of processor time the loop has taken for its own steps, one for each turn."""
+        return self._loop_s
 
     @property
     def counters(self) -> LoopCounters:
-        """As of the last turn that has ended."""
-        return LoopCounters(self._total, self._wait_s, self._service_s, self._service_squares, self._busy_s)
+        """As of the last turn that has ended, but for the jobs of one that goes on."""
+        service_s = self._busy_s - self._carried_s  # jobs share all time of their turns
+        return LoopCounters(self._jobs, self._wait_s, service_s, self._service_squares, self._busy_s)

@@ -64,6 +64,11 @@ class Reply:
         self.parts = parts
         self._replies.answered(self)
 
+    def drop(self) -> None:
+        """Release the regions of an answer that is not sent."""
+        for part in self.parts or ():
+            release(part)
+
 
 class BytesWanted(Protocol):
     """A load of a region's bytes into memory, under way."""

@@ -12,3 +12,4 @@ HELD: Final = 4  # handlers hold too many bytes of requests
 UNSENT: Final = 8  # the peer does not read its replies
 MEMORY: Final = 16  # a partial frame is held and the node's budget is used up
 CLOSING: Final = 32
+TURN: Final = 64  # its frames held the loop for long enough: others come first

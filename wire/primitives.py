@@ -158,7 +158,11 @@ def count_at(buffer: bytearray, at: int, end: int, flexible: bool) -> tuple[int,
 def string_at(buffer: bytearray, at: int, end: int, flexible: bool) -> tuple[bytes | None, int]:
     """A string's bytes, None for null."""
     if flexible:
-        size, at = uvarint(buffer, at)
+        size = buffer[at]
+        if size < 0x80:
+            at += 1
+        else:
+            size, at = uvarint(buffer, at)
         size -= 1
     else:
         (size,) = INT16.unpack_from(buffer, at)

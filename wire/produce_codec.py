@@ -85,7 +85,12 @@ def _read_parts(
     for _ in range(count):
         (index,) = INT32.unpack_from(buffer, at)
         if flexible:
-            size, at = uvarint(buffer, at + 4)
+            at += 4
+            size = buffer[at]
+            if size < 0x80:
+                at += 1
+            else:
+                size, at = uvarint(buffer, at)
             size -= 1
         else:
             (size,) = INT32.unpack_from(buffer, at + 4)
@@ -116,15 +121,17 @@ def decode_produce(
     """The body at `at` (after the request header) of a frame that ends at `end`. Raises MalformedFrame.
 
     ManyParts when it names more than `most` topics or partitions. Topics that the request names get `prefix` before
-    their names. `listed` is its list of topics, if that was read before.
+    their names, and so does the transactional id. `listed` is its list of topics, if that was read before.
     """
     flexible = version >= _FLEXIBLE_FROM
     try:
         transactional_id, at = string_at(buffer, at, end, flexible)
+        if prefix and transactional_id is not None:
+            transactional_id = prefix + transactional_id
         acks, timeout_ms = _ACKS.unpack_from(buffer, at)
         parts, at = listed or _TOPICS.read(buffer, at + _ACKS.size, end, version, prefix, most)
         if flexible:
-            at = skip_tags(buffer, at, end)
+            at = skip_tags(buffer, at, end) if buffer[at] else at + 1
     except (IndexError, struct_error) as error:
         raise MalformedFrame("produce: cut short") from error
     if at > end:  # bytes behind the body are ignored, as Apache Kafka does
@@ -156,7 +163,7 @@ def encode_produce_response(
 
     Fields that `version` lacks (record errors below v8, leader and endpoints below v10) are left out.
     """
-    topics = by_topic(rows)
+    topics = by_topic(rows) if len(rows) > 1 else {row.topic: rows for row in rows}
     out = _begun(version, correlation, len(topics))
     for topic, of_topic in topics.items():
         _TOPICS.put_head(out, version, topic, len(of_topic), len(prefix))
@@ -211,7 +218,7 @@ def _put_rows(out: bytearray, version: int, rows: list[ProducedRow]) -> None:
 def _ended(out: bytearray, version: int, throttle_ms: int, endpoints: Sequence[Endpoint]) -> bytes:
     out += INT32.pack(throttle_ms)
     if version >= _FLEXIBLE_FROM:
-        out += put_endpoints(endpoints if version >= 10 else ())
+        out += put_endpoints(endpoints) if endpoints and version >= 10 else b"\0"
     INT32.pack_into(out, 0, len(out) - 4)
     return bytes(out)
 

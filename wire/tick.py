@@ -60,16 +60,26 @@ class Tick:
     def _run(self) -> None:
         if not self.meter.is_open:
             self.meter.begin()
-        for callback in _taken(self._wakeups):
-            try:
-                callback()
-            except Exception as error:
-                self._report(error)
-        for connection in _taken(self._flushes):
-            try:
-                connection.flush()
-            except Exception as error:
-                self._report(error)
+        if wakeups := self._wakeups:
+            if len(wakeups) <= AT_ONCE_MAX:
+                self._wakeups = {}
+            else:
+                wakeups = _first(wakeups)
+            for callback in wakeups:
+                try:
+                    callback()
+                except Exception as error:
+                    self._report(error)
+        if flushes := self._flushes:
+            if len(flushes) <= AT_ONCE_MAX:
+                self._flushes = {}
+            else:
+                flushes = _first(flushes)
+            for connection in flushes:
+                try:
+                    connection.flush()
+                except Exception as error:
+                    self._report(error)
         self.meter.end()
         self.is_scheduled = False
         if self._wakeups or self._flushes:
@@ -80,13 +90,9 @@ class Tick:
         self._loop.call_exception_handler({"message": "failure at the end of a turn", "exception": error})
 
 
-def _taken(added: dict[T, None]) -> list[T]:
+def _first(added: dict[T, None]) -> dict[T, None]:
     """Take out the first `AT_ONCE_MAX`."""
-    if len(added) <= AT_ONCE_MAX:
-        taken = list(added)
-        added.clear()
-        return taken
-    taken = list(islice(added, AT_ONCE_MAX))
+    taken = dict.fromkeys(islice(added, AT_ONCE_MAX))
     for one in taken:
         del added[one]
     return taken

@@ -56,17 +56,18 @@ class LoadedTls(Struct, frozen=True):
 class TlsContexts:
     """The contexts of one listener, or of a node's links.
 
-    Raises SettingError when a file does not load. `refresh` keeps the old contexts instead.
+    Raises SettingError when a file does not load. `refresh` keeps the old contexts instead. `loaded`: by `load_tls`,
+    which takes too long for an event loop; without it the files are read here.
     """
 
-    def __init__(self, config: TlsConfig, clock: Clock) -> None:
+    def __init__(self, config: TlsConfig, clock: Clock, loaded: LoadedTls | None = None) -> None:
         self.config = config
         self._clock = clock
         try:
             self.principals = PrincipalMapping(config.principal_mapping_rules)
         except InvalidRules as error:
             raise SettingError(f"ssl.principal.mapping.rules: {error}") from error
-        self._loaded = _load(config)
+        self._loaded = load_tls(config) if loaded is None else loaded
         self._failed: FileState | None = None
         self._said_ms: int | None = None
         self.reloads = 0
@@ -102,7 +103,7 @@ class TlsContexts:
         """Load the files, changed or not, for `use`. Raises SettingError, also for an expired certificate where the one
         in use is valid."""
         try:
-            loaded = await asyncio.to_thread(_load, self.config)
+            loaded = await asyncio.to_thread(load_tls, self.config)
         except OSError as error:
             raise SettingError(str(error)) from error
         now_ms, ours_ms = self._clock.wall_ms(), self._loaded.expires_ms
@@ -139,8 +140,8 @@ def _state(config: TlsConfig) -> FileState:
     return state_of(path for path in (config.keystore_location, config.truststore_location) if path)
 
 
-def _load(config: TlsConfig) -> LoadedTls:
-    """Blocks for the disk."""
+def load_tls(config: TlsConfig) -> LoadedTls:
+    """Blocks for the disk, and for some milliseconds of CPU. Raises SettingError."""
     state = _state(config)  # before reading, so that files that change meanwhile are read again
     store = _text(config.keystore_location, config.keystore_certificate_chain, "ssl.keystore.location")
     certificates = "\n".join(_CERTIFICATES.findall(store))

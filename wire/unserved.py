@@ -14,11 +14,6 @@ class Unserved(Struct, frozen=True):
     seen: str
 
 
-TRANSACTIONS = Unserved(
-    "Transactions",
-    "a producer with a `transactional.id` ends with a fatal error at its first call, INVALID_TRANSACTION_TIMEOUT. "
-    "Idempotent producers are served",
-)
 CONSUMER_GROUPS = Unserved(
     "The consumer protocol of KIP-848 (`group.protocol=consumer`)",
     f"{NOT_ANNOUNCED}. The classic protocol, which is the default of every client, is served",
@@ -31,17 +26,9 @@ STREAMS_GROUPS = Unserved(
     "The streams protocol of KIP-1071",
     f"{NOT_ANNOUNCED}. Kafka Streams uses classic groups by default",
 )
-DELEGATION_TOKENS = Unserved(
-    "Delegation tokens",
-    NOT_ANNOUNCED,
-)
-TELEMETRY = Unserved(
-    "Client telemetry (KIP-714)",
-    "nothing: a client sends telemetry only if the broker offers this API",
-)
 LOG_DIRS = Unserved(
     "Several log directories in a broker",
-    NOT_ANNOUNCED,
+    "brokers report their directories to the controller by it; a broker here has one. No client uses it",
 )
 KAFKA_QUORUM = Unserved(
     "Apache Kafka's own controllers beside Tidelog's",

@@ -31,10 +31,13 @@ NOW = 1_700_000_000_000
 RECORDS = [Record(0, NOW, b"k", b"v"), Record(0, NOW + 1, None, b"w"), Record(0, NOW - 5, b"k", None)]
 
 
-def check(batch: bytearray, limits: ProduceLimits | None = None, now_ms: int = NOW) -> ErrorCode:
+def check(
+    batch: bytearray, limits: ProduceLimits | None = None, now_ms: int = NOW, *, transactional: bool = False
+) -> ErrorCode:
     """The code of the answer; NONE when the batch is accepted."""
     try:
-        check_produced(memoryview(batch), 0, len(batch), limits or ProduceLimits(), now_ms)
+        whole = memoryview(batch)
+        check_produced(whole, 0, len(batch), limits or ProduceLimits(), now_ms, transactional=transactional)
     except ProtocolError as error:
         return error.code
     return ErrorCode.NONE
@@ -76,7 +79,7 @@ def test_a_sound_batch_is_accepted_at_any_position() -> None:
         ({"attributes": 16}, ErrorCode.INVALID_RECORD),
         (
             {"attributes": 16, "producer_id": 1, "producer_epoch": 0, "base_sequence": 0},
-            ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT,
+            ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
         ),
         ({"magic": 0}, ErrorCode.INVALID_RECORD),
         ({"magic": 1}, ErrorCode.INVALID_RECORD),
@@ -94,7 +97,8 @@ def test_each_lie_has_its_code(fields: dict[str, int], code: ErrorCode) -> None:
 
 def test_transactional_batches_are_up_to_the_caller() -> None:
     batch = changed(attributes=16, producer_id=1, producer_epoch=0, base_sequence=0)
-    assert check(batch, ProduceLimits(transactional=True)) is ErrorCode.NONE
+    assert check(batch, transactional=True) is ErrorCode.NONE
+    assert check(batch) is ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
 
 
 def test_sizes() -> None:

@@ -206,7 +206,7 @@ def test_absent_tagged_arrays_are_not_shared_between_messages() -> None:
     assert one.offline_log_dirs is not two.offline_log_dirs
 
 
-@pytest.mark.parametrize(("key", "version"), [(0, 2), (0, 14), (3, 14), (3, -1), (24, 0), (999, 0), (18, 5), (4, 0)])
+@pytest.mark.parametrize(("key", "version"), [(0, 2), (0, 14), (3, 14), (3, -1), (68, 0), (999, 0), (18, 5), (4, 0)])
 def test_unserved_requests_say_what_was_asked(key: int, version: int) -> None:
     frame = key.to_bytes(2, "big") + version.to_bytes(2, "big", signed=True) + b"\0\0\0\x2a" + b"whatever"
     with pytest.raises(UnsupportedRequest) as caught:

@@ -7,11 +7,11 @@ import random
 
 import pytest
 
-from common.loop_load import LoopCounters
+from common.loop_load import POISSON, LoopCounters
 from tests.common.call_count import counted_calls
 from tests.wire.fakes import Bench, turns
 from tests.wire.loop_queue import Drawn, served
-from wire.connection import Connection
+from wire.connection import TURN_S, Connection
 from wire.loop_meter import BACK_TO_BACK_S, LoopMeter
 from wire.tick import Tick
 
@@ -42,7 +42,7 @@ def test_the_mean_wait_is_what_probes_at_random_times_wait(service: Drawn, rho: 
 @pytest.mark.parametrize("rho", [0.1, 0.3, 0.5, 0.6, 0.7, 0.8, 0.95])
 def test_the_load_is_the_share_that_jobs_need_while_waits_explode(service: Drawn, rho: float) -> None:
     outcome = served(rho, service)
-    assert outcome.means.load == pytest.approx(outcome.rho, abs=0.03)
+    assert outcome.means.load_where(POISSON) == pytest.approx(outcome.rho, abs=0.03)
     assert outcome.means.busy == pytest.approx(outcome.rho, abs=0.03)
 
 
@@ -100,6 +100,20 @@ def test_receiving_a_long_frame_in_many_turns_is_service_of_its_job() -> None:
     assert tuple(loop.meter.counters) == near(LoopCounters(1, 0.0, 5.0, 25.0, 5.0))
 
 
+def test_the_loops_own_steps_are_as_long_as_those_between_turns_that_follow_at_once() -> None:
+    loop = Loop()
+    loop.turn(1.0)
+    assert loop.meter.loop_s == 0.0, "no step was seen yet"
+    for _ in range(2_000):
+        loop.now += BACK_TO_BACK_S / 2
+        loop.turn(1.0)
+    before = loop.meter.loop_s
+    assert before == pytest.approx(2_000 * BACK_TO_BACK_S / 2, rel=0.05)
+    loop.now += 9.0
+    loop.turn(1.0)
+    assert loop.meter.loop_s - before == pytest.approx(BACK_TO_BACK_S / 2), "a pause is no longer step"
+
+
 def test_a_turn_ends_once() -> None:
     loop = Loop()
     loop.turn(1.0)
@@ -122,19 +136,21 @@ async def test_every_frame_of_a_connection_is_a_job_of_a_turn_that_ends() -> Non
 
 
 class Stepping:
-    """A clock that each reading moves by a second."""
+    """A clock that each reading moves by a step."""
 
-    def __init__(self) -> None:
+    def __init__(self, step_s: float) -> None:
+        self._step_s = step_s
         self.readings = 0
 
     def __call__(self) -> float:
         self.readings += 1
-        return float(self.readings)
+        return self.readings * self._step_s
 
 
 @pytest.mark.virtual_time
 async def test_connections_of_one_turn_share_its_begin_and_hear_what_each_frame_took() -> None:
-    clock, heard = Stepping(), list[tuple[str, float]]()
+    step_s = 2**-10
+    clock, heard = Stepping(step_s), list[tuple[str, float]]()
     bench = Bench(now=clock)
     (first, one), (second, two) = bench.connect(), bench.connect()
     first.tell_of_frames(lambda seconds: heard.append(("first", seconds)))
@@ -142,8 +158,29 @@ async def test_connections_of_one_turn_share_its_begin_and_hear_what_each_frame_
     one.send(b"\0\0\0\4abcd" * 2)
     two.send(b"\0\0\0\4abcd")
     await turns()
-    assert heard == [("first", 1.0), ("first", 1.0), ("second", 1.0)]
+    assert heard == [("first", step_s), ("first", step_s), ("second", step_s)]
     assert clock.readings == 1 + 3 + 1, "the turn's begin, each frame, and its end"
+
+
+@pytest.mark.virtual_time
+@pytest.mark.parametrize("frame_s", [TURN_S / 3, TURN_S * 0.6, TURN_S * 2])
+async def test_a_burst_of_frames_holds_up_nobody_else(frame_s: float) -> None:
+    """Frames of one connection that came together take several turns, in order, and others come between them."""
+    heard = list[str]()
+    bench = Bench(now=Stepping(frame_s))
+    (first, one), (second, two) = bench.connect(), bench.connect()
+    first.tell_of_frames(lambda _: heard.append("first"))
+    second.tell_of_frames(lambda _: heard.append("second"))
+    one.send(b"\0\0\0\4abcd" * 100 + b"\0\0\0\4ab")
+    two.send(b"\0\0\0\4abcd")
+    await turns()
+    assert heard.index("second") * frame_s <= TURN_S + frame_s
+    await turns(1_000)
+    assert heard.count("first") == 100
+    one.send(b"cd")
+    await turns()
+    assert heard.count("first") == 101, "also the frame that had come in part"
+    assert bench.pool.held == bench.pool.lent == 0
 
 
 @pytest.mark.virtual_time

@@ -363,7 +363,7 @@ async def test_over_loopback_with_the_handshake_and_many_calls(tmp_path: Path) -
     assert addresses["PLAINTEXT"][1] != 0
     client = await node.connect(addresses["INTERNAL"], secret=SECRET, cluster="c1")
     for _ in range(3):
-        calls = [asyncio.ensure_future(client.call(ApiVersionsRequest(), 3, 5.0)) for _ in range(200)]
+        calls = [asyncio.ensure_future(client.call(ApiVersionsRequest(), 3, 30.0)) for _ in range(200)]
         assert len(await asyncio.gather(*calls)) == 200
     assert node.pool.lent == 0
     client.close()

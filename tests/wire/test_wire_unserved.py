@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from tests.wire.api_page import PAGE, page
 from tests.wire.unserved_table import table
 from wire.apis import ApiKey
 
 README = Path(__file__).parents[2] / "README.md"
 GONE = {4, 5, 6, 7}  # of ZooKeeper's time, not in Apache Kafka 4
-KEYS = set(range(93)) - GONE  # of Apache Kafka 4.1
+KEYS = set(range(93)) - GONE  # of Apache Kafka 4.2
 OWN_KEYS = 1_000  # Tidelog's own are above
 
 
@@ -23,3 +24,7 @@ def test_readme_has_the_table() -> None:
     begin, end = "<!-- what is not served -->\n\n", "\n\n<!-- end -->"
     assert begin in text
     assert text.partition(begin)[2].partition(end)[0] == table()
+
+
+def test_the_page_of_apis_is_that_of_the_tables() -> None:
+    assert PAGE.read_text() == page(), "python -m tests.wire.api_page writes it"
