@@ -129,7 +129,7 @@ class MachineDisk:
 
     def size_bytes(self) -> int:
         state = os.statvfs(self._prefix)
-        return state.f_blocks * state.f_frsize
+        return (state.f_blocks - state.f_bfree + state.f_bavail) * state.f_frsize
 
     def cache_identity(self) -> str:
         try:

@@ -210,7 +210,7 @@ class Disk(Protocol):
     def free_bytes(self) -> int: ...
 
     def size_bytes(self) -> int:
-        """Of the whole device."""
+        """Of the whole device, without what is reserved for others: as `df` counts it."""
         ...
 
     def cache_identity(self) -> str:

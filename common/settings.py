@@ -16,6 +16,7 @@ from functools import cache
 from typing import Any, NamedTuple, TypeVar, overload
 
 ENVIRONMENT_PREFIX = "TIDELOG_"
+SHORT_MAX = (1 << 15) - 1
 INT_MAX = (1 << 31) - 1
 LONG_MAX = (1 << 63) - 1
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30

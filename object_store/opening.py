@@ -38,7 +38,10 @@ async def open_store(
     try:
         return await asyncio.to_thread(_s3_store, place, limits, off_loop)
     except ModuleNotFoundError as missing:
-        reason = f"the Python package {missing.name} is missing; `make install-s3` in the checkout brings it"
+        reason = (
+            f"the Python package {missing.name} is missing; `make install-s3` in a checkout brings it, "
+            "or pip with the extra `tidelog[s3]`"
+        )
         raise StoreDenied(place.name, "open", "", reason) from None
 
 

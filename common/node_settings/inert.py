@@ -1,7 +1,7 @@
 """Settings of Apache Kafka without effect here, which its tools change on running brokers. They are accepted, stored
 and shown. No group has them, because no code reads them."""
 
-from common.settings import CLUSTER_WIDE, LONG_MAX, READ_ONLY, Setting
+from common.settings import CLUSTER_WIDE, LONG_MAX, Setting
 
 _ONE_LOOP = "a broker is one event loop."
 
@@ -22,9 +22,6 @@ INERT_SETTINGS = [
     _inert("log.cleaner.dedupe.buffer.load.factor", "double", 0.9, "the cleaner counts bytes and not slots.", 0, 1),
     _inert("log.preallocate", "boolean", False, "segments grow as they are written."),
     _inert("metric.reporters", "list", (), "metrics are at tidelog.metrics.listener."),
-    _inert("transaction.partition.verification.enable", "boolean", True, "there are no transactions."),
-    _inert("transaction.max.timeout.ms", "int", 0, "there are no transactions, so no timeout is allowed.", 0, 0,
-           READ_ONLY),
     _inert("remote.log.index.file.cache.total.size.bytes", "long", 1 << 30, "tidelog.tier.cache.bytes bounds what is "
            "kept of the tier.", 1),
     _inert("remote.log.manager.copier.thread.pool.size", "int", 10, "tidelog.tier.copy.threads says it.", 1),

@@ -47,6 +47,14 @@ class TenantSettings:
     tenant_egress_reserved: int = setting("tidelog.tenant.egress.reserved", "long", 0,
         "Bytes per second that one tenant without a limit of its own may always be sent, also by overloaded brokers.",
         0, LONG_MAX)
+    tenant_transactional_ids_max: int = setting("tidelog.tenant.transactional.ids.max", "int", 10_000,
+        "Transactional ids, in each partition of __transaction_state, of one tenant that has no limit of its own.", 0,
+        INT_MAX)
+    tenant_transactions_max: int = setting("tidelog.tenant.transactions.max", "int", 1_000,
+        "Open transactions, in each partition of __transaction_state, of one tenant that has no limit of its own.", 0,
+        INT_MAX)
+    tenant_transaction_partitions_max: int = setting("tidelog.tenant.transaction.partitions.max", "int", 10_000,
+        "Partitions of one transaction of a tenant that has no limit of its own.", 0, INT_MAX)
     cell_replicas_per_broker_max: int = setting("tidelog.cell.replicas.per.broker.max", "int", 4_000,
         "Replicas that each broker of a cell may have on average, where the cell has no limit of its own.", 1, INT_MAX)
     cell_tenants_max: int = setting("tidelog.cell.tenants.max", "int", 1_000,

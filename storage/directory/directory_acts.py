@@ -7,6 +7,7 @@ import asyncio
 from common.ports import Disk
 from records.audit_event import AuditKind
 from storage.audit.audit_trail import Act, AgreedActs, AuditPermits, AuditTrail, NotAgreed, audited, require
+from storage.directory.continued_run import NO_RUN
 from storage.directory.directory_files import DirectoryState
 from storage.disk.open_files import OpenFiles
 from storage.log.loaded_log import LoadedLog
@@ -15,7 +16,7 @@ from storage.recovery.recovery import RecoveryInput, load_log
 
 
 def unclean_start(state: DirectoryState) -> Act:
-    kept = state.kept_epoch is not None
+    kept = state.continues != NO_RUN
     cause = "killed, the page cache has lived on" if kept else "no clean stop"
     return Act(AuditKind.UNCLEAN_START, cause=cause, after={"partitions": len(state.partitions), "kept": kept})
 

@@ -9,6 +9,7 @@ from common.errors import StorageFailure
 from common.identifiers import random_uuid
 from common.ports import Disk
 from common.whole_files import join, read_whole, replace_file
+from storage.directory.continued_run import ContinuedRun, note_start, read_run, run_to_continue
 from storage.disk import checkpoint_files
 from storage.disk.checkpoint_files import (
     CLEAN_STOP,
@@ -17,7 +18,6 @@ from storage.disk.checkpoint_files import (
     LOG_STARTS,
     META_PROPERTIES,
     RECOVERY_POINTS,
-    RUN,
     MetaProperties,
     TopicPartition,
 )
@@ -33,7 +33,7 @@ class DirectoryState(Struct, frozen=True):
 
     meta: MetaProperties
     clean_epoch: int | None  # broker epoch in the clean-stop marker; None: no marker, so logs are recovered
-    kept_epoch: int | None  # broker epoch of a run that was killed while the page cache survived
+    continues: ContinuedRun  # the run before this one, if nothing that it appended is lost
     recovery_points: dict[TopicPartition, int] = field(default_factory=dict)
     high_watermarks: dict[TopicPartition, int] = field(default_factory=dict)
     log_starts: dict[TopicPartition, int] = field(default_factory=dict)
@@ -44,14 +44,17 @@ class DirectoryState(Struct, frozen=True):
 
 
 def read_directory(disk: Disk, path: str, cluster_id: str, node_id: int, rng: random.Random) -> DirectoryState:
-    """Read everything, create `meta.properties` if there is none, and remove the clean-stop marker durably.
+    """Read everything, create `meta.properties` if there is none, and replace the clean-stop marker by the run's note.
 
     StorageFailure if the directory belongs to another cluster or node, or cannot be used.
     """
     try:
         disk.make_directory(path)
         meta = _own_directory(disk, path, cluster_id, node_id, rng)
-        clean_epoch, kept_epoch = _take_clean_stop(disk, path), _read_run(disk, path)
+        clean_epoch, kept = _read_clean_stop(disk, path), read_run(disk, path)
+        continues = run_to_continue(clean_epoch, kept, rng)
+        note_start(disk, path, continues)
+        _remove_clean_stop(disk, path)
         recovery_points = _read_offsets(disk, path, RECOVERY_POINTS)
         high_watermarks = _read_offsets(disk, path, HIGH_WATERMARKS)
         log_starts = _read_offsets(disk, path, LOG_STARTS)
@@ -63,7 +66,7 @@ def read_directory(disk: Disk, path: str, cluster_id: str, node_id: int, rng: ra
     return DirectoryState(
         meta,
         clean_epoch,
-        kept_epoch,
+        continues,
         recovery_points,
         high_watermarks,
         log_starts,
@@ -91,62 +94,20 @@ def _own_directory(disk: Disk, path: str, cluster_id: str, node_id: int, rng: ra
     return meta
 
 
-def _take_clean_stop(disk: Disk, path: str) -> int | None:
-    """Remove the marker durably before anything is appended: a crash of this run must not look like a clean stop."""
+def _read_clean_stop(disk: Disk, path: str) -> int | None:
+    """The broker epoch of the marker; None if there is no sound one."""
     data = read_whole(disk, join(path, CLEAN_STOP))
-    if data is None:
-        return None
-    disk.remove(join(path, CLEAN_STOP))
-    disk.sync_directory(path)
     try:
-        return checkpoint_files.decode_clean_stop(data)
+        return checkpoint_files.decode_clean_stop(data) if data is not None else None
     except ValueError:
         return None
 
 
-def write_run(disk: Disk, path: str, broker_epoch: int) -> None:
-    """Record which run appends from here on, and to which page cache.
-
-    Deliberately not fsynced: if this note is lost, so may be appended records, and the stop counts as unclean.
-    """
-    file = disk.open(join(path, RUN), create=True)
-    try:
-        file.truncate(0)
-        note = checkpoint_files.RunNote(disk.cache_identity(), file.identity().inode, broker_epoch)
-        file.pwrite(checkpoint_files.encode_run(note), 0)
-    finally:
-        file.close()
-
-
-def withdraw_run(disk: Disk, path: str) -> None:
-    """Invalidate the note, as far as the disk still accepts changes."""
-    with contextlib.suppress(OSError):
-        disk.remove(join(path, RUN))
-        return
-    with contextlib.suppress(OSError):  # the disk may reject names but still accept bytes
-        file = disk.open(join(path, RUN))
-        try:
-            file.truncate(0)
-        finally:
-            file.close()
-
-
-def _read_run(disk: Disk, path: str) -> int | None:
-    """The broker epoch of a killed run, if this very disk has everything that it appended.
-
-    A disk restored from a copy has another file, or one that was changed after its content was written.
-    """
-    data = read_whole(disk, join(path, RUN))
-    note = checkpoint_files.decode_run(data) if data is not None else None
-    if note is None or not note.cache or note.cache != disk.cache_identity():
-        return None
-    file = disk.open(join(path, RUN))
-    try:
-        identity = file.identity()
-    finally:
-        file.close()
-    is_original = identity.inode == note.inode and identity.changed_ns == identity.modified_ns
-    return note.broker_epoch if is_original else None
+def _remove_clean_stop(disk: Disk, path: str) -> None:
+    """Durably, before anything is appended: a crash of this run must not look like a clean stop."""
+    with contextlib.suppress(FileNotFoundError):
+        disk.remove(join(path, CLEAN_STOP))
+        disk.sync_directory(path)
 
 
 def _read_offsets(disk: Disk, path: str, name: str) -> dict[TopicPartition, int]:

@@ -7,6 +7,7 @@ for a log that is truncated or replaced by another.
 import asyncio
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from types import MappingProxyType
 
 from common.directory_config import DirectoryConfig
@@ -17,6 +18,7 @@ from common.ports import Ports
 from common.whole_files import join, replace_file
 from storage.audit.audit_trail import AuditTrail, audited, require
 from storage.directory import directory_acts
+from storage.directory.continued_run import NO_RUN, ContinuedRun, withdraw_run, write_run
 from storage.directory.directory_acts import noted_start
 from storage.directory.directory_files import (
     DELETE_SUFFIX,
@@ -25,8 +27,6 @@ from storage.directory.directory_files import (
     directory_name,
     read_directory,
     renamed,
-    withdraw_run,
-    write_run,
 )
 from storage.directory.prepared_logs import PreparedLogs, make_log_directory
 from storage.disk import checkpoint_files
@@ -114,12 +114,13 @@ class LogDirectory:
         self.node_id = node_id
         self.cluster_id: str | None = None
         self.directory_id = ZERO_UUID
-        self.previous_broker_epoch = -1  # of the run that lost nothing it had appended, else -1
+        self.continues = NO_RUN  # the earlier run, none of whose records is known to be lost
+        self._lacks_records = False  # of the run that `continues` was; until the broker is registered with that
 
     # Start
 
     async def open(self, cluster_id: str) -> None:
-        """Read or create meta.properties, read checkpoints and the clean-stop marker, then remove the marker durably.
+        """Read or create meta.properties, read checkpoints and the clean-stop marker, then note that a run begins.
 
         Raises StorageFailure if the directory belongs to another cluster or node, or cannot be used.
         """
@@ -133,13 +134,9 @@ class LogDirectory:
         self.cluster_id = cluster_id
         self.directory_id = state.meta.directory_id
         self.stray_count = state.strays
-        if state.clean_epoch is not None:
-            self.previous_broker_epoch = state.clean_epoch
-        else:
-            if state.kept_epoch is not None:  # killed, but everything it had written survived
-                self.previous_broker_epoch = state.kept_epoch
-            if state.partitions:
-                await audited(lambda: require(self._audit, directory_acts.unclean_start(state)))
+        self.continues = state.continues
+        if state.clean_epoch is None and state.partitions:
+            await audited(lambda: require(self._audit, directory_acts.unclean_start(state)))
         now_s = self._ports.clock.monotonic()
         for name in state.deleted:
             self._context.trash.add(join(self._path, name), now_s, is_directory=True)
@@ -147,12 +144,13 @@ class LogDirectory:
         self._upkeep.add_done_callback(self._upkeep_ended)
 
     def begin_run(self, broker_epoch: int) -> None:
-        """Call it when the broker is registered, before anything is appended under that registration.
-
-        With this note a killed broker can restart as after a clean stop if the page cache has survived.
-        """
+        """Call it when the broker is registered, before anything is appended under that registration. With this note a
+        killed broker can restart as after a clean stop if the page cache has survived."""
+        self._lacks_records = False
+        if self._health.offline is not None:
+            return
         try:
-            write_run(self._disk, self._path, broker_epoch)
+            write_run(self._disk, self._path, ContinuedRun(broker_epoch))
         except OSError as error:
             self._health.refused("noting the run", error)  # without it a kill counts as unclean, which is safe
 
@@ -163,7 +161,7 @@ class LogDirectory:
         threads: int = 0,
     ) -> None:
         """Load all logs, in `threads` (0: as configured); `progress(done, total)` runs on the loop. Unexpected loss of
-        records changes `previous_broker_epoch`. KAFKA_STORAGE_ERROR: the directory is offline."""
+        records changes `continues`. KAFKA_STORAGE_ERROR: the directory is offline."""
         state = self._opened()
         total = len(state.partitions)
         size = self._config.recovery_chunk_logs
@@ -216,11 +214,12 @@ class LogDirectory:
             gaps_below=max(state.recovery_points.get(who, 0), state.cleaned.get(who, 0)),
             log_start_offset=state.log_starts.get(who, 0),
             now_ms=self._ports.clock.wall_ms(),
+            on_loss=partial(withdraw_run, self._disk, self._path),
         )
 
     async def _adopt(self, loaded: LoadedLog) -> None:
-        if loaded.lost_records and self.previous_broker_epoch >= 0:
-            self.previous_broker_epoch = -1
+        if loaded.lost_records and self.continues != NO_RUN:
+            self.continues, self._lacks_records = NO_RUN, True
             who = {"topic": loaded.topic, "partition": loaded.partition, "log_end_offset": loaded.log_end_offset}
             self._audit.note("records_lost_since_last_run", **who)
         log = PartitionLog(self._context, loaded)
@@ -333,7 +332,8 @@ class LogDirectory:
 
     def _failed(self, reason: str) -> None:
         """Withdraw the note of this run first: what the device rejected may be gone from the page cache."""
-        withdraw_run(self._disk, self._path)
+        with contextlib.suppress(OSError):
+            withdraw_run(self._disk, self._path)
         self._on_failed(reason)
 
     @property
@@ -456,10 +456,9 @@ class LogDirectory:
     # Stop
 
     async def close_clean(self, broker_epoch: int) -> None:
-        """Write, flush and checkpoint everything, then write the clean-stop marker with `broker_epoch`.
+        """Write, flush and checkpoint everything, then write the clean-stop marker with `broker_epoch`, -1 if unknown.
 
-        The marker is not written if recovery was not completed or the directory is or goes offline: then the next start
-        recovers.
+        No marker if recovery was not completed or the directory is or goes offline: then the next start recovers.
         """
         await self._stop_tasks()
         if self._health.offline is None and self._is_recovered:
@@ -471,7 +470,8 @@ class LogDirectory:
                 for name in (RECOVERY_POINTS, LOG_STARTS):
                     self._checkpoints.note(name)
                 if await self.checkpoint_recovery_points() and self._health.offline is None:
-                    marker = checkpoint_files.encode_clean_stop(broker_epoch)
+                    known = -1 if self._lacks_records else max(broker_epoch, self.continues.broker_epoch)
+                    marker = checkpoint_files.encode_clean_stop(known)
                     await asyncio.to_thread(replace_file, self._disk, self._path, CLEAN_STOP, marker)
             except (OSError, ProtocolError) as error:
                 self._health.fail(f"clean stop: {error}")

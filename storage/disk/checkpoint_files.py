@@ -9,7 +9,7 @@ import json
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from common.identifiers import parse_uuid, uuid_text
+from common.identifiers import ZERO_UUID, parse_uuid, uuid_text
 
 RECOVERY_POINTS = "recovery-point-offset-checkpoint"
 HIGH_WATERMARKS = "replication-offset-checkpoint"
@@ -18,6 +18,7 @@ CLEANER_OFFSETS = "cleaner-offset-checkpoint"
 META_PROPERTIES = "meta.properties"
 CLEAN_STOP = ".kafka_cleanshutdown"
 RUN = ".tidelog_run"
+RUN_BYTES = 256
 PARTITION_METADATA = "partition.metadata"
 LEADER_EPOCHS = "leader-epoch-checkpoint"
 
@@ -96,24 +97,30 @@ def decode_clean_stop(data: bytes) -> int:
 
 class RunNote(NamedTuple):
     """The run that appended, its page cache, and the inode of this file, so that a copy of the file is recognized as
-    invalid."""
+    invalid. `start_id`: of a start that goes on with that run and does not know its own broker epoch yet, else
+    ZERO_UUID."""
 
     cache: str
     inode: int
     broker_epoch: int
+    start_id: bytes = ZERO_UUID
 
 
 def encode_run(note: RunNote) -> bytes:
+    """Always of `RUN_BYTES`: so a note replaces another in place, by one write that needs no room."""
     fields = {"version": 1, "cache": note.cache, "inode": note.inode, "brokerEpoch": note.broker_epoch}
-    return json.dumps(fields, separators=(",", ":")).encode() + b"\n"
+    if note.start_id != ZERO_UUID:
+        fields["startId"] = uuid_text(note.start_id)
+    return json.dumps(fields, separators=(",", ":")).encode().ljust(RUN_BYTES - 1) + b"\n"
 
 
 def decode_run(data: bytes) -> RunNote | None:
     """None if the note is torn or invalid."""
     try:
         fields = json.loads(data)
-        note = RunNote(fields["cache"], fields["inode"], fields["brokerEpoch"])
-    except (ValueError, KeyError, TypeError):
+        start_id = parse_uuid(fields["startId"]) if "startId" in fields else ZERO_UUID
+        note = RunNote(fields["cache"], fields["inode"], fields["brokerEpoch"], start_id)
+    except (ValueError, KeyError, TypeError, AttributeError):
         return None
     is_sound = isinstance(note.cache, str) and isinstance(note.inode, int) and isinstance(note.broker_epoch, int)
     return note if is_sound else None

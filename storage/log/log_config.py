@@ -91,12 +91,11 @@ class LogConfig(TopicSettings):
     def log_append_time(self) -> bool:
         return self.message_timestamp_type == "LogAppendTime"
 
-    def produce_limits(self, *, transactional: bool = False) -> ProduceLimits:
+    def produce_limits(self) -> ProduceLimits:
         """Limits for `records.batch.check_produced`; create it once per config, not per request."""
         return ProduceLimits(
             batch_bytes_max=self.max_message_bytes,
             timestamp_before_max_ms=self.message_timestamp_before_max_ms,
             timestamp_after_max_ms=self.message_timestamp_after_max_ms,
             log_append_time=self.log_append_time,
-            transactional=transactional,
         )

@@ -42,5 +42,8 @@ class LogContext:
     beginnings: dict[str, asyncio.Task[None]] = field(default_factory=dict)  # in progress, by directory: `tier_start`
     rolled: dict[TopicPartition, None] = field(default_factory=dict)
     """Tiered logs that have rolled a segment or have new settings. The tier removes them."""
+    transactional: dict[TopicPartition, None] = field(default_factory=dict)
+    """Logs in which a transaction has begun, gone on or ended, or that may be led now. Who looks at them removes
+    them."""
     compacted: dict[TopicPartition, None] = field(default_factory=dict)
     """Open logs with cleanup.policy compact, for the cleaner."""

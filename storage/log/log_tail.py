@@ -11,7 +11,16 @@ from typing import cast
 import msgspec
 
 from common.errors import ErrorCode, ProtocolError
-from records.batch import CONTROL, PREFIX_BYTES, BatchHeader, iterate_batches, read_header, stamp, stamp_log_append_time
+from records.batch import (
+    CONTROL,
+    PREFIX_BYTES,
+    TRANSACTIONAL,
+    BatchHeader,
+    iterate_batches,
+    read_header,
+    stamp,
+    stamp_log_append_time,
+)
 from records.control import EndMarker, read_marker
 from storage.disk.cold_reads import ColdReads
 from storage.disk.directory_health import DirectoryHealth
@@ -157,7 +166,7 @@ class LogTail:
         self._write_run(view[at:end], (header,), {0: marker} if marker is not None else None)
         return Appended(base, base + header.last_offset_delta + 1, append_time, False)
 
-    def append_as_follower(self, view: memoryview, at: int, end: int) -> Appended | None:
+    def append_as_follower(self, view: memoryview, at: int, end: int, high_watermark: int) -> Appended | None:
         """As `PartitionLog.append_as_follower`."""
         next_offset = self._ends.log_end
         headers: list[BatchHeader] = []
@@ -175,6 +184,8 @@ class LogTail:
         if not headers:
             return None
         self.admit(end - at)
+        if markers:  # otherwise what ended would add up where the last stable offset is not asked for
+            self._producers.on_high_watermark(high_watermark)
         self._append_run(view, at, headers, markers)
         return Appended(headers[0].base_offset, next_offset, -1, False)
 
@@ -280,6 +291,8 @@ class LogTail:
 
     def _update_producer(self, header: BatchHeader, marker: EndMarker | None) -> None:
         completed = self._producers.update(header, marker)
+        if header.attributes & TRANSACTIONAL:
+            self._context.transactional[self._files.who] = None
         if completed is not None and completed.aborted:
             entry = AbortedTransaction(
                 completed.producer_id, completed.first_offset, completed.last_offset, completed.last_stable_offset

@@ -307,13 +307,13 @@ class PartitionLog:
         """
         return self._tail.append_as_leader(buffer, view, at, end, leader_epoch, now_ms, header)
 
-    def append_as_follower(self, view: memoryview, at: int, end: int) -> Appended | None:
+    def append_as_follower(self, view: memoryview, at: int, end: int, final_below: int = 0) -> Appended | None:
         """Append a leader's whole batches, each checked by CRC; a torn last one is left out. None: none was whole.
 
-        Raises ProtocolError: CORRUPT_MESSAGE, OFFSET_OUT_OF_RANGE (does not begin at the log's end or after it),
-        KAFKA_STORAGE_ERROR. Nothing is appended then, except that a disk may fail between two segments of a run.
+        `final_below`: the high watermark. Raises ProtocolError: CORRUPT_MESSAGE, OFFSET_OUT_OF_RANGE (it begins below
+        the log's end), KAFKA_STORAGE_ERROR. Nothing is appended then, unless a disk fails between two segments.
         """
-        return self._tail.append_as_follower(view, at, end)
+        return self._tail.append_as_follower(view, at, end, final_below)
 
     def check_admits(self, size: int) -> None:
         """Raise what an append of `size` bytes would raise now: ProtocolError(KAFKA_STORAGE_ERROR)."""

@@ -10,7 +10,7 @@ Source: KIP-98, KIP-360, KIP-447 and the behaviour of Apache Kafka 4.1's Produce
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import groupby, islice
+from itertools import groupby, islice, takewhile
 from operator import itemgetter
 from typing import NamedTuple
 
@@ -135,6 +135,38 @@ class ProducerStates:
         return len(self._producers)
 
     # Appends
+
+    def epoch_of(self, producer_id: int) -> int:
+        """The largest epoch of a batch or marker of this producer; NO_EPOCH if it is not known."""
+        producer = self._producers.get(producer_id)
+        return NO_EPOCH if producer is None else producer[EPOCH]
+
+    def has_open_transaction(self, producer_id: int, producer_epoch: int) -> bool:
+        """Whether a transaction of that epoch has begun here and has no marker yet."""
+        producer = self._producers.get(producer_id)
+        return producer is not None and producer[TRANSACTION_START] != NO_OFFSET and producer[EPOCH] == producer_epoch
+
+    def check_marker(self, producer_id: int, producer_epoch: int, coordinator_epoch: int, *, exceeds: bool) -> bool:
+        """Whether a leader is to append a marker; False if it would change nothing, because it is a repeated one.
+
+        `exceeds`: the marker's epoch must be larger than the producer's (KIP-890, KIP-1228). A repeated one is known by
+        the same epoch with no transaction open, without `exceeds` only under the same coordinator. Raises
+        ProtocolError: INVALID_PRODUCER_EPOCH, TRANSACTION_COORDINATOR_FENCED (a marker of a later coordinator is here).
+        """
+        producer = self._producers.get(producer_id)
+        if producer is None:
+            return True
+        known_epoch, known_coordinator = producer[EPOCH], producer[COORDINATOR_EPOCH]
+        is_open = producer[TRANSACTION_START] != NO_OFFSET
+        if producer_epoch < known_epoch or (exceeds and is_open and producer_epoch == known_epoch):
+            message = f"a marker of epoch {producer_epoch} where producer {producer_id} is in epoch {known_epoch}"
+            raise ProtocolError(ErrorCode.INVALID_PRODUCER_EPOCH, message)
+        if coordinator_epoch < known_coordinator:
+            message = f"a marker of coordinator epoch {coordinator_epoch} after one of {known_coordinator}"
+            raise ProtocolError(ErrorCode.TRANSACTION_COORDINATOR_FENCED, message)
+        if is_open or producer_epoch > known_epoch:
+            return True
+        return not exceeds and coordinator_epoch > known_coordinator
 
     def check(self, header: BatchHeader) -> Duplicate | None:
         """Whether a leader may append a client's batch with a producer id: None, or the batch that it repeats.
@@ -276,8 +308,10 @@ class ProducerStates:
 
     def on_high_watermark(self, high_watermark: int) -> None:
         """Markers below `high_watermark` are final: their transactions are stable."""
-        if self._unreplicated:
-            self._unreplicated = {f: last for f, last in self._unreplicated.items() if last >= high_watermark}
+        unreplicated = self._unreplicated
+        if unreplicated:  # in the order of their markers
+            for first in [f for f, _ in takewhile(lambda row: row[1] < high_watermark, unreplicated.items())]:
+                del unreplicated[first]
 
     # Upkeep
 
@@ -359,6 +393,11 @@ class ProducerStates:
 
     # Views
 
+    def opened_below(self, offset: int) -> list[ProducerView]:
+        """The producers whose transactions are open and began below `offset`, the oldest transaction first."""
+        opened = takewhile(lambda row: row[0] < offset, self._ongoing.items())
+        return [self._view(producer_id, self._producers[producer_id]) for _, producer_id in opened]
+
     def last_records(self) -> dict[int, LastRecord]:
         """See `FrozenProducers.last_records`."""
         return FrozenProducers(self._producers).last_records()
@@ -369,14 +408,17 @@ class ProducerStates:
             producer = self._producers.get(producer_id)
             if producer is None:
                 continue
-            yield ProducerView(
-                producer_id,
-                producer[EPOCH],
-                last_sequence_of(producer),
-                producer[LAST_TIMESTAMP],
-                producer[COORDINATOR_EPOCH],
-                producer[TRANSACTION_START],
-            )
+            yield self._view(producer_id, producer)
+
+    def _view(self, producer_id: int, producer: KnownProducer) -> ProducerView:
+        return ProducerView(
+            producer_id,
+            producer[EPOCH],
+            last_sequence_of(producer),
+            producer[LAST_TIMESTAMP],
+            producer[COORDINATOR_EPOCH],
+            producer[TRANSACTION_START],
+        )
 
 
 def _out_of_order(header: BatchHeader, what: str) -> ProtocolError:

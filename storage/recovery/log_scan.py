@@ -1,6 +1,7 @@
 """The scan after an unclean stop: checks batches instead of trusting file lengths, and rebuilds all derived data."""
 
 import contextlib
+from collections.abc import Callable
 
 from common.errors import ProtocolError
 from common.ports import Disk, File
@@ -48,13 +49,16 @@ class LogScan:
         now_ms: int,
         log: LoadedLog,
         gaps_below: int,
+        on_loss: Callable[[], None],
     ) -> None:
+        """`on_loss` is called before the log is cut where it has lost records."""
         self._disk = disk
         self._open_files = open_files
         self._audit = audit
         self._now_ms = now_ms
         self._log = log
         self._gaps_below = gaps_below
+        self._on_loss = on_loss
         self._aborted: list[AbortedTransaction] = []  # of the segment being scanned
         self.directory = log.directory
         self.epochs = log.epochs
@@ -216,7 +220,8 @@ class LogScan:
         self._require("torn tail", segment.size - size)
         file = self._disk.open(segment.stem + LOG_SUFFIX)
         try:
-            self.lost_records |= not _is_broken_off(file, size, segment.size)
+            if not _is_broken_off(file, size, segment.size):
+                self._lost()
             file.truncate(size)
         finally:
             file.close()
@@ -227,10 +232,15 @@ class LogScan:
         """Remove segments from `number` on, which come after damage, newest first."""
         gone = self.segments[number:]
         self._require("segments behind damage", sum(segment.size for segment in gone))
-        self.lost_records |= any(segment.size for segment in gone)
+        if any(segment.size for segment in gone):
+            self._lost()
         for segment in reversed(gone):
             remove_segment_files(self._disk, segment)
         del self.segments[number:]
+
+    def _lost(self) -> None:
+        self.lost_records = True
+        self._on_loss()
 
 
 def _is_broken_off(file: File, position: int, size: int) -> bool:

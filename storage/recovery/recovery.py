@@ -7,6 +7,7 @@ are rebuilt from the batches. Segments below the recovery point were fsynced wit
 """
 
 import contextlib
+from collections.abc import Callable
 from dataclasses import replace
 
 from msgspec import Struct, structs
@@ -58,6 +59,8 @@ class RecoveryInput(Struct, frozen=True):
     log_start_offset: int
     now_ms: int
     is_damaged: bool = False  # an earlier attempt found damage in trusted bytes
+    # called in the thread before anything is changed because of a loss: the next start may not be able to see it
+    on_loss: Callable[[], None] = lambda: None
 
 
 def first_to_scan(base_offsets: list[int], recovery_point: int) -> int:
@@ -79,6 +82,7 @@ def load_log(disk: Disk, open_files: OpenFiles, audit: AuditPermits, given: Reco
         return _load(disk, open_files, audit, given)
     except ProtocolError as error:
         audit.note("damage_below_recovery_point", topic=given.topic, partition=given.partition, error=error.message)
+    given.on_loss()
     given = structs.replace(given, clean=False, recovery_point=0, is_damaged=True)
     try:
         return _load(disk, open_files, audit, given)
@@ -160,10 +164,11 @@ def _load_segments(
             loaded = _read_end(disk, open_files, found, given.now_ms)
         except (ValueError, ProtocolError):
             is_damaged = True
+            given.on_loss()
     if loaded is None:
         recovery_point = given.recovery_point if epochs is not None and not given.clean else 0
         found.epochs.not_saved()
-        scan = LogScan(disk, open_files, audit, given.now_ms, found, given.gaps_below)
+        scan = LogScan(disk, open_files, audit, given.now_ms, found, given.gaps_below, given.on_loss)
         scan.run(first_to_scan(bases, recovery_point), recovery_point)
         loaded = replace(
             found,
@@ -175,6 +180,7 @@ def _load_segments(
             names_changed=True,
         )
     if loaded.log_end_offset < max(given.high_watermark, given.recovery_point):
+        given.on_loss()
         loaded = replace(loaded, lost_records=True)
     if loaded.log_end_offset < loaded.log_start_offset:
         loaded = _start_over(disk, open_files, audit, given, loaded)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -32,11 +33,15 @@ class CallCount:
 @contextmanager
 def counted_calls(of: Callable[..., Any] | None = None) -> Iterator[CallCount]:
     """Count the calls of this thread within the block: all of them, or those of the Python function or generator `of`.
-    What one built-in function does at length is not seen. Blocks within each other count each for itself."""
-    before = sys.getprofile()
+    What one built-in function does at length is not seen. Blocks within each other count each for itself. Garbage is
+    collected later: who watches collections would be counted now and then."""
+    before, collects = sys.getprofile(), gc.isenabled()
     count = CallCount(of.__code__ if of is not None else None, before)
+    gc.disable()
     sys.setprofile(count.noted)
     try:
         yield count
     finally:
         sys.setprofile(before)
+        if collects:
+            gc.enable()

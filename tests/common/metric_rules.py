@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+
+from common.metric_catalogue.metric import Metric
 
 ABBREVIATED = ("s", "ms", "us", "ns", "sec", "b", "kb", "mb", "gb", "tb", "pb", "m", "h", "d")
 TYPES = ("counter", "gauge", "histogram", "summary", "untyped")
@@ -18,6 +21,7 @@ PREFIXES = ("pico", "nano", "micro", "milli", "centi", "deci", "kilo", "kibi", "
             "tebi", "peta", "pebi")  # fmt: skip
 BASES = (*NOT_BASE, "amperes", "metres", "moles", "volts")
 PART = re.compile("_(?:count|sum|bucket)$")
+VALUE = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 SAMPLE = re.compile(r"([a-zA-Z_:][\w:]*)(?:\{(.*)\})? ")
 LABEL = re.compile(r'(\w+)="')
 
@@ -69,4 +73,32 @@ def _label_problems(line: str, kinds: dict[str, str]) -> list[str]:
         f"{name}: the label {label} is {'reserved' if label in ('le', 'quantile') else 'not lower case'}"
         for label in labels
         if label != label.lower() or label in ("le", "quantile")
+        if not (label == "le" and kinds.get(PART.sub("", name)) == "histogram")
     ]
+
+
+def catalogue_problems(text: str, catalogue: Mapping[str, Metric]) -> list[str]:
+    """Where a page differs from the catalogue: in names, in labels, in how many values a label has."""
+    found: dict[str, None] = {}
+    values: dict[tuple[str, str], set[str]] = {}
+    for line in text.splitlines():
+        sample = None if line.startswith("#") else SAMPLE.match(line)
+        if sample is None:
+            continue
+        metric = catalogue.get(sample[1]) or catalogue.get(PART.sub("", sample[1]))
+        if metric is None:
+            found[f"{sample[1]}: is not in the catalogue"] = None
+            continue
+        labels = dict(VALUE.findall(sample[2] or ""))
+        labels.pop("le", None)
+        declared = {label.name for label in metric.labels}
+        if not declared <= labels.keys() or (declared != labels.keys() and not metric.own_labels):
+            found[f"{metric.name}: has the labels {sorted(labels)}, and is declared with {sorted(declared)}"] = None
+        for label, value in labels.items():
+            values.setdefault((metric.name, label), set()).add(value)
+    for metric in catalogue.values():
+        for label in metric.labels:
+            count = len(values.get((metric.name, label.name), ()))
+            if count > label.values:
+                found[f"{metric.name}: {count} values of {label.name}, at most {label.values} are declared"] = None
+    return list(found)

@@ -8,18 +8,21 @@ import socket
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
 from rich.console import Console
 
 import bench.kora.quotas as week
-from bench.kora.__main__ import measure, show
+from bench.kora.__main__ import draw, measure, show
 from bench.kora.evidence import ALL, RESULTS, Evidence, Row, keep, kept, row_of, span
-from bench.kora.load import NEAR, greatest_rate, line_through
+from bench.kora.grid import gathered, p95_ms
+from bench.kora.grid_load import latencies
+from bench.kora.load import capacity, line_through
 from bench.kora.random_requests import Client, Offered
 from bench.kora.suite import SUITE
+from kraft.controller.unfair_time import UnfairTime
 from kraft.quotas.shares import even_share
 from kraft.quotas.split_quota import SplitRules
 from kraft.quotas.what_if import Policy, TenantReplay
@@ -28,6 +31,21 @@ FIGURES: dict[str, dict[str, Any]] = {
     "load": {
         shape: {"line": {"r_squared": 0.97, "error_max": 0.05, "p99_growth": 40.0}}
         for shape in ("tiny", "1 MB", "fan-out")
+    },
+    "grid": {
+        ALL: {
+            "kafka": "4",
+            "cells": [
+                {
+                    "partitions": partitions,
+                    "rate": rate,
+                    "tidelog": {"p95_ms": [3.0, 5.0], "missing": 0},
+                    "kafka": {"p95_ms": [10.0, 20.0], "missing": 0},
+                }
+                for partitions in (10, 1_000)
+                for rate in (500, 8_000)
+            ],
+        }
     },
     "quotas": {
         ALL: {
@@ -39,14 +57,19 @@ FIGURES: dict[str, dict[str, Any]] = {
     },
     "cells": {
         ALL: {
+            "brokers": 24,
             "rows": [
                 {"together": {"cluster_load": 0.8}, "cells": {"cluster_load": 0.56}, "cluster_load_ratio": 0.7},
                 {"together": {"cluster_load": 0.8}, "cells": {"cluster_load": 0.8}, "cluster_load_ratio": 1.0},
-            ]
+            ],
         }
     },
     "request_costs": {
-        ALL: {kind: {"line": {"request_us": 40, "partition_us": 9, "r_squared": 0.99}} for kind in ("produce", "fetch")}
+        ALL: {"turn_us": 20}
+        | {
+            kind: {"line": {"request_us": 40, "partition_us": 9, "r_squared": 0.99}}
+            for kind in ("produce", "fetch", "replicate", "follow")
+        }
     },
     "expansion": {
         "tiered": {"local_share": 0.05, "seconds": 2.0, "share": 1.0},
@@ -72,6 +95,9 @@ FIGURES: dict[str, dict[str, Any]] = {
 MISSES: list[tuple[str, tuple[str | int, ...], float]] = [
     ("load", ("1 MB", "line", "r_squared"), 0.94),
     ("load", ("fan-out", "line", "error_max"), 0.11),
+    ("load", ("tiny", "line", "p99_growth"), 2.0),
+    ("grid", (ALL, "cells", 3, "tidelog", "p95_ms", 1), 28.0),
+    ("grid", (ALL, "cells", 0, "tidelog", "missing"), 1),
     ("quotas", (ALL, "policies", "lazy", "within_budget"), 0.998),
     ("cells", (ALL, "rows", 0, "cluster_load_ratio"), 0.74),
     ("request_costs", (ALL, "fetch", "line", "r_squared"), 0.8),
@@ -84,6 +110,9 @@ MISSES: list[tuple[str, tuple[str | int, ...], float]] = [
     ("stuck_disk", ("with", "gap_s"), 15.1),
     ("stuck_disk", ("without", "lost"), 1),
 ]
+
+
+MEASURED = [name for name, evidence in SUITE.items() if set(evidence.parts) <= set(kept(name))]
 
 
 @pytest.mark.parametrize("name", FIGURES)
@@ -122,6 +151,39 @@ def test_every_committed_result_is_of_a_row() -> None:
     assert {path.stem for path in RESULTS.glob("*.json")} <= set(SUITE)
 
 
+@pytest.mark.parametrize("name", MEASURED)
+def test_a_row_that_is_measured_has_its_plot_committed_and_shown(name: str, tmp_path: Path) -> None:
+    page = (Path(__file__).resolve().parents[2] / "docs" / "performance.md").read_text()
+    assert (RESULTS / f"{name}.png").exists() and f"(../bench/kora/results/{name}.png)" in page
+    for part, found in kept(name).items():
+        keep(name, part, found, tmp_path)
+    draw([SUITE[name]], tmp_path)
+    assert (tmp_path / f"{name}.png").stat().st_size > 5_000
+
+
+# -- grid
+
+
+def test_a_cell_with_which_only_one_system_keeps_up_is_a_miss_for_the_other_alone() -> None:
+    for system, is_met in (("kafka", True), ("tidelog", False)):
+        parts = json.loads(json.dumps(FIGURES["grid"]))
+        parts[ALL]["cells"][3][system] = {"p95_ms": [9_000.0], "missing": 70}
+        assert row_of(SUITE["grid"], parts).met is is_met
+
+
+def test_records_that_are_missing_count_with_the_time_for_which_they_are() -> None:
+    came = [(10, 0.002), (12, 0.003), (3, 0.5)]
+    assert latencies(came, range(10, 14), 100, 5.0) == pytest.approx([0.002, 5.0 - 0.11, 0.003, 5.0 - 0.13])
+
+
+def test_rounds_are_gathered_by_cell() -> None:
+    one = {"partitions": 10, "rate": 500, "p95_ms": 3.0, "p99_ms": 4.0, "missing": 0}
+    rounds = {"tidelog": [[one], [one | {"p95_ms": 5.0}]], "kafka": [[one | {"missing": 7}], []]}
+    first, *others = gathered(rounds)
+    assert (p95_ms(first, "tidelog"), p95_ms(first, "kafka")) == (4.0, None)
+    assert {p95_ms(cell, "tidelog") for cell in others} == {None}
+
+
 def test_parts_are_saved_one_by_one_and_the_plot_is_drawn_of_all(tmp_path: Path) -> None:
     drawn: list[tuple[Any, Path]] = []
     evidence = Evidence(
@@ -148,24 +210,10 @@ def test_a_span_is_told_from_the_least_to_the_greatest() -> None:
 # -- load
 
 
-@pytest.mark.parametrize("guess", [10.0, 900.0, 1_000.0, 50_000.0])
-def test_the_capacity_is_the_greatest_rate_that_is_kept_up_with(guess: float) -> None:
-    failed_once = set[float]()
-
-    def keeps_up(rate: float) -> bool:
-        """The first try of each rate meets a stall."""
-        if rate not in failed_once:
-            failed_once.add(rate)
-            return False
-        return rate <= 1_000.0
-
-    assert 1_000.0 / NEAR <= greatest_rate(keeps_up, guess) <= 1_000.0
-
-
-def test_errors_are_told_from_the_rate_that_was_reached() -> None:
-    steps = [{"reached": 100.0 * n, "load": 0.1 * n, "p99_ms": float(n)} for n in range(1, 10)]
+def test_errors_are_told_from_the_rate_that_was_offered() -> None:
+    steps = [{"offered": 0.1 * n, "load": 0.1 * n, "p99_ms": float(n)} for n in range(1, 10)]
     steps[4]["load"] += 0.2
-    line = line_through(steps, 1_000.0)
+    line = line_through(steps)
     assert line["error_max"] == pytest.approx(0.2)
     assert line["p99_growth"] == 9.0
     assert 0.9 < line["r_squared"] < 1
@@ -198,23 +246,36 @@ def answering() -> Iterator[tuple[str, int]]:
     thread.join()
 
 
-def test_what_is_offered_is_counted_and_answered(answering: tuple[str, int]) -> None:
+@pytest.fixture
+def client(answering: tuple[str, int]) -> Iterator[Client]:
     client = Client(answering, [b"\0\0\0\4abcd"])
-    try:
-        one = client.offer(500.0, 0.5, random.Random(1))
-        client.settle()
-    finally:
-        client.close()
-    assert one.due == len(one.lateness) > 100
-    assert 0 < len(one.latencies) <= one.due
-    assert all(late >= 0 for late in one.lateness)
-    assert one.seconds >= 0.5
+    yield client
+    client.close()
 
 
-def test_the_rate_that_was_reached_is_that_of_the_answers() -> None:
-    one = Offered(1_000, 2.0, [0.1] * 900, [0.0] * 1_000)
-    assert (one.reached, one.answered_share) == (450.0, 0.9)
-    assert Offered(0, 2.0, [], []).answered_share == 1.0
+def test_what_is_offered_is_counted_and_all_of_it_answered(client: Client) -> None:
+    one = client.offer(500.0, 0.5, random.Random(1))
+    assert len(one.latencies) == len(one.lateness) > 100
+    assert 0 < one.in_time <= len(one.latencies)
+    assert min(one.latencies) >= 0 and min(one.lateness) >= 0
+    assert one.whole_s >= one.seconds >= 0.5
+
+
+def test_clients_that_wait_for_their_answers_ask_again(client: Client) -> None:
+    assert client.in_turns(0.2, 3) > 100
+
+
+def test_the_capacity_is_what_both_kinds_of_clients_get() -> None:
+    class Slow:
+        def in_turns(self, seconds: float, in_flight: int) -> float:
+            return 10.0 * in_flight
+
+        def offer(self, rate: float, seconds: float, rng: random.Random) -> Offered:
+            return Offered(2.0, 3.0, int(rate), [], [])
+
+    found = capacity(cast("Client", Slow()))
+    assert found["capacity"] == found["at_random"] == found["in_turns"] / 2
+    assert found["many"] > found["in_turns"]
 
 
 # -- quotas
@@ -245,11 +306,21 @@ def test_an_even_split_throttles_as_in_a_replay() -> None:
     tenant = week.week(week.SEED, TENANT, 0.5)
     one = TenantReplay(Policy.STATIC, week.QUOTA, range(week.BROKERS))
     assert one.bound(0) == even_share(week.QUOTA, week.BROKERS)
-    at = tenant.above(1 / week.BROKERS)
-    for number, row in zip(at.tolist(), (tenant.offered(at) * week.QUOTA).astype(np.int64).tolist(), strict=True):
+    for number, row in enumerate((dense(tenant) * week.QUOTA).astype(np.int64).tolist()):
         one.pass_interval(number * week.STEP_S, week.STEP_S, dict(enumerate(row)), {})
     assert one.throttled == week.static(tenant)
     assert one.throttled.unfair_s > 0
+
+
+def test_who_was_at_its_quota_has_reason_to_wait_for_what_it_used_in_advance() -> None:
+    served = np.concatenate([np.full(60, 1.0), np.full(10, 0.35), np.full(3, 0.96), np.full(5, 0.1)])
+    controller, quotas = UnfairTime(), (week.QUOTA, 0, 0)
+    reasons = [
+        controller.is_over("one", quotas, (int(part * week.QUOTA), 0, 0), number * week.STEP_S)
+        for number, part in enumerate(served.tolist())
+    ]
+    assert week.with_reason(served).tolist() == reasons
+    assert all(reasons[:60]) and 0 < sum(reasons[60:70]) < 10 and not reasons[-1]
 
 
 def test_lazy_replays_leave_out_only_what_cannot_matter() -> None:

@@ -117,7 +117,7 @@ async def test_checkpoints_and_flushes_wait_for_room(bench: Workbench) -> None:
     await until(lambda: log.recovery_point > point)
     assert await checkpoint_high_watermarks(bench.directory, {("rolling", 0): 3})
     await bench.restart(clean=True)
-    assert bench.directory.previous_broker_epoch >= 0
+    assert bench.directory.continues.broker_epoch >= 0
     assert bench.directory.high_watermark_checkpoint("rolling", 0) == 3
 
 
@@ -191,7 +191,7 @@ async def test_a_stop_does_not_wait_for_room(tmp_path: Path) -> None:
         await bench.directory.close_clean(3)
     clear(bench)
     await bench.start()
-    assert bench.directory.previous_broker_epoch == -1
+    assert bench.directory.continues.broker_epoch == -1
     assert (await bench.log()).log_end_offset == 1
     await bench.directory.close()
 

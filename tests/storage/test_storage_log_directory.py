@@ -35,7 +35,7 @@ async def test_identity_is_made_once_and_checked(tmp_path: Path) -> None:
     await bench.directory.close_clean(3)
     await bench.start()
     assert bench.directory.directory_id == first
-    assert bench.directory.previous_broker_epoch == 3
+    assert bench.directory.continues.broker_epoch == 3
     await bench.directory.close()
     for node_id, cluster in ((2, CLUSTER), (1, "another")):
         ports = bench.ports

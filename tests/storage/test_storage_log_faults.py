@@ -73,7 +73,7 @@ async def test_no_clean_stop_marker_after_a_failure(bench: Workbench) -> None:
     bench.disk.fsync_errno = None
     assert not (bench.root / ".kafka_cleanshutdown").exists()
     await bench.start()
-    assert bench.directory.previous_broker_epoch == -1
+    assert bench.directory.continues.broker_epoch == -1
     assert (await bench.log()).log_end_offset == 1
 
 

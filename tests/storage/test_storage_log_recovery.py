@@ -51,8 +51,8 @@ async def test_a_clean_start_scans_nothing(tmp_path: Path) -> None:
     await bench.start()
     assert segment_bytes_read(bench) == {log.active.base_offset: log.active.size // 2}  # the last of its two batches
     log = await bench.log()
-    assert bench.directory.previous_broker_epoch >= 0
-    assert bench.directory.previous_broker_epoch == 7
+    assert bench.directory.continues.broker_epoch >= 0
+    assert bench.directory.continues.broker_epoch == 7
     assert log.log_end_offset == log.recovery_point == 40
     assert log.leader_epochs.entries() == entries
     assert [view.last_sequence for view in log.producers.views()] == [39]
@@ -271,7 +271,7 @@ async def test_opens_a_directory_that_apache_kafka_wrote(tmp_path: Path, how: st
     config = replace(FOREVER, index_interval_bytes=1_024)
     bench = Workbench(tmp_path / how, config)
     await bench.start()
-    assert (bench.directory.previous_broker_epoch >= 0) is (how == "clean")
+    assert (bench.directory.continues.broker_epoch >= 0) is (how == "clean")
     log = bench.directory.get("k", 0)
     assert log is not None
     found: list[tuple[bytes | None, bytes | None]] = []
@@ -310,7 +310,7 @@ async def test_damage_below_the_recovery_point_has_everything_scanned(tmp_path: 
     log = await bench.log()
     assert "damage_below_recovery_point" in bench.events
     assert (log.log_start_offset, log.log_end_offset, read_all(log)) == (0, 0, [])
-    assert bench.directory.previous_broker_epoch == -1
+    assert bench.directory.continues.broker_epoch == -1
     await bench.directory.close()
 
 

@@ -71,7 +71,7 @@ async def test_a_clean_stop_waits_for_the_snapshot_of_a_log_that_never_rolled(tm
     log = await bench.log()
     before = log.producers.snapshot()
     log = await bench.restart(clean=True)
-    assert bench.directory.previous_broker_epoch >= 0
+    assert bench.directory.continues.broker_epoch >= 0
     assert log.producer_history.snapshots == [PRODUCERS]
     assert log.producers.snapshot() == before
     await bench.directory.close()

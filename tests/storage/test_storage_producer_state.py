@@ -325,3 +325,40 @@ def test_producers_are_encoded_and_expired_in_bounded_steps() -> None:
         producers.update(batch(0, offset=pid, pid=pid))
     assert max(producers.freeze().encode()) <= SLICE_COST
     assert max(producers.expire(0)) <= SLICE_COST
+
+
+def marker_refusal(producers: ProducerStates, epoch: int, coordinator_epoch: int, *, exceeds: bool) -> ErrorCode:
+    with pytest.raises(ProtocolError) as caught:
+        producers.check_marker(PID, epoch, coordinator_epoch, exceeds=exceeds)
+    return caught.value.code
+
+
+@pytest.mark.parametrize("exceeds", [False, True])
+def test_a_marker_follows_its_coordinator_and_its_producer(exceeds: bool) -> None:
+    producers = states()
+    assert producers.check_marker(PID, 4, 3, exceeds=exceeds), "it fences, even where nothing is known"
+    producers.update(batch(0, offset=0, epoch=4, attributes=TRANSACTIONAL))
+    assert producers.has_open_transaction(PID, 4) and not producers.has_open_transaction(PID, 3)
+    assert marker_refusal(producers, 3, 3, exceeds=exceeds) is ErrorCode.INVALID_PRODUCER_EPOCH
+    if exceeds:
+        assert marker_refusal(producers, 4, 3, exceeds=True) is ErrorCode.INVALID_PRODUCER_EPOCH
+    ends = 5 if exceeds else 4
+    assert producers.check_marker(PID, ends, 3, exceeds=exceeds)
+    producers.update(marker(1, ends), COMMIT)
+    assert not producers.has_open_transaction(PID, ends)
+    assert producers.epoch_of(PID) == ends
+    assert not producers.check_marker(PID, ends, 3, exceeds=exceeds), "repeated"
+    assert marker_refusal(producers, ends, 2, exceeds=exceeds) is ErrorCode.TRANSACTION_COORDINATOR_FENCED
+    assert producers.check_marker(PID, ends, 4, exceeds=False), "the older protocol cannot tell it from a new one"
+    assert not producers.check_marker(PID, ends, 4, exceeds=True)
+    assert refusal(producers, batch(1, epoch=3, attributes=TRANSACTIONAL)) is ErrorCode.INVALID_PRODUCER_EPOCH
+
+
+def test_replicated_markers_are_forgotten_in_their_order() -> None:
+    producers = states()
+    for number in range(50):
+        producers.update(batch(0, offset=2 * number, pid=number, attributes=TRANSACTIONAL))
+        producers.update(marker(2 * number + 1, pid=number), COMMIT)
+    for high_watermark in range(0, 101, 2):
+        producers.on_high_watermark(high_watermark)
+        assert producers.first_unstable_offset == (high_watermark if high_watermark < 100 else None)

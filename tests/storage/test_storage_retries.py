@@ -247,7 +247,7 @@ async def test_a_clean_stop_waits_for_producers_that_are_read(tmp_path: Path) ->
     retrying.log.truncate_to(12)
     retrying.sent = retrying.sent[:12]
     await retrying.restart(clean=True)
-    assert retrying.bench.directory.previous_broker_epoch >= 0
+    assert retrying.bench.directory.continues.broker_epoch >= 0
     retrying.check()
     await retrying.bench.directory.close()
 

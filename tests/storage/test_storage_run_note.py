@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import itertools
 import os
 import random
 import shutil
@@ -13,11 +15,12 @@ from typing import Any
 import pytest
 
 from common.directory_config import DirectoryConfig
+from common.identifiers import ZERO_UUID
 from common.machine import MachineNetwork
 from common.machine_disk import MachineDisk
-from common.ports import Ports
+from common.ports import Buffer, File, Ports
 from storage.audit.audit_trail import NoTrail
-from storage.directory.directory_files import withdraw_run
+from storage.directory.continued_run import NO_RUN, ContinuedRun, read_run, withdraw_run, write_run
 from storage.directory.log_directory import LogDirectory
 from storage.disk.checkpoint_files import RUN
 from tests.storage.log_workbench import (
@@ -27,6 +30,8 @@ from tests.storage.log_workbench import (
     produced,
 )
 from tests.virtual_time import LoopClock
+
+SEEDS = itertools.count()  # no two runs draw the same ids
 
 
 class BootedDisk(MachineDisk):
@@ -41,7 +46,7 @@ class BootedDisk(MachineDisk):
 def directory(root: Path, boot: str = "first", **given: Any) -> LogDirectory:
     disk = BootedDisk(root)
     disk.boot = boot
-    ports = Ports(MachineNetwork(), disk, LoopClock(), random.Random(1))
+    ports = Ports(MachineNetwork(), disk, LoopClock(), random.Random(next(SEEDS)))
     return LogDirectory(ports, "", 1, NoTrail(), DirectoryConfig(), **given)
 
 
@@ -57,7 +62,7 @@ async def previous_epoch(root: Path, boot: str = "first") -> int:
     again = directory(root, boot)
     await again.open("cluster")
     await again.close()
-    return again.previous_broker_epoch
+    return again.continues.broker_epoch
 
 
 async def test_a_killed_run_has_lost_nothing_while_the_machine_stays_up(tmp_path: Path) -> None:
@@ -71,13 +76,16 @@ async def test_after_a_restart_of_the_machine_the_stop_was_unclean(tmp_path: Pat
     assert await previous_epoch(tmp_path, boot) == -1
 
 
-async def test_a_run_whose_disk_failed_vouches_for_nothing(tmp_path: Path) -> None:
+@pytest.mark.parametrize("fails_first", [False, True])
+async def test_a_run_whose_disk_failed_vouches_for_nothing(tmp_path: Path, fails_first: bool) -> None:
     told = asyncio.Event()
     run = directory(tmp_path, on_failed=lambda reason: told.set())
     await run.open("cluster")
-    run.begin_run(17)
+    if not fails_first:
+        run.begin_run(17)
     run.context.health.fail("fsync: EIO")  # after that the kernel may have let go of the pages
     await told.wait()
+    run.begin_run(17)
     await run.close()
     assert await previous_epoch(tmp_path) == -1
 
@@ -102,6 +110,70 @@ async def test_a_restored_copy_of_the_disk_vouches_for_nothing(tmp_path: Path, i
     else:
         os.replace(copy, note)
     assert await previous_epoch(tmp_path) == -1
+
+
+async def started(root: Path, boot: str = "first") -> ContinuedRun:
+    """What a start goes on with that is killed before it has recovered or knows its broker epoch."""
+    start = directory(root, boot)
+    await start.open("cluster")
+    await start.close()
+    return start.continues
+
+
+@pytest.mark.parametrize("is_clean", [True, False])
+async def test_all_starts_before_the_next_noted_run_have_one_id(tmp_path: Path, is_clean: bool) -> None:
+    run = directory(tmp_path)
+    await run.open("cluster")
+    await run.recover(lambda topic: pytest.fail("there are no logs"))
+    run.begin_run(17)
+    await (run.close_clean(17) if is_clean else run.close())
+    first, second, third = [await started(tmp_path) for _ in range(3)]
+    assert first == second == third
+    assert first.broker_epoch == 17
+    await killed_run(tmp_path, 18)
+    fourth = await started(tmp_path)
+    assert fourth.broker_epoch == 18
+    assert fourth.start_id not in (first.start_id, ZERO_UUID)
+
+
+async def test_a_start_after_a_loss_of_power_goes_on_with_nothing(tmp_path: Path) -> None:
+    await killed_run(tmp_path, 17)
+    await started(tmp_path)
+    assert await started(tmp_path, "second") == NO_RUN
+    assert await started(tmp_path, "second") == NO_RUN
+
+
+async def test_a_stop_before_the_registration_is_the_clean_end_of_the_run_before(tmp_path: Path) -> None:
+    await killed_run(tmp_path, 17)
+    start = directory(tmp_path)
+    await start.open("cluster")
+    await start.recover(lambda topic: pytest.fail("there are no logs"))
+    await start.close_clean(-1)
+    assert (await started(tmp_path, "second")).broker_epoch == 17
+
+
+class FullFile:
+    """Takes only what replaces bytes of it."""
+
+    def __init__(self, file: File) -> None:
+        self.file, self.identity, self.close = file, file.identity, file.close
+
+    def pwrite(self, data: Buffer, position: int) -> int:
+        if position + len(data) > self.file.size():
+            raise OSError(errno.ENOSPC, "injected")
+        return self.file.pwrite(data, position)
+
+
+class FullDisk(BootedDisk):
+    def open(self, path: str, *, create: bool = False) -> Any:
+        return FullFile(super().open(path, create=create))
+
+
+async def test_a_note_replaces_another_without_room(tmp_path: Path) -> None:
+    await killed_run(tmp_path, 17)
+    run = ContinuedRun(18, bytes(range(16)))
+    write_run(FullDisk(tmp_path), "", run)
+    assert read_run(BootedDisk(tmp_path), "") == run
 
 
 class NamelessDisk(BootedDisk):
@@ -152,8 +224,42 @@ async def test_what_the_scan_finds_lost_takes_the_word_back(
     file = tmp_path / "t-0" / "00000000000000000000.log"
     file.write_bytes(damage(file.read_bytes()))
     await bench.start()
-    assert bench.directory.previous_broker_epoch == epoch
+    assert bench.directory.continues.broker_epoch == epoch
     assert ("records_lost_since_last_run" in bench.events) is (epoch == -1)
+    await bench.directory.close()
+
+
+@pytest.mark.parametrize("stop", ["kill", "clean"])
+async def test_a_loss_that_recovery_has_mended_is_not_forgotten_when_the_start_dies(tmp_path: Path, stop: str) -> None:
+    """The second scan finds a sound log: its broker has not registered as unclean yet all the same."""
+    bench = await killed_bench(tmp_path)
+    if stop == "clean":
+        await bench.start()
+        bench.directory.begin_run(17)
+        await bench.directory.close_clean(17)
+    file = tmp_path / "t-0" / "00000000000000000000.log"
+    damage = garble if stop == "kill" else cut_batch  # after a clean stop a log's last bytes are trusted
+    file.write_bytes(damage(file.read_bytes()))
+    for _ in range(2):
+        await bench.start()
+        assert bench.directory.continues == NO_RUN
+        await bench.directory.close()
+
+
+@pytest.mark.parametrize("has_begun", [False, True])
+async def test_a_stop_before_a_loss_is_registered_does_not_name_the_epoch_that_knows_of_none(
+    tmp_path: Path, has_begun: bool
+) -> None:
+    """The broker registered as its logs were recovered; it does so again, as unclean, unless it is stopped first."""
+    bench = await killed_bench(tmp_path)
+    file = tmp_path / "t-0" / "00000000000000000000.log"
+    file.write_bytes(garble(file.read_bytes()))
+    await bench.start()
+    if has_begun:
+        bench.directory.begin_run(18)
+    await bench.directory.close_clean(18)
+    await bench.start()
+    assert bench.directory.continues.broker_epoch == (18 if has_begun else -1)
     await bench.directory.close()
 
 

@@ -1,0 +1,61 @@
+"""Settings of a subscription to clients' metrics (KIP-714): Kafka's names, types, defaults and ranges.
+
+A subscription is a resource of type CLIENT_METRICS. Controllers check its settings, brokers read them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from common.client_patterns import matcher
+from common.settings import CLUSTER_WIDE, HOUR_MS, MINUTE_MS, Catalogue, setting
+
+ALL_METRICS = "*"
+PATTERNS_MAX = 12  # of one subscription
+SELECTORS = (
+    "client_instance_id",
+    "client_id",
+    "client_software_name",
+    "client_software_version",
+    "client_source_address",
+    "client_source_port",
+)
+
+Match = Mapping[str, Callable[[str], bool]]
+"""By selector: whether a client's value matches."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClientMetricsSettings:
+    """The settings of one subscription."""
+
+    # fmt: off
+    metrics: tuple[str, ...] = setting("metrics", "list", (),
+        "Prefixes of the names of metrics that clients send; * for all.", update=CLUSTER_WIDE)
+    interval_ms: int = setting("interval.ms", "int", 5 * MINUTE_MS,
+        "How often a client sends them.", 100, HOUR_MS, update=CLUSTER_WIDE)
+    match: tuple[str, ...] = setting("match", "list", (),
+        "Which clients: SELECTOR=PATTERN, where all of several must match, with patterns of RE2. Without any, all "
+        "clients.", update=CLUSTER_WIDE)
+    # fmt: on
+
+
+CLIENT_METRICS_SETTINGS = Catalogue([ClientMetricsSettings])
+
+
+def match_of(patterns: Sequence[str]) -> Match:
+    """Raises ValueError, with the reason."""
+    found: dict[str, Callable[[str], bool]] = {}
+    if len(patterns) > PATTERNS_MAX:
+        raise ValueError(f"match: there may be {PATTERNS_MAX} patterns")
+    for pattern in patterns:
+        selector, _, text = pattern.partition("=")
+        selector = selector.strip()
+        if not text or "=" in text or selector not in SELECTORS:
+            raise ValueError(f"match: {pattern!r} is not SELECTOR=PATTERN with a selector of {', '.join(SELECTORS)}")
+        try:
+            found[selector] = matcher(text.strip())
+        except ValueError as error:
+            raise ValueError(f"match: {pattern!r} is no pattern of RE2: {error}") from error
+    return found
