@@ -18,16 +18,16 @@ from kraft.batch_codec import decoding_batch
 from kraft.batches import BATCH_BYTES_MAX, Batch, encode_batch
 from records.batch import MAGIC, NO_PRODUCER_ID, NO_SEQUENCE, BatchHeader, iterate_batches
 from records.builder import assemble
-from records.record import decode_records, encode_record
+from records.record import decode_records, record_parts
 
 FRAMED_BYTES_MAX = BATCH_BYTES_MAX + 1024
 _DEFAULTS = ControllerSettings()
 
 
-def frame_batch(batch: Batch, encoded: bytes | None = None) -> bytes:
+def frame_batch(batch: Batch, encoded: bytes | memoryview | None = None) -> bytearray:
     """`batch` as a record batch of Kafka's format; `encoded`: its `encode_batch`, if available."""
     last_delta = len(batch.records) - 1
-    body = encode_record(0, last_delta, None, encode_batch(batch) if encoded is None else encoded, ())
+    body = record_parts(0, last_delta, None, encode_batch(batch) if encoded is None else encoded)
     header = BatchHeader(
         base_offset=batch.header.base_offset,
         batch_length=0,
@@ -43,7 +43,7 @@ def frame_batch(batch: Batch, encoded: bytes | None = None) -> bytes:
         base_sequence=NO_SEQUENCE,
         count=1,
     )
-    return bytes(assemble(header, body))
+    return assemble(header, *body)
 
 
 class Frame(NamedTuple):
@@ -115,8 +115,9 @@ class MetadataLog:
         self._batches_max = batches_max
         self._bytes_max = bytes_max
         self._bases: list[int] = []
+        self._indices: list[int] = []
         self._epochs: list[int] = []
-        self._frames: list[bytes] = []
+        self._frames: list[bytearray] = []
         self._bytes = 0
         self.start_offset = 0
         self.start_epoch = 0
@@ -127,12 +128,13 @@ class MetadataLog:
     def batch_count(self) -> int:
         return len(self._frames)
 
-    def append(self, batch: Batch, encoded: bytes | None = None) -> None:
-        """Append a committed batch that begins at `end_offset`."""
+    def append(self, batch: Batch, encoded: bytes | memoryview | None = None, index: int = 0) -> None:
+        """Append a committed batch that begins at `end_offset`; `index`: its entry's in the quorum's log."""
         if batch.header.base_offset != self.end_offset:
             raise ValueError(f"a batch at {batch.header.base_offset} after {self.end_offset}")
         frame = frame_batch(batch, encoded)
         self._bases.append(self.end_offset)
+        self._indices.append(index)
         self._epochs.append(batch.header.epoch)
         self._frames.append(frame)
         self._bytes += len(frame)
@@ -142,7 +144,7 @@ class MetadataLog:
 
     def reset(self, next_offset: int, epoch: int) -> None:
         """Start over after a snapshot that ends before `next_offset`."""
-        self._bases, self._epochs, self._frames, self._bytes = [], [], [], 0
+        self._bases, self._indices, self._epochs, self._frames, self._bytes = [], [], [], [], 0
         self.start_offset = self.end_offset = next_offset
         self.start_epoch = epoch
 
@@ -159,6 +161,13 @@ class MetadataLog:
             size += len(self._frames[last])
             last += 1
         return b"".join(self._frames[first:last])
+
+    def end_offset_at(self, index: int) -> int | None:
+        """Where the metadata ends for who has the quorum's log up to `index`; None if this tail does not know it."""
+        count = bisect_right(self._indices, index)
+        if count == len(self._bases):
+            return self.end_offset
+        return self._bases[count] if count else None
 
     def epoch_before(self, offset: int) -> int | None:
         """The epoch of the batch that ends before `offset`; None if this tail does not know it."""
@@ -179,5 +188,5 @@ class MetadataLog:
             return
         self.start_epoch = self._epochs[count - 1]
         self.start_offset = self._bases[count] if count < len(self._bases) else self.end_offset
-        del self._bases[:count], self._epochs[:count], self._frames[:count]
+        del self._bases[:count], self._indices[:count], self._epochs[:count], self._frames[:count]
         self._bytes = size

@@ -13,6 +13,8 @@ from enum import IntEnum
 
 import msgspec
 
+from common.identifiers import ZERO_UUID
+
 METADATA_TOPIC = "__cluster_metadata"
 NO_LEADER = -1
 
@@ -134,7 +136,8 @@ class RegisterBrokerRecord(RecordBase, tag=5, frozen=True, array_like=True):
     """A broker process (`incarnation`, 16 bytes) registered. Its broker epoch is this record's offset.
 
     `features`: (lowest, highest) supported level by name. `broker_epoch`: set only in snapshots, where the record has
-    another offset.
+    another offset. `start_id`: what the next process of the broker can show if it has lost nothing since, though this
+    one did not live to learn its epoch; a zero uuid if it has none.
     """
 
     broker_id: int
@@ -150,6 +153,7 @@ class RegisterBrokerRecord(RecordBase, tag=5, frozen=True, array_like=True):
     broker_epoch: int = -1
     lacks_room: bool = False
     health: Health = HEALTHY
+    start_id: bytes = ZERO_UUID
 
 
 class BrokerRegistrationChangeRecord(RecordBase, tag=6, frozen=True, array_like=True, gc=False):
@@ -236,6 +240,7 @@ class ResourceType(IntEnum):
 
     TOPIC = 2
     BROKER = 4
+    CLIENT_METRICS = 16  # from TELEMETRY_LEVEL on (`kraft.features`)
 
 
 class ConfigRecord(RecordBase, tag=12, frozen=True, array_like=True, gc=False):
@@ -360,13 +365,18 @@ class TenantState(IntEnum):
 
 
 class KeysPhase(IntEnum):
-    """Progress of the move of a tenant's groups to another cell's range. CLEARING: the old range serves them, and
-    leftovers in the new range are removed. COPYING: no broker serves them, while each partition's leader hands them
-    over."""
+    """Progress of the move of a tenant's keys to another cell's ranges: its transactional ids first (IDS_…), then its
+    groups. (IDS_)CLEARING: the old range serves them, and leftovers in the new range are removed. DRAINING: no
+    transaction begins to send offsets to a group, until none has any. HOLDING: no transaction begins, until none has
+    offsets of a group. (IDS_)COPYING: no broker serves them, while each partition's leader hands them over."""
 
     SETTLED = 0
     CLEARING = 1
     COPYING = 2
+    IDS_CLEARING = 3
+    IDS_COPYING = 4
+    DRAINING = 5
+    HOLDING = 6
 
 
 class TenantRecord(RecordBase, tag=18, frozen=True, array_like=True):
@@ -374,8 +384,9 @@ class TenantRecord(RecordBase, tag=18, frozen=True, array_like=True):
 
     `limits` by name (see `kraft.image.tenants`); missing ones have the settings' defaults. Networks are CIDR text; an
     empty `allow_networks` allows all. `epoch` grows with each record of the tenant. `keys_cell`: the cell whose range
-    of the groups' topic holds its groups; None stands for the first range. `keys_target`: the cell to which they move,
-    None in SETTLED. `keys_epoch`: number of such moves.
+    of `__consumer_offsets` holds its groups, `ids_cell`: whose range of `__transaction_state` holds its transactional
+    ids; None stands for the first range. `keys_target`: the cell to which one of the two moves, None in SETTLED.
+    `keys_epoch`: number of such moves.
     """
 
     id: str
@@ -393,6 +404,7 @@ class TenantRecord(RecordBase, tag=18, frozen=True, array_like=True):
     keys_target: str | None = None
     keys_phase: KeysPhase = KeysPhase.SETTLED
     keys_epoch: int = 0
+    ids_cell: str | None = None
 
 
 class RemoveTenantRecord(RecordBase, tag=19, frozen=True, array_like=True, gc=False):

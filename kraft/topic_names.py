@@ -8,16 +8,17 @@ from collections.abc import Callable, Iterable
 
 from common.errors import ErrorCode, ProtocolError
 from common.pacing import Work
+from kraft.image.key_ranges import IDS_TOPIC
 from kraft.image.tenants import local_name
 
 GROUP_TOPIC = "__consumer_offsets"
-TRANSACTION_TOPIC = "__transaction_state"
+TRANSACTION_TOPIC = IDS_TOPIC
 TIER_TOPIC = "__tier_state"
 AUDIT_TOPIC = "__audit"
 INTERNAL_TOPICS = frozenset({GROUP_TOPIC, TRANSACTION_TOPIC, TIER_TOPIC, AUDIT_TOPIC})
-KEYED_TOPICS = (GROUP_TOPIC,)
-"""Internal topics that hold clients' keys: each cell has a range of their partitions for its tenants. The move of a
-tenant's keys has the state of only one topic, so a second topic here would need its own state."""
+CLIENT_KEY_TOPICS = (GROUP_TOPIC, TRANSACTION_TOPIC)
+"""Internal topics that hold clients' keys: group ids and transactional ids. Each cell has a range of their partitions
+for its tenants, whose keys move with them."""
 NAME_CHARACTERS_MAX = 249
 _LEGAL = re.compile(r"[a-zA-Z0-9._-]+")
 _PERIODS_TRIED_MAX = 8

@@ -11,8 +11,6 @@ from collections.abc import Callable, Iterator, Mapping
 from enum import Enum
 from typing import Any, NamedTuple
 
-from common.node_settings.catalogue import NODE_SETTINGS
-from common.topic_settings import TOPIC_SETTINGS
 from kraft.batches import MetadataRecord
 from kraft.fleet_records import (
     BalanceMoveRecord,
@@ -20,6 +18,7 @@ from kraft.fleet_records import (
     ClientQuotaRecord,
     RemoveClientQuotaRecord,
 )
+from kraft.image.configs import CATALOGUES
 from kraft.image.metadata import MetadataImage
 from kraft.image.snapshot import snapshot_records
 from kraft.records import (
@@ -42,7 +41,6 @@ from kraft.records import (
     RemoveScramCredentialRecord,
     RemoveTenantRecord,
     RemoveTopicRecord,
-    ResourceType,
     ScramCredentialRecord,
     TenantRecord,
     TopicRecord,
@@ -103,7 +101,7 @@ def _config(record: ConfigRecord) -> Event:
 
 def is_withheld(record: ConfigRecord) -> bool:
     """Whether the value must not leave the cluster."""
-    setting = (TOPIC_SETTINGS if record.resource_type is ResourceType.TOPIC else NODE_SETTINGS).get(record.name)
+    setting = CATALOGUES[record.resource_type].get(record.name)
     return setting is None or setting.sensitive
 
 

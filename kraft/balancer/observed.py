@@ -22,7 +22,7 @@ from kraft.image.partitions import PartitionImage
 from kraft.image.tenants import tenant_of
 from kraft.image.topics import TopicImage
 from kraft.records import TenantState
-from kraft.topic_names import KEYED_TOPICS
+from kraft.topic_names import CLIENT_KEY_TOPICS
 
 AT_ONCE, PARTITION_COST, TOPIC_COST, ROW_COST = 50, 12, 6, 3  # rows between two yields; units of `common.pacing`
 
@@ -131,7 +131,7 @@ def _add_topic(
     cell = tenant.home if tenant is not None else None
     # the tenant's own move, or its deletion, takes care of them
     stays = tenant is not None and tenant.state is not TenantState.ACTIVE
-    is_keyed = topic.name in KEYED_TOPICS
+    is_keyed = topic.name in CLIENT_KEY_TOPICS
     numbers = []
     for partition in topic.partitions.values():
         if is_keyed:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import replace
 
 import msgspec
 from msgspec import Struct
 
 from common.pacing import Work
+from kraft.balancer.goals.in_order import goals
 from kraft.balancer.goals.load import LoadGoal
+from kraft.balancer.goals.replicas import ReplicasGoal
 from kraft.balancer.layout import LOAD, layout_of
 from kraft.balancer.model import ClusterModel
 from kraft.balancer.move import Limits, Move, Plan
@@ -88,21 +90,30 @@ def _filled(
 ) -> Work[BalanceStep]:
     """The last step of ADD, which says for which broker no more was found although it has too little."""
     shares = yield from load_shares(model, toward)
-    short = ", ".join(
+    little = [
         f"broker {broker} has {share:.2f} of its fair share of load"
         for broker, share in shares.items()
         if share < FILLED
-    )
-    if not short:
+    ]
+    why = ", ".join(_why_not(plan, LoadGoal.name))
+    if not little:
+        why = ", ".join(sorted(_why_not(plan, ReplicasGoal.name) & {goal.name for goal in goals() if goal.is_hard}))
+        short_of = next((one.broken for one in plan.goals if one.goal == ReplicasGoal.name), ())
+        little = [f"broker {broker} has few replicas" for broker in sorted(toward.intersection(short_of)) if why]
+    if not little:
         return step
-    why = next((", ".join(one.why_not) for one in plan.goals if one.goal == LoadGoal.name), "")
-    short = f"{short} ({why})" if why else short
+    short = ", ".join(little) + (f" ({why})" if why else "")
     records: list[MetadataRecord] = [
         msgspec.structs.replace(one, reason=f"{operation.reason}; {short}")
         for one in step.records
         if isinstance(one, BalanceOperationRecord)
     ]
     return replace(step, records=records, shortfall=short)
+
+
+def _why_not(plan: Plan, goal: str) -> Set[str]:
+    """What kept a goal from more moves."""
+    return next((one.why_not.keys() for one in plan.goals if one.goal == goal), frozenset[str]())
 
 
 def load_shares(model: ClusterModel, brokers: frozenset[int]) -> Work[dict[int, float]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from enum import IntEnum
 from typing import Any, TypeVar
 
@@ -43,6 +43,8 @@ CURRENT_MAX = 20
 MOVES_SHOWN_MAX = 1_000
 ROWS_AT_ONCE, ROW_COST = 20, 10  # rows of moves made in one go, and units of `common.pacing` of each
 ALL = -1
+PAUSED_BEFORE = "paused by an operator"
+"""The reason of an operation that is there to be paused."""
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -101,6 +103,12 @@ def _act(number: int) -> BalanceAct:
         raise ProtocolError(ErrorCode.INVALID_REQUEST, f"There is no act {number}.") from None
 
 
+def _require_all(image: MetadataImage, brokers: Iterable[int]) -> None:
+    for broker in brokers:
+        if broker not in image.brokers:
+            raise ProtocolError(ErrorCode.BROKER_ID_NOT_REGISTERED, f"There is no broker {broker}.")
+
+
 def _beginning(
     image: MetadataImage, request: AlterBalanceRequest, kind: OperationKind, now_ms: int
 ) -> Work[list[MetadataRecord]]:
@@ -109,9 +117,7 @@ def _beginning(
         raise ProtocolError(ErrorCode.INVALID_REQUEST, "Brokers are given to fill or to empty them, and only then.")
     if len(brokers) > BROKERS_MAX or request.moves_max < 0 or request.bytes_per_second < -1:
         raise ProtocolError(ErrorCode.INVALID_REQUEST, f"At most {BROKERS_MAX} brokers, and no negative bounds.")
-    for broker in brokers:
-        if broker not in image.brokers:
-            raise ProtocolError(ErrorCode.BROKER_ID_NOT_REGISTERED, f"There is no broker {broker}.")
+    _require_all(image, brokers)
     current = list(image.balance.current())
     for one in current:
         if (one.kind, one.brokers) == (kind, brokers) and one.state is not OperationState.CANCELLING:
@@ -156,14 +162,18 @@ def _changed(image: MetadataImage, request: AlterBalanceRequest, act: BalanceAct
         # With this one, nothing begins by itself until it is resumed or cancelled.
         return [
             BalanceOperationRecord(
-                image.balance.next_operation, OperationKind.BALANCE, (), OperationState.PAUSED, "paused by an operator",
+                image.balance.next_operation, OperationKind.BALANCE, (), OperationState.PAUSED, PAUSED_BEFORE,
                 now_ms,
             )
         ]  # fmt: skip
     old, new = OperationState.RUNNING, OperationState.PAUSED
     if act is BalanceAct.RESUME:
         old, new = new, old
-    return [in_state(one, new, now_ms) for one in found if one.state is old]
+    changed = [in_state(one, new, now_ms) for one in found if one.state is old]
+    return [
+        msgspec.structs.replace(one, reason="resumed by an operator") if one.reason == PAUSED_BEFORE else one
+        for one in changed
+    ]
 
 
 def list_balance_moves(
@@ -234,6 +244,10 @@ def plan_balance(
     rng: random.Random,
 ) -> Work[Decision[MetadataRecord, PlanBalanceResponse]]:
     """PlanBalance (10023): what an operation would move, whatever stands in its way now."""
+    try:
+        _require_all(image, request.toward)
+    except ProtocolError as error:
+        return Decision(PlanBalanceResponse(error_code=int(error.code), error_message=error.message))
     limits = limits_of(image, inputs, min(max(request.moves_max, 0), MOVES_SHOWN_MAX), toward=frozenset(request.toward))
     limits = msgspec.structs.replace(limits, leader_moves_max=limits.moves_max, improvement=0.0)
     model = yield from modelling(image, inputs.policy, inputs.usage, inputs.now_s)

@@ -21,10 +21,10 @@ from kraft.image.delta import replayed
 from kraft.image.metadata import MetadataImage
 from kraft.image.partition_index import NO_PARTITIONS, PartitionKey
 from kraft.records import Cause, PartitionChangeRecord
-from kraft.topic_names import AUDIT_TOPIC, GROUP_TOPIC, TIER_TOPIC
+from kraft.topic_names import AUDIT_TOPIC, GROUP_TOPIC, TIER_TOPIC, TRANSACTION_TOPIC
 
 WHOLE = 1 << 31
-_FIRST_TOPICS = (GROUP_TOPIC, TIER_TOPIC, AUDIT_TOPIC)
+_FIRST_TOPICS = (GROUP_TOPIC, TRANSACTION_TOPIC, TIER_TOPIC, AUDIT_TOPIC)
 """These come first, because clients and brokers depend on them."""
 
 

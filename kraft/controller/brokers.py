@@ -11,6 +11,7 @@ from itertools import islice
 
 from common.decision import Decision
 from common.errors import ErrorCode
+from common.identifiers import ZERO_UUID
 from kraft.batches import MetadataRecord
 from kraft.controller.broker_health import allows_health, concerned_by
 from kraft.controller.broker_removal import is_listed, piece_of, with_first_piece
@@ -51,8 +52,8 @@ def decide_registration(
 ) -> Decision[MetadataRecord, BrokerRegistrationResponse]:
     """BrokerRegistration (62). `has_session`: the process that has the id now was heard recently.
 
-    The last stop was clean if the broker has kept its log directories and knows the epoch of that run, which only the
-    clean-stop marker contains. From this commit on, a broker after an unclean stop counts in no ISR and ELR, and any
+    The last stop was clean if the broker has kept its log directories and goes on with its last run, which
+    `_continues` decides. From this commit on, a broker after an unclean stop counts in no ISR and ELR, and any
     replaced run in no ISR; the partitions that list it change in this commit, or in pieces after it. A repeated request
     of one incarnation changes nothing.
     """
@@ -66,7 +67,8 @@ def decide_registration(
     if existing is not None and has_session:
         return Decision(BrokerRegistrationResponse(error_code=int(ErrorCode.DUPLICATE_BROKER_REGISTRATION)))
     log_dirs = tuple(raw_uuid(directory) for directory in request.log_dirs or ())
-    clean = existing is not None and request.previous_broker_epoch == existing.epoch and existing.log_dirs == log_dirs
+    start_id = raw_uuid(request.start_id)
+    clean = existing is not None and existing.log_dirs == log_dirs and _continues(request, existing, start_id)
     cause = Cause.REGISTERED if clean else Cause.UNCLEAN_STOP
     registration = RegisterBrokerRecord(
         request.broker_id,
@@ -79,9 +81,16 @@ def decide_registration(
         clean_stop=clean,
         cell=request.cell,
         health=HEALTHY if existing is None else existing.health,
+        start_id=start_id,
     )
     reply = BrokerRegistrationResponse(error_code=0, broker_epoch=image.next_offset)
     return Decision(reply, with_first_piece(image, policy, [registration], cause))
+
+
+def _continues(request: BrokerRegistrationRequest, existing: BrokerImage, start_id: bytes) -> bool:
+    """Whether the broker has everything that its registered run had: it knows that run's epoch, or the id of its start
+    if that run died before it could record its epoch."""
+    return request.previous_broker_epoch == existing.epoch or start_id == existing.start_id != ZERO_UUID
 
 
 def _registration_refusal(image: MetadataImage, request: BrokerRegistrationRequest) -> ErrorCode | None:

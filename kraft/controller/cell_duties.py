@@ -12,7 +12,7 @@ from kraft.controller.stepper import Act
 from kraft.image.delta import MetadataDelta
 from kraft.image.metadata import MetadataImage
 from kraft.records import KeyRangeRecord
-from kraft.topic_names import KEYED_TOPICS
+from kraft.topic_names import CLIENT_KEY_TOPICS
 
 log = logging.getLogger(__name__)
 
@@ -50,5 +50,5 @@ def _concerns(delta: MetadataDelta, image: MetadataImage) -> bool:
     """Whether an internal topic with ranges has changed."""
     if not delta.partitions_changed:
         return False
-    ids = [topic_id for name in KEYED_TOPICS if (topic_id := image.topics.ids.get(name)) is not None]
+    ids = [topic_id for name in CLIENT_KEY_TOPICS if (topic_id := image.topics.ids.get(name)) is not None]
     return any(image.topics.by_id[one] is not delta.base.topics.by_id.get(one) for one in ids)

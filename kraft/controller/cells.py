@@ -35,7 +35,7 @@ from kraft.image.cells import (
 from kraft.image.metadata import MetadataImage
 from kraft.image.tenants import LONG_LIMITS, TenantImage
 from kraft.records import CellRecord
-from kraft.topic_names import KEYED_TOPICS
+from kraft.topic_names import CLIENT_KEY_TOPICS
 from wire.messages import (
     AlterCellRequest,
     AlterCellResponse,
@@ -292,7 +292,7 @@ def _described(image: MetadataImage, cells: Cells, cell: CellState, policy: Cont
         tenants=sorted(tenant.name for tenant in cell.tenants),
         ranges=[
             _Described.CellKeyRange(topic=name, first=held.first, count=held.count)
-            for name in KEYED_TOPICS
+            for name in CLIENT_KEY_TOPICS
             if (topic := image.topics.get(name)) is not None and (held := topic.range_of(cell.name)) is not None
         ],
     )

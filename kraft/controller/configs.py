@@ -1,4 +1,4 @@
-"""Changes of topic, broker and cluster settings. No I/O.
+"""Changes of the settings of topics, brokers, the cluster and subscriptions to clients' metrics. No I/O.
 
 The consequences for partitions of a change of `min.insync.replicas` or of unclean elections are in
 `kraft.controller.setting_effects`.
@@ -18,12 +18,13 @@ from common.pacing import Work
 from common.settings import Setting
 from common.topic_settings import TOPIC_SETTINGS
 from kraft.batches import MetadataRecord
+from kraft.controller.client_metrics import check_client_metrics
 from kraft.controller.policy import MIN_ISR, UNCLEAN_ELECTION, ControllerPolicy
 from kraft.controller.setting_effects import with_effects
 from kraft.controller.static_settings import STATIC_NAMES
 from kraft.controller.tier_configs import GENERATION, check_generation, check_tier, check_tier_defaults, with_generation
 from kraft.controller.topic_configs import topic_config
-from kraft.image.configs import CLUSTER_DEFAULT, ResourceKey
+from kraft.image.configs import CATALOGUES, CLUSTER_DEFAULT, ResourceKey
 from kraft.image.metadata import MetadataImage
 from kraft.records import ConfigRecord, ResourceType
 from wire.messages import (
@@ -190,6 +191,8 @@ def _resource_records(
         check_tier(image, policy, name, current, target)
         target = with_generation(current, target)
         changed.update({n: v for n, v in target.items() if n == GENERATION and current.get(n) != v})
+    elif resource_type is ResourceType.CLIENT_METRICS:
+        check_client_metrics(image, name, target)
     else:
         check_broker_configs(name, changed)
         check_tier_defaults(image, policy, name, current, target)
@@ -206,6 +209,8 @@ def _checked_resource(image: MetadataImage, resource_type: int, name: str) -> Re
         if name != CLUSTER_DEFAULT and not (name.isascii() and name.isdigit() and int(name) in image.brokers):
             raise ProtocolError(ErrorCode.INVALID_REQUEST, f"There is no broker {name!r}.")
         return ResourceType.BROKER, name if name == CLUSTER_DEFAULT else str(int(name))
+    if resource_type == ResourceType.CLIENT_METRICS:
+        return ResourceType.CLIENT_METRICS, name
     raise ProtocolError(ErrorCode.INVALID_REQUEST, f"Resources of type {resource_type} have no settings here.")
 
 
@@ -235,7 +240,7 @@ def _incremental(
 
 
 def _edited_list(resource_type: ResourceType, name: str, present: str | None, value: str, added: bool) -> str:
-    setting = (TOPIC_SETTINGS if resource_type is ResourceType.TOPIC else NODE_SETTINGS).get(name)
+    setting = CATALOGUES[resource_type].get(name)
     if setting is None or setting.type_name != "list":
         raise ProtocolError(ErrorCode.INVALID_CONFIG, f"{name} is not a list: only SET and DELETE change it.")
     text = setting.text(setting.default) if present is None else present

@@ -6,7 +6,14 @@ from common.decision import Decision
 from common.errors import ErrorCode, ProtocolError
 from common.pacing import Work
 from kraft.batches import MetadataRecord
-from kraft.features import ACCESS_LEVEL, FLEET_LEVEL, METADATA_VERSION, SUPPORTED_FEATURES, TIDELOG_VERSION
+from kraft.features import (
+    ACCESS_LEVEL,
+    FLEET_LEVEL,
+    METADATA_VERSION,
+    SUPPORTED_FEATURES,
+    TELEMETRY_LEVEL,
+    TIDELOG_VERSION,
+)
 from kraft.image.metadata import MetadataImage
 from kraft.records import FeatureLevelRecord
 from wire.messages import UpdateFeaturesRequest, UpdateFeaturesResponse
@@ -18,19 +25,24 @@ UPGRADE, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE = 1, 2, 3
 def check_access_level(image: MetadataImage) -> None:
     """Raises UNSUPPORTED_VERSION while nodes may run that do not support access records (users, ACLs, tenants,
     cells)."""
-    if image.features.get(TIDELOG_VERSION, 0) < ACCESS_LEVEL:
-        raise ProtocolError(
-            ErrorCode.UNSUPPORTED_VERSION,
-            f"The cluster's {TIDELOG_VERSION} is below {ACCESS_LEVEL}; raise it when all nodes run this version.",
-        )
+    _check_level(image, ACCESS_LEVEL)
 
 
 def check_fleet_level(image: MetadataImage) -> None:
     """Raises UNSUPPORTED_VERSION while nodes may run that do not support the records of `kraft.fleet_records`."""
-    if image.features.get(TIDELOG_VERSION, 0) < FLEET_LEVEL:
+    _check_level(image, FLEET_LEVEL)
+
+
+def check_telemetry_level(image: MetadataImage) -> None:
+    """Raises UNSUPPORTED_VERSION while nodes may run that do not support settings of CLIENT_METRICS."""
+    _check_level(image, TELEMETRY_LEVEL)
+
+
+def _check_level(image: MetadataImage, level: int) -> None:
+    if image.features.get(TIDELOG_VERSION, 0) < level:
         raise ProtocolError(
             ErrorCode.UNSUPPORTED_VERSION,
-            f"The cluster's {TIDELOG_VERSION} is below {FLEET_LEVEL}; raise it when all nodes run this version.",
+            f"The cluster's {TIDELOG_VERSION} is below {level}; raise it when all nodes run this version.",
         )
 
 

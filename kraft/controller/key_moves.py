@@ -1,11 +1,23 @@
-"""The move of a tenant's groups to the range of its new cell, step by step. No I/O.
+"""The move of a tenant's keys, its transactional ids and then its groups, to the ranges of its new cell. No I/O.
 
-In CLEARING, each leader of the target range removes what an earlier attempt may have left. COPYING is the fence: a
-broker that knows of it no longer serves the tenant's groups, so each leader of the old range can then hand over
-everything that was ever committed. When all have done so, the groups are served in the new range. A leader that is
-elected later knows of the fence, because it knows of its election, and a deposed leader commits nothing; so the step
-ends when each partition's current leader has reported. Until the last step the old range has everything, and a move may
-be cancelled at any time.
+Each of the two moves by itself, under a fence of its own. In (IDS_)CLEARING, each leader of a target range removes what
+an earlier attempt may have left. (IDS_)COPYING is the fence: a broker that knows of it no longer serves the tenant's
+keys, so each leader of an old range can then hand over everything that was ever committed. When all have done so, the
+keys are served in the new range. A leader that is elected later knows of the fence, because it knows of its election,
+and a deposed leader commits nothing; so the step ends when each partition's current leader has reported. Until the last
+step the old range has everything, and a move may be cancelled at any time.
+
+Ids go first, because nothing that their fence waits for waits for them: a prepared transaction ends by markers, which
+partitions take whatever is fenced, and an ongoing one goes along. Behind a fence of groups, producers could neither
+send their offsets nor end their transactions in time. So groups are fenced only when no transaction has offsets of a
+group: in DRAINING the tenant's transaction coordinators let those that have some add more and end, the others wait with
+their first ones, and each coordinator reports when there are none.
+
+A transaction may keep its offsets for longer than `DRAIN_S`. The others then run towards their timeouts as they wait,
+so the groups go to HOLDING instead: ongoing transactions do what they like, and end, but none begins. One that has not
+begun has no timeout. When no transaction has offsets, DRAINING makes sure of it. If that takes too long, producers go
+on, and each further attempt waits twice as long: in the end longer than the tenant's longest transaction, unless its
+timeout is above `HOLD_MAX_S`.
 """
 
 from __future__ import annotations
@@ -16,12 +28,25 @@ from typing import NamedTuple
 import msgspec
 from msgspec import Struct, field
 
+from kraft.controller.key_ranges import keyed_topics
+from kraft.features import IDS_LEVEL, TIDELOG_VERSION
 from kraft.image.key_ranges import range_at, range_for
 from kraft.image.metadata import MetadataImage
 from kraft.image.tenants import TenantImage
 from kraft.image.topics import KeyRange, TopicImage
 from kraft.records import KeysPhase, TenantRecord
-from kraft.topic_names import GROUP_TOPIC
+from kraft.topic_names import GROUP_TOPIC, TRANSACTION_TOPIC
+
+DRAIN_S = 3.0
+"""How long producers may wait with their first offsets, well below their timeouts."""
+HOLD_S = 5.0
+"""How long producers may wait to begin transactions in the first attempt; twice as long in each further one."""
+HOLD_MAX_S = 1_000.0
+"""A transaction has ended then: by default its timeout is at most 900 s, and an overdue one is aborted within 10 s."""
+DRAIN_AGAIN_S = 10.0
+"""Least pause before the next attempt. It is as long as producers have just waited, if that was longer."""
+
+_DRAINS = (KeysPhase.DRAINING, KeysPhase.HOLDING)
 
 
 class Report(NamedTuple):
@@ -33,10 +58,68 @@ class Report(NamedTuple):
     partitions: tuple[tuple[int, int], ...]
 
 
+class Drain(Struct):
+    """How long a tenant's groups drain. `since`: of its present phase. `hold_s`: how long this attempt may keep
+    transactions from beginning. `has_held`: it was in HOLDING. `again_at`: the next attempt does not begin before."""
+
+    since: float = 0.0
+    hold_s: float = HOLD_S
+    has_held: bool = False
+    again_at: float = float("-inf")
+
+    def entered(self, phase: KeysPhase, now_s: float) -> None:
+        self.since = now_s
+        self.has_held = self.has_held or phase is KeysPhase.HOLDING
+
+    def gave_up(self, now_s: float) -> None:
+        self.again_at = now_s + max(DRAIN_AGAIN_S, self.hold_s)
+        self.hold_s = min(2 * self.hold_s, HOLD_MAX_S)
+        self.has_held = False
+
+
+class Drains(Struct):
+    """The tenants whose groups drain. Soft state of each controller, which follows the metadata; one that has just
+    started begins with short attempts again. Times are monotonic seconds."""
+
+    _by_tenant: dict[str, Drain] = field(default_factory=dict)
+
+    def applied(self, old: TenantImage | None, tenant: TenantImage, now_s: float) -> None:
+        """The tenant has changed."""
+        before, phase = None if old is None else old.keys_phase, tenant.keys_phase
+        if before is phase:
+            return
+        if phase in _DRAINS:
+            self._by_tenant.setdefault(tenant.id, Drain()).entered(phase, now_s)
+        elif phase is KeysPhase.CLEARING and before in _DRAINS and tenant.id in self._by_tenant:
+            self._by_tenant[tenant.id].gave_up(now_s)
+        elif phase is KeysPhase.SETTLED:
+            self.forget(tenant.id)
+
+    def is_overdue(self, tenant: TenantImage, now_s: float) -> bool:
+        """Whether the tenant's transactions have waited long enough for one that keeps its offsets."""
+        drain = self._by_tenant.get(tenant.id)
+        if drain is None:
+            return False
+        return now_s - drain.since >= (drain.hold_s if tenant.keys_phase is KeysPhase.HOLDING else DRAIN_S)
+
+    def has_held(self, tenant: TenantImage) -> bool:
+        """Whether this attempt has kept transactions from beginning already."""
+        drain = self._by_tenant.get(tenant.id)
+        return drain is not None and drain.has_held
+
+    def may_begin(self, tenant: TenantImage, now_s: float) -> bool:
+        drain = self._by_tenant.get(tenant.id)
+        return drain is None or now_s >= drain.again_at
+
+    def forget(self, tenant_id: str) -> None:
+        self._by_tenant.pop(tenant_id, None)
+
+
 class KeyReports(Struct):
     """The leaders' reports. Soft state of the active controller; brokers repeat them."""
 
-    _done: dict[tuple[str, int, int], dict[int, None]] = field(default_factory=dict)
+    drains: Drains = field(default_factory=Drains)
+    _done: dict[tuple[str, int, int], dict[tuple[bytes, int], None]] = field(default_factory=dict)
 
     def restart(self) -> None:
         self._done.clear()
@@ -51,61 +134,129 @@ class KeyReports(Struct):
             for index, leader_epoch in report.partitions:
                 partition = image.partition(topic_id, index)
                 if partition is not None and (partition.leader, partition.leader_epoch) == (broker_id, leader_epoch):
-                    done[index] = None
+                    done[topic_id, index] = None
 
-    def are_complete(self, tenant: TenantImage, held: KeyRange) -> bool:
+    def are_complete(self, tenant: TenantImage, topic_id: bytes, held: KeyRange) -> bool:
         done = self._done.get((tenant.id, tenant.keys_epoch, tenant.keys_phase), {})
-        return all(index in done for index in range(held.first, held.end))
+        return all((topic_id, index) in done for index in range(held.first, held.end))
 
     def forget(self, tenant_id: str) -> None:
+        self.drains.forget(tenant_id)
         for key in [key for key in self._done if key[0] == tenant_id]:
             del self._done[key]
 
 
 class KeyStep(Struct):
-    """`record`: what to commit now. `settled`: the groups are in the tenant's cell, nothing is left to do."""
+    """`record`: what to commit now. `settled`: the keys are in the tenant's cell, nothing is left to do."""
 
     record: TenantRecord | None = None
     settled: bool = False
     problem: str = ""
 
 
-def key_step(image: MetadataImage, tenant: TenantImage, reports: KeyReports) -> KeyStep:
-    """The next step of a tenant's groups towards the cell where it lives."""
-    topic = image.topics.get(GROUP_TOPIC)
-    here, there = _places(topic, tenant)
-    is_settled = tenant.keys_phase is KeysPhase.SETTLED
-    if not is_settled and (tenant.keys_target != tenant.home or here is None or there is None or here == there):
-        return KeyStep(_changed(tenant, keys_phase=KeysPhase.SETTLED, keys_target=None))  # the move was cancelled
-    if here == there:
+class _Kind(NamedTuple):
+    """Keys that move together. `cell_field`: of the record, where they are."""
+
+    topic: str
+    cell_field: str
+    clearing: KeysPhase
+    copying: KeysPhase
+    phases: tuple[KeysPhase, ...]
+
+
+_IDS = _Kind(
+    TRANSACTION_TOPIC,
+    "ids_cell",
+    KeysPhase.IDS_CLEARING,
+    KeysPhase.IDS_COPYING,
+    (KeysPhase.IDS_CLEARING, KeysPhase.IDS_COPYING),
+)
+_GROUPS = _Kind(
+    GROUP_TOPIC,
+    "keys_cell",
+    KeysPhase.CLEARING,
+    KeysPhase.COPYING,
+    (KeysPhase.CLEARING, KeysPhase.DRAINING, KeysPhase.HOLDING, KeysPhase.COPYING),
+)
+_IN_ORDER = (_IDS, _GROUPS)
+
+
+class _Place(NamedTuple):
+    """Where a topic has a tenant's keys, and where they belong; None: that cell has no range yet."""
+
+    kind: _Kind
+    topic: TopicImage
+    here: KeyRange | None
+    there: KeyRange | None
+
+
+def key_step(image: MetadataImage, tenant: TenantImage, reports: KeyReports, now_s: float) -> KeyStep:
+    """The next step of a tenant's keys towards the cell where it lives."""
+    away = [place for place in _places(image, tenant) if place.here != place.there]
+    if tenant.keys_phase is not KeysPhase.SETTLED:
+        place = next((place for place in away if tenant.keys_phase in place.kind.phases), None)
+        if tenant.keys_target != tenant.home or place is None or place.here is None or place.there is None:
+            return _changed(tenant, keys_phase=KeysPhase.SETTLED, keys_target=None)  # the move was cancelled
+        if tenant.keys_phase in _DRAINS:
+            return _drained(image, tenant, reports, now_s)
+        clears = tenant.keys_phase is place.kind.clearing
+        if not reports.are_complete(tenant, place.topic.topic_id, place.there if clears else place.here):
+            return KeyStep()
+        if clears:
+            return _cleared(image, tenant, place.kind, reports, now_s)
+        cells = {place.kind.cell_field: tenant.keys_target}
+        return _changed(tenant, keys_phase=KeysPhase.SETTLED, keys_target=None, **cells)
+    if not away:
         return KeyStep(settled=True)
-    if there is None:
-        return KeyStep(problem=f"Cell {tenant.home} has no range of {GROUP_TOPIC} yet.")
-    if here is None:  # nowhere yet: the old cell never got a range
-        return KeyStep(_changed(tenant, keys_cell=tenant.home))
-    if is_settled:
-        epoch = tenant.keys_epoch + 1
-        record = _changed(tenant, keys_phase=KeysPhase.CLEARING, keys_target=tenant.home, keys_epoch=epoch)
-        return KeyStep(record)
-    if tenant.keys_phase is KeysPhase.CLEARING:
-        if reports.are_complete(tenant, there):
-            return KeyStep(_changed(tenant, keys_phase=KeysPhase.COPYING))
-    elif reports.are_complete(tenant, here):
-        return KeyStep(_changed(tenant, keys_phase=KeysPhase.SETTLED, keys_cell=tenant.keys_target, keys_target=None))
-    return KeyStep()
+    first = away[0]
+    if first.there is None:
+        return KeyStep(problem=f"Cell {tenant.home} has no range of {first.topic.name} yet.")
+    if first.here is None:  # nowhere yet: the old cell never got a range
+        return _changed(tenant, **{first.kind.cell_field: tenant.home})
+    epoch = tenant.keys_epoch + 1
+    return _changed(tenant, keys_phase=first.kind.clearing, keys_target=tenant.home, keys_epoch=epoch)
+
+
+def _cleared(image: MetadataImage, tenant: TenantImage, kind: _Kind, reports: KeyReports, now_s: float) -> KeyStep:
+    """What follows CLEARING. Before `IDS_LEVEL` there may be brokers that know neither DRAINING nor HOLDING."""
+    if kind is _IDS or image.features.get(TIDELOG_VERSION, 0) < IDS_LEVEL:
+        return _changed(tenant, keys_phase=kind.copying)
+    if reports.drains.may_begin(tenant, now_s):
+        return _changed(tenant, keys_phase=KeysPhase.DRAINING)
+    return KeyStep(problem="Its groups wait for a transaction that keeps a group's offsets for long.")
+
+
+def _drained(image: MetadataImage, tenant: TenantImage, reports: KeyReports, now_s: float) -> KeyStep:
+    """What follows DRAINING or HOLDING: the fence, or another attempt. Reports of an earlier phase count no more."""
+    ids = image.topics.get(TRANSACTION_TOPIC)
+    held = None if ids is None else range_for(ids, tenant)
+    is_draining, drains = tenant.keys_phase is KeysPhase.DRAINING, reports.drains
+    next_phase = None
+    if ids is None or held is None or reports.are_complete(tenant, ids.topic_id, held):
+        if is_draining:
+            return _changed(tenant, keys_phase=KeysPhase.COPYING)
+        next_phase = KeysPhase.DRAINING
+    elif drains.is_overdue(tenant, now_s):
+        next_phase = KeysPhase.HOLDING if is_draining and not drains.has_held(tenant) else KeysPhase.CLEARING
+    if next_phase is None:
+        return KeyStep()
+    return _changed(tenant, keys_phase=next_phase, keys_epoch=tenant.keys_epoch + 1)
 
 
 def keys_are_home(image: MetadataImage, tenant: TenantImage) -> bool:
-    here, there = _places(image.topics.get(GROUP_TOPIC), tenant)
-    return here == there and tenant.keys_phase is KeysPhase.SETTLED
+    places = _places(image, tenant)
+    return tenant.keys_phase is KeysPhase.SETTLED and all(place.here == place.there for place in places)
 
 
-def _places(topic: TopicImage | None, tenant: TenantImage) -> tuple[KeyRange | None, KeyRange | None]:
-    """The current range of the groups, and the one where they belong."""
-    if topic is None:
-        return None, None
-    return range_for(topic, tenant), range_at(topic, tenant, tenant.home)
+def _places(image: MetadataImage, tenant: TenantImage) -> list[_Place]:
+    names = keyed_topics(image)
+    kinds = [(kind, image.topics.get(kind.topic)) for kind in _IN_ORDER if kind.topic in names]
+    return [
+        _Place(kind, topic, range_for(topic, tenant), range_at(topic, tenant, tenant.home))
+        for kind, topic in kinds
+        if topic is not None
+    ]
 
 
-def _changed(tenant: TenantImage, **fields: object) -> TenantRecord:
-    return msgspec.structs.replace(tenant.record(), epoch=tenant.epoch + 1, **fields)
+def _changed(tenant: TenantImage, **fields: object) -> KeyStep:
+    return KeyStep(msgspec.structs.replace(tenant.record(), epoch=tenant.epoch + 1, **fields))

@@ -4,7 +4,8 @@ I/O.
 With one cell, a topic is one range for all. When another cell appears, the existing partitions become the range of the
 cell that holds most of them, and each further cell gets a range of as many new partitions after it, on its own brokers.
 So no key ever changes its partition: operators' keys and those of existing tenants stay in the first range until a
-tenant's move takes its keys along.
+tenant's move takes its keys along. Topics that are one range for all are divided together, and begin with the same
+cell. Before `tidelog.version` 4 all cells share `__transaction_state`, which is divided when the version is raised.
 """
 
 from __future__ import annotations
@@ -24,22 +25,30 @@ from kraft.batches import MetadataRecord
 from kraft.controller.move_throttles import may_throttle_ranges, ranges_lifted, throttles
 from kraft.controller.new_partitions import partition_records
 from kraft.controller.placement import ReplicaPlacer
-from kraft.controller.policy import ControllerPolicy
+from kraft.controller.policy import ControllerPolicy, keyed_topic_factor
 from kraft.controller.range_growth import RangeGrowth
 from kraft.controller.reassignment import start_reassignment
 from kraft.controller.stepper import Step
 from kraft.controller.tenant_topics import usable
-from kraft.features import ACCESS_LEVEL, TIDELOG_VERSION
+from kraft.features import ACCESS_LEVEL, IDS_LEVEL, TIDELOG_VERSION
 from kraft.image.brokers import BrokerImage
 from kraft.image.cells import DEFAULT_CELL, brokers_of, cell_of
 from kraft.image.metadata import MetadataImage
 from kraft.image.partitions import PartitionImage
 from kraft.image.topics import KeyRange, TopicImage
 from kraft.records import Cause, KeyRangeRecord, KeysPhase
-from kraft.topic_names import KEYED_TOPICS
+from kraft.topic_names import CLIENT_KEY_TOPICS, GROUP_TOPIC, TRANSACTION_TOPIC
 
 RANGE_COST = 50  # of a topic that is looked at, units of `common.pacing`
 TENANTS_AT_ONCE = 100
+
+
+def keyed_topics(image: MetadataImage) -> tuple[str, ...]:
+    """The topics of which each cell has a range for its tenants' keys."""
+    level = image.features.get(TIDELOG_VERSION, 0)
+    if level < ACCESS_LEVEL:
+        return ()
+    return CLIENT_KEY_TOPICS if level >= IDS_LEVEL else (GROUP_TOPIC,)
 
 
 def founding_cell(image: MetadataImage, policy: ControllerPolicy, factor: int) -> tuple[str, int] | None:
@@ -49,42 +58,85 @@ def founding_cell(image: MetadataImage, policy: ControllerPolicy, factor: int) -
     That is the default cell, or the first by name, among those that could hold tenants' topics.
     """
     cells = _peopled(image)
-    if len(cells) < 2 or not _has_ranges(image):
+    if len(cells) < 2 or not keyed_topics(image):
         return None
     live = {cell: _live(image, brokers) for cell, brokers in cells.items()}
     able = [cell for cell in cells if live[cell] >= max(1, min(factor, policy.default_replication_factor))]
-    found = min(able, key=lambda cell: (cell != DEFAULT_CELL, cell), default=None)
+    first = next((topic.ranges[0].cell for topic in _keyed(image) if topic.ranges), DEFAULT_CELL)
+    found = min(able, key=lambda cell: (cell != first, cell != DEFAULT_CELL, cell), default=None)
     return None if found is None else (found, min(factor, live[found]))
 
 
-def new_keys_cell(image: MetadataImage, cell: str) -> str | None:
-    """Where a new tenant of `cell` gets its keys: in the cell's range, unless an existing topic is still one range for
-    all."""
-    undivided = [name for name in KEYED_TOPICS if (topic := image.topics.get(name)) is not None and not topic.ranges]
-    return None if undivided or not _has_ranges(image) else cell
+class KeyCells(NamedTuple):
+    """Where a tenant's keys are: TenantRecord's fields."""
+
+    keys_cell: str | None
+    ids_cell: str | None
 
 
-def missing_ranges(
-    image: MetadataImage, topic: TopicImage, policy: ControllerPolicy, rng: random.Random, *, is_new: bool = False
+def new_keys_cells(image: MetadataImage, cell: str) -> KeyCells:
+    """Where a tenant of `cell` that has no keys yet gets them: in the cell's ranges, unless a topic is still one range
+    for all."""
+    whole, names = dict.fromkeys(topic.name for topic in _keyed(image) if not topic.ranges), keyed_topics(image)
+    return KeyCells(*(cell if name in names and name not in whole else None for name in _IN_ORDER))
+
+
+_IN_ORDER = (GROUP_TOPIC, TRANSACTION_TOPIC)  # the topics of `KeyCells`
+
+
+def first_ranges(
+    image: MetadataImage, topic: TopicImage, policy: ControllerPolicy, rng: random.Random
 ) -> list[MetadataRecord]:
-    """Ranges for cells that have none and can hold one. A topic's first range is that of the cell that holds most of
-    it. `is_new`: the topic has never held a key."""
-    if not _has_ranges(image) or not topic.partitions:
+    """The ranges of a new topic, which has never held a key: one for each cell that can hold one. None if there is one
+    cell, or another topic that is not divided yet: the two will be divided together."""
+    cells, others = list(_peopled(image)), [other for other in _keyed(image) if other.name != topic.name]
+    divided = [bool(other.ranges) for other in others] or [len(cells) > 1]
+    if not cells or not all(divided):
         return []
+    return _ranges(image, topic, policy, rng, _holder(image, [topic], cells))
+
+
+def _divided(image: MetadataImage, policy: ControllerPolicy, rng: random.Random) -> Work[list[MetadataRecord]]:
+    """The ranges that are missing. Topics that are one range for all are divided as soon as another cell can hold a
+    range of one of them; the first range is that of the cell that holds most of them."""
+    records: list[MetadataRecord] = []
+    whole, cells = [topic for topic in _keyed(image) if not topic.ranges], list(_peopled(image))
+    for topic in _keyed(image):
+        if topic.ranges:
+            records += _ranges(image, topic, policy, rng, topic.ranges[0].cell)
+        yield RANGE_COST + len(records)
+    owner = _holder(image, whole, cells) if whole and len(cells) > 1 else None
+    if owner is None or not any(_able(image, topic, policy, owner) for topic in whole):
+        return records
+    for topic in whole:
+        records += _ranges(image, topic, policy, rng, owner)
+        yield RANGE_COST + len(records)
+    return records + (yield from _kept_in_the_first(image, owner, [topic.name for topic in whole]))
+
+
+def _able(image: MetadataImage, topic: TopicImage, policy: ControllerPolicy, owner: str) -> list[str]:
+    """Cells other than the first range's `owner` that have no range of the topic and can hold one."""
+    needed = _replicas_needed(topic, policy)
+    return [
+        cell
+        for cell, brokers in _peopled(image).items()
+        if cell != owner and topic.range_of(cell) is None and _live(image, brokers) >= needed
+    ]
+
+
+def _ranges(
+    image: MetadataImage, topic: TopicImage, policy: ControllerPolicy, rng: random.Random, owner: str
+) -> list[MetadataRecord]:
+    """Ranges for the cells that have none and can hold one, behind that of `owner`."""
     cells = _peopled(image)
-    factor, needed = topic.partitions[0].settled_replica_count, _replicas_needed(topic, policy)
-    able = [cell for cell in cells if topic.range_of(cell) is None and _live(image, cells[cell]) >= needed]
+    factor = topic.partitions[0].settled_replica_count
+    able = _able(image, topic, policy, owner)
     records: list[MetadataRecord] = []
     count, end = len(topic.partitions), len(topic.partitions)
     if topic.ranges:
         count = topic.ranges[0].count
-    elif len(cells) > 1:
-        owner = _holder(image, topic, list(cells))
-        able = [cell for cell in able if cell != owner]
-        if able or is_new:
-            records.append(KeyRangeRecord(topic.topic_id, owner, 0, count))
     else:
-        return []
+        records.append(KeyRangeRecord(topic.topic_id, owner, 0, count))
     for cell in able:
         placer = ReplicaPlacer([usable(image, broker) for broker in cells[cell]], rng)
         assignments = placer.place(count, min(factor, _live(image, cells[cell])))
@@ -113,17 +165,11 @@ class _Moves(NamedTuple):
 def range_step(image: MetadataImage, policy: ControllerPolicy, rng: random.Random) -> Work[RangeStep]:
     """Give ranges to cells that lack them; otherwise move replicas into their range's cell, and add missing
     replicas."""
-    records: list[MetadataRecord] = []
-    topics = [topic for name in KEYED_TOPICS if (topic := image.topics.get(name)) is not None]
-    for topic in topics:
-        made = missing_ranges(image, topic, policy, rng)
-        records += made
-        yield RANGE_COST + len(made)
-        if not topic.ranges and made and isinstance(made[0], KeyRangeRecord):
-            records += yield from _kept_in_the_first(image, made[0].cell)
+    records = yield from _divided(image, policy, rng)
     if records:
         return RangeStep(records)
     waits, problem = False, ""
+    topics = [topic for name in CLIENT_KEY_TOPICS if (topic := image.topics.get(name)) is not None]
     for topic in topics:
         moves = _moves(image, topic, policy, rng)
         if moves.records and may_throttle_ranges(image, policy, topic.name):
@@ -167,9 +213,12 @@ def _elsewhere(placer: ReplicaPlacer, partition: PartitionImage, home_count: int
 
 
 def _homes(image: MetadataImage, topic: TopicImage) -> list[tuple[KeyRange, list[BrokerImage]]]:
-    """Each range and the brokers that it belongs on. With one cell, everything is one range."""
+    """Each range and the brokers that it belongs on. With one cell, everything is one range, and a topic that cells
+    share is one on all brokers."""
     if topic.ranges:
         return [(held, brokers_of(held.cell, image.brokers)) for held in topic.ranges]
+    if topic.name not in keyed_topics(image) and topic.partitions:
+        return [(KeyRange("", 0, len(topic.partitions)), list(image.brokers.values()))]
     cells = _peopled(image)
     if len(cells) != 1 or not topic.partitions:
         return []
@@ -183,11 +232,13 @@ def _full_factor(topic: TopicImage, policy: ControllerPolicy) -> int:
     first = [
         topic.partitions[i].settled_replica_count for held in topic.ranges[:1] for i in range(held.first, held.end)
     ]
-    return max(policy.group_replication_factor, min(first, default=1))
+    return max(keyed_topic_factor(topic.name, policy), min(first, default=1))
 
 
-def _has_ranges(image: MetadataImage) -> bool:
-    return image.features.get(TIDELOG_VERSION, 0) >= ACCESS_LEVEL
+def _keyed(image: MetadataImage) -> list[TopicImage]:
+    """Those of `keyed_topics` that exist and have partitions."""
+    topics = (image.topics.get(name) for name in keyed_topics(image))
+    return [topic for topic in topics if topic is not None and topic.partitions]
 
 
 def _replicas_needed(topic: TopicImage, policy: ControllerPolicy) -> int:
@@ -205,10 +256,11 @@ def _live(image: MetadataImage, brokers: list[BrokerImage]) -> int:
     return sum(not usable(image, broker).fenced for broker in brokers)
 
 
-def _holder(image: MetadataImage, topic: TopicImage, cells: list[str]) -> str:
-    """The cell whose brokers hold most of the topic's replicas."""
+def _holder(image: MetadataImage, topics: list[TopicImage], cells: list[str]) -> str:
+    """The cell whose brokers hold most of the topics' replicas."""
     held = Counter(
         cell_of(image.brokers[replica])
+        for topic in topics
         for partition in topic.partitions.values()
         for replica in partition.replicas
         if replica in image.brokers
@@ -216,17 +268,17 @@ def _holder(image: MetadataImage, topic: TopicImage, cells: list[str]) -> str:
     return min(cells, key=lambda cell: (-held[cell], cell))
 
 
-def _kept_in_the_first(image: MetadataImage, owner: str) -> Work[list[MetadataRecord]]:
-    """While a topic was one range, all tenants' keys were there, whatever their cell."""
+def _kept_in_the_first(image: MetadataImage, owner: str, whole: list[str]) -> Work[list[MetadataRecord]]:
+    """While the topics named `whole` were one range, all tenants' keys were there, whatever their cell."""
     records: list[MetadataRecord] = []
     for number, tenant in enumerate(image.tenants.values(), 1):
-        if tenant.keys_cell not in (None, owner) or tenant.keys_phase is not KeysPhase.SETTLED:
-            settled = tenant.record()
-            records.append(
-                msgspec.structs.replace(
-                    settled, keys_cell=None, keys_target=None, keys_phase=KeysPhase.SETTLED, epoch=tenant.epoch + 1
-                )
-            )
+        held = KeyCells(tenant.keys_cell, tenant.ids_cell)
+        kept = KeyCells(
+            *(None if name in whole and cell != owner else cell for name, cell in zip(_IN_ORDER, held, strict=True))
+        )
+        if kept != held or tenant.keys_phase is not KeysPhase.SETTLED:
+            fields = {**kept._asdict(), "keys_target": None, "keys_phase": KeysPhase.SETTLED}
+            records.append(msgspec.structs.replace(tenant.record(), **fields, epoch=tenant.epoch + 1))
         if number % TENANTS_AT_ONCE == 0:
             yield TENANTS_AT_ONCE
     return records

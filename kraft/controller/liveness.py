@@ -24,7 +24,7 @@ from kraft.controller.broker_removal import is_listed
 from kraft.controller.brokers import decide_heartbeat, decide_registration, decide_unregister, fence
 from kraft.controller.driver import ControllerDriver, Quorum, not_controller
 from kraft.controller.policy import ControllerPolicy
-from kraft.controller.sessions import BrokerSessions
+from kraft.controller.sessions import BrokerSessions, Session
 from kraft.image.metadata import MetadataImage
 from kraft.records import Cause
 from wire.messages import (
@@ -144,6 +144,10 @@ class BrokerLiveness:
         finally:
             self._probes.pop(broker_id, None)
 
+    def heard(self) -> list[tuple[int, Session]]:
+        """The sessions of the brokers, by id, that have been heard in this leadership."""
+        return self._sessions.of_heard()
+
     async def register(self, request: BrokerRegistrationRequest) -> BrokerRegistrationResponse:
         """Raises ProtocolError and OutcomeUnknown as `ControllerDriver.write`."""
 
@@ -179,6 +183,7 @@ class BrokerLiveness:
                 request.current_metadata_offset,
                 connection,
                 self._clock.monotonic(),
+                image.next_offset,
             )
             self.loads.heard(
                 broker.broker_id, broker.epoch, request.bytes_per_second, request.cpu_share, self._clock.monotonic()

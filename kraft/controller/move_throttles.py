@@ -13,7 +13,7 @@ from kraft.controller.policy import ControllerPolicy
 from kraft.image.configs import CLUSTER_DEFAULT
 from kraft.image.metadata import MetadataImage
 from kraft.records import ConfigRecord, ResourceType
-from kraft.topic_names import KEYED_TOPICS
+from kraft.topic_names import CLIENT_KEY_TOPICS
 
 LEADER_RATE, FOLLOWER_RATE = RATES = ("leader.replication.throttled.rate", "follower.replication.throttled.rate")
 REPLICAS = ("leader.replication.throttled.replicas", "follower.replication.throttled.replicas")
@@ -76,5 +76,5 @@ def ranges_lifted(image: MetadataImage, policy: ControllerPolicy) -> list[Metada
     rate = str(policy.access.move_bytes_per_second)
     if any(image.configs.cluster().get(name) != rate for name in RATES):
         return []
-    records = [record for topic in KEYED_TOPICS for record in lifted(image, topic)]
+    records = [record for topic in CLIENT_KEY_TOPICS for record in lifted(image, topic)]
     return records + rate_lifted(image, policy) if records else []

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from common.errors import ErrorCode, ProtocolError
+from common.settings import INT_MAX
 from common.token_bucket import TokenBucket
 from kraft.controller.policy import ControllerPolicy, tenant_limit
 from kraft.image.client_quotas import MUTATION_RATE, OPERATORS
@@ -69,7 +70,9 @@ class MutationQuota:
         return True
 
     def _throttle(self) -> None:
-        self.throttle_ms = max(self.throttle_ms, *(round(bucket.wait_s() * 1000) for bucket in self._buckets))
+        """Bounded before it is rounded: a quota may be so small that the wait is infinite."""
+        wait_s = max(bucket.wait_s() for bucket in self._buckets)
+        self.throttle_ms = max(self.throttle_ms, round(min(wait_s * 1000, INT_MAX)))
 
 
 UNBOUNDED = MutationQuota([], 0.0, is_strict=True)

@@ -26,6 +26,7 @@ from kraft.controller.metadata_fetch import MetadataFetch
 from kraft.controller.node_metrics import register_metrics
 from kraft.controller.piecework import Piecework, PieceworkConfig
 from kraft.controller.policy import ControllerPolicy
+from kraft.controller.quorum_description import QuorumView
 from kraft.controller.quota_coordinator import QuotaCoordinator
 from kraft.controller.reported_usage import ReportedUsage
 from kraft.controller.requests import ControllerRequests
@@ -82,6 +83,7 @@ class ControllerNode:
 
     def __init__(self, ports: Ports, config: ControllerConfig, fatal: Callable[[str], None]) -> None:
         listener, ports, voters_ports = _secured(config, ports)
+        self._clock = ports.clock
         self._config = config
         self.pacer = Pacer(strain=Strain(ports.clock.monotonic, ports.displaced, ports.offer))
         self.machine = MetadataStateMachine(MetadataLog(config.tail_batches_max, config.tail_bytes_max))
@@ -114,7 +116,7 @@ class ControllerNode:
         self._clock = ports.clock
         self.usage = ReportedUsage(config.usage_report_interval_s)
         self.quotas = QuotaCoordinator(self.usage, config.policy, config.shares)
-        tenants = TenantDuties(self.driver, config.policy, ports.random)
+        tenants = TenantDuties(self.driver, config.policy, ports.random, ports.clock)
         balance = BalanceStatus()
         self.balance = BalanceDuties(config.policy, ports, balance, self.usage, self.liveness.loads)
         acts: list[Act[Any]] = [tenants, CellDuties(config.policy, ports.random), self.health, self.balance]
@@ -136,13 +138,25 @@ class ControllerNode:
             quotas=self.quotas,
             rng=ports.random,
             clock=ports.clock,
-            voters=sorted(config.voters),
+            quorum_view=self._quorum_view,
             pacer=self.pacer,
         )
         self._watch = Watch()
         self.metrics = Metrics()
         register_metrics(self.metrics, self)
         self.server = self._make_server(ports, listener)
+
+    def _quorum_view(self) -> QuorumView:
+        clock = self._clock
+        return QuorumView(
+            image=self.machine.image,
+            log=self.machine.log,
+            voters=self._config.voters,
+            followers=self.quorum.followers(),
+            brokers=self.liveness.heard(),
+            wall_ms=clock.wall_ms(),
+            now_s=clock.monotonic(),
+        )
 
     def _make_liveness(self, ports: Ports) -> BrokerLiveness:
         config = self._config

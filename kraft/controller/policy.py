@@ -11,12 +11,14 @@ from common.node_settings.quotas import ControllerQuotaSettings
 from common.node_settings.replication import ReplicationSettings
 from common.node_settings.tenants import TenantSettings
 from common.node_settings.topics import TopicDefaults
+from common.node_settings.transactions import TransactionSettings
 from common.settings import declared, same
 from common.topic_settings import TOPIC_SETTINGS, TopicSettings
 from kraft.image.cells import BANDWIDTH_PER_BROKER, REPLICAS_PER_BROKER_MAX, TENANTS_MAX, CellImage
 from kraft.image.metadata import MetadataImage
 from kraft.image.tenants import TenantImage, limit_of
 from kraft.records import PIECE_RECORDS_MAX
+from kraft.topic_names import TRANSACTION_TOPIC
 
 MIN_ISR = declared(TopicSettings, "min_insync_replicas").name
 CORDONED = declared(ReplicationSettings, "broker_cordoned").name
@@ -31,6 +33,7 @@ class ControllerPolicy(TopicDefaults):
     """
 
     group_replication_factor: int = same(GroupSettings, "offsets_topic_replication_factor")
+    transaction_replication_factor: int = same(TransactionSettings, "state_replication_factor")
     partitions_per_request_max: int = 10_000
     piece_records_max: int = PIECE_RECORDS_MAX // 2
     """Partition changes in one commit, for an event that concerns many partitions."""
@@ -55,6 +58,11 @@ def cell_limit(cell: CellImage, limit: str, policy: ControllerPolicy) -> int:
         TENANTS_MAX: defaults.cell_tenants_max,
         BANDWIDTH_PER_BROKER: defaults.cell_bandwidth_per_broker,
     }[limit]
+
+
+def keyed_topic_factor(topic_name: str, policy: ControllerPolicy) -> int:
+    """The replication factor that an internal topic of `CLIENT_KEY_TOPICS` reaches when there are enough brokers."""
+    return policy.transaction_replication_factor if topic_name == TRANSACTION_TOPIC else policy.group_replication_factor
 
 
 def min_insync_replicas(image: MetadataImage, topic_name: str, policy: ControllerPolicy) -> int:

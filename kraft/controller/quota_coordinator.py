@@ -22,7 +22,7 @@ from kraft.image.delta import MetadataDelta
 from kraft.image.metadata import MetadataImage
 from kraft.image.tenants import CONNECTIONS_MAX, TenantImage
 from kraft.quotas.announced_tenants import AnnouncedTenants
-from kraft.quotas.shares import PER_MILLE, Demand
+from kraft.quotas.shares import PER_MILLE, Demand, even_share
 from kraft.quotas.split_quota import SplitQuota, SplitRules
 from kraft.quotas.tenant_quotas import RESOURCES, CellBrokers, Quotas, Resource, quotas_of
 from wire.messages import ReportUsageRequest, ReportUsageResponse
@@ -144,21 +144,23 @@ class QuotaCoordinator:
         live = self._brokers.of(tenant, image.brokers)
         for resource in RESOURCES:
             split, quota = splits[resource], quotas[resource]
-            split.confirmed(broker, held[resource] if held[resource] >= 0 else None, now, round_number)
+            confirmed = held[resource] if held[resource] >= 0 else None
+            split.confirmed(broker, confirmed, now, quota, len(live), round_number)
             if keeps:
                 continue
             if quota <= 0 or is_off:
                 split.end(now)
                 continue
             self._take_back(tenant, split)
-            if split.is_due(quota, now, broker):
+            if split.is_due(quota, now, broker, live):
                 split.compute(quota, self.demands(image, tenant, resource, now, broker), now, self._all_heard)
             share = split.next_share(broker, now, live, self._all_heard, round_number)
             found[resource] = -1 if share is None else share
         self._announce(image, tenant, quotas, splits, now)
         if all(split.is_idle for split in splits.values()):
             del self.splits[tenant.id]
-        if max(*found, elsewhere) < 0:
+        is_split = not keeps and any(split.is_bound for split in splits.values())
+        if max(*found, elsewhere) < 0 and not is_split:
             return None
         return _Shares(
             tenant=tenant.id,
@@ -166,6 +168,7 @@ class QuotaCoordinator:
             egress=found[Resource.EGRESS],
             busy=found[Resource.BUSY],
             connections_elsewhere=elsewhere,
+            is_split=is_split,
         )
 
     # what is logged ------------------------------------------------------------------------------------------
@@ -275,16 +278,18 @@ class QuotaCoordinator:
         return found[0], found[1], found[2]
 
     def _connections_elsewhere(self, image: MetadataImage, tenant: TenantImage, broker: int, now: float) -> int:
-        """-1 when the tenant has at most half of the connections that it may have."""
+        """-1 when the tenant has at most half of the connections that it may have. A broker that reports more than all
+        of them counts for an even part, so that it leaves others theirs."""
         most = tenant_limit(tenant, CONNECTIONS_MAX, self._policy)
         here = elsewhere = 0
-        for other in dict.fromkeys((*self._brokers.of(tenant, image.brokers), broker)):
+        own = self._brokers.of(tenant, image.brokers)
+        for other in dict.fromkeys((*own, broker)):
             use = self._usage.of_broker(other, now)
             one = None if use is None else use.tenants.get(tenant.id)
             if one is not None and other == broker:
                 here = one.connections
             elif one is not None:
-                elsewhere += one.connections
+                elsewhere += one.connections if one.connections <= most else even_share(most, len(own))
         return min(elsewhere, (1 << 31) - 1) if elsewhere and 2 * (here + elsewhere) > most else -1
 
     def _account(self, image: MetadataImage, tenant: TenantImage, broker: int, interval_ms: int, now: float) -> None:

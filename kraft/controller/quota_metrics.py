@@ -20,29 +20,11 @@ Sample = tuple[dict[str, str], float]
 
 
 def register_quotas(metrics: Metrics, quotas: QuotaCoordinator) -> None:
+    metrics.family("tidelog_tenant_unfair_throttle_seconds_total", lambda: unfair_seconds(quotas))
+    metrics.family("tidelog_tenant_share_bytes", lambda: share_bytes(quotas))
+    metrics.gauge("tidelog_tenants_with_shares", lambda: len(quotas.splits))
     metrics.family(
-        "tidelog_tenant_unfair_throttle_seconds_total",
-        "counter",
-        "Time that a tenant's clients had to wait although the tenant used less than its quotas.",
-        lambda: unfair_seconds(quotas),
-    )
-    metrics.family(
-        "tidelog_tenant_share_bytes",
-        "gauge",
-        "Bytes per second of a tenant's quota that a broker may act on, of tenants that are near their quotas; with "
-        "tidelog.quota.shares=observe, that it might act on.",
-        lambda: share_bytes(quotas),
-    )
-    metrics.gauge(
-        "tidelog_tenants_with_shares",
-        "Tenants that are so near a quota that brokers have shares of it.",
-        lambda: len(quotas.splits),
-    )
-    metrics.family(
-        "tidelog_quota_shares_mode",
-        "gauge",
-        "How tenants' quotas are split over brokers, as of the last report to this controller: 1 for one of the modes.",
-        lambda: [({"mode": mode.value}, float(mode is quotas.mode)) for mode in ShareMode],
+        "tidelog_quota_shares_mode", lambda: [({"mode": mode.value}, float(mode is quotas.mode)) for mode in ShareMode]
     )
 
 

@@ -26,19 +26,20 @@ from kraft.controller.mutation_quotas import UNBOUNDED, MutationQuota, MutationQ
 from kraft.controller.partitions import alter_partition
 from kraft.controller.policy import ControllerPolicy
 from kraft.controller.producer_ids import decide_allocate_producer_ids
+from kraft.controller.quorum_description import QuorumView, describe_quorum
 from kraft.controller.quota_coordinator import QuotaCoordinator
 from kraft.controller.reported_usage import ReportedUsage
 from kraft.controller.tenant_duties import TenantDuties
 from kraft.controller.usage_rates import Verdict
 from kraft.features import SUPPORTED_FEATURES
 from kraft.health.slowness import AckDelay
-from kraft.records import METADATA_TOPIC
 from wire.apis import APIS, ApiKey, Features, api_versions, api_versions_unsupported
 from wire.codec import RequestHeader, UnsupportedRequest, decode_request, encode_response
 from wire.connection import Connection
 from wire.disposal import disposal
 from wire.listeners import ListenerKind
 from wire.messages import (
+    DescribeQuorumRequest,
     DescribeQuorumResponse,
     EnvelopeRequest,
     EnvelopeResponse,
@@ -72,7 +73,7 @@ class ControllerRequests:
         quotas: QuotaCoordinator,
         rng: random.Random,
         clock: Clock,
-        voters: list[int],
+        quorum_view: Callable[[], QuorumView],
         pacer: Pacer,
     ) -> None:
         self._pacer = pacer
@@ -88,7 +89,7 @@ class ControllerRequests:
         self._quotas = quotas
         self._random = rng
         self._clock = clock
-        self._voters = voters
+        self._quorum_view = quorum_view
         self._connections = 0
         self._numbers: dict[Connection, int] = {}
         self._tasks: dict[asyncio.Task[None], None] = {}
@@ -225,34 +226,16 @@ class ControllerRequests:
             raise ProtocolError(ErrorCode.INVALID_REQUEST, f"Api {header.api_key} cannot be forwarded.")
         return decide
 
-    def _quorum_state(self) -> DescribeQuorumResponse:
-        """From the active controller only. The offsets of other voters are not known here: -1."""
+    def _quorum_state(self, request: DescribeQuorumRequest) -> DescribeQuorumResponse:
+        """From the active controller only. Raises NOT_CONTROLLER."""
         if not self._driver.is_active:
             raise not_controller()
-        image = self._driver.image
-        topic = DescribeQuorumResponse.TopicData
-        replica = topic.PartitionData.ReplicaState
-        voters = [
-            replica(replica_id=v, log_end_offset=image.next_offset if v == image.leader_id else -1)
-            for v in self._voters
-        ]
-        partition = topic.PartitionData(
-            partition_index=0,
-            error_code=0,
-            leader_id=image.leader_id,
-            leader_epoch=image.epoch,
-            high_watermark=image.next_offset,
-            current_voters=voters,
-            observers=[],
-        )
-        return DescribeQuorumResponse(
-            error_code=0, topics=[topic(topic_name=METADATA_TOPIC, partitions=[partition])], nodes=[]
-        )
+        return describe_quorum(self._quorum_view(), request)
 
 
 ANSWERS: Mapping[int, Callable[[ControllerRequests, Any, int, int], Awaitable[Message] | Message]] = {
     ApiKey.FETCH: lambda own, request, version, connection: own._fetch.fetch(request),
-    ApiKey.DESCRIBE_QUORUM: lambda own, request, version, connection: own._quorum_state(),
+    ApiKey.DESCRIBE_QUORUM: lambda own, request, version, connection: own._quorum_state(request),
     ApiKey.ALTER_PARTITION: lambda own, request, version, connection: own._driver.write(
         lambda image: alter_partition(image, request, version, own._policy)
     ),

@@ -23,6 +23,8 @@ class Session(Struct):
     heard: bool = False
     gone: bool = False  # nothing listens at its address any more
     was_extended: bool = False
+    heard_at: float = -1.0  # the last heartbeat
+    caught_up_at: float = -1.0  # the last time when its metadata reached the end, as far as heartbeats tell
 
     def fall_under_suspicion(self, until: float) -> None:
         """Its connection has closed: end at `until`, unless it ends earlier anyway."""
@@ -53,10 +55,30 @@ class BrokerSessions:
             broker_id: Session(broker_epoch, now + self._timeout_s) for broker_id, broker_epoch in unfenced
         }
 
-    def heard(self, broker_id: int, broker_epoch: int, metadata_offset: int, connection: int, now: float) -> None:
+    def heard(
+        self, broker_id: int, broker_epoch: int, metadata_offset: int, connection: int, now: float, end_offset: int = 0
+    ) -> None:
+        """`metadata_offset`: the last that the broker has, of metadata that ends before `end_offset`."""
+        before = self._sessions.get(broker_id)
+        if metadata_offset + 1 >= end_offset:
+            caught_up_at = now
+        else:
+            caught_up_at = -1.0 if before is None or before.broker_epoch != broker_epoch else before.caught_up_at
         self._sessions[broker_id] = Session(
-            broker_epoch, now + self._timeout_s, connection, metadata_offset, suspect=False, heard=True
+            broker_epoch,
+            now + self._timeout_s,
+            connection,
+            metadata_offset,
+            suspect=False,
+            heard=True,
+            heard_at=now,
+            caught_up_at=caught_up_at,
         )
+
+    def of_heard(self) -> list[tuple[int, Session]]:
+        """The brokers, by id, that have been heard in this leadership."""
+        ordered = sorted(self._sessions.items(), key=lambda row: row[0])
+        return [(broker_id, session) for broker_id, session in ordered if session.heard]
 
     def connection_closed(self, connection: int, now: float) -> list[tuple[int, int]]:
         """(broker id, broker epoch) of the broker that became suspect, at most one."""

@@ -64,14 +64,14 @@ class MetadataStateMachine:
         """`applying` at once."""
         return at_once(self.applying(index, data))
 
-    def applying(self, index: int, data: bytes) -> Work[Applied]:
-        """Check and apply one committed batch; `index` is not used. Others see a batch completely or not at all."""
+    def applying(self, index: int, data: bytes | memoryview) -> Work[Applied]:
+        """Check and apply a committed batch, the quorum's entry `index`. Others see it completely or not at all."""
         image = self.image
         batch = yield from decoding_batch(data)
         verdict = _judge(image, batch)
         if batch is None or verdict is not Verdict.APPLIED:
             return Applied(verdict, image.next_offset, image.next_offset)
-        encoded: bytes | None = data
+        encoded: bytes | memoryview | None = data
         if batch.header.kind is BatchKind.LEADER_CHANGE:  # valid wherever the log ends
             header = msgspec.structs.replace(batch.header, base_offset=image.next_offset)
             batch, encoded = Batch(header, batch.records), None
@@ -83,7 +83,7 @@ class MetadataStateMachine:
         following = yield from delta.imaging()
         check(self.image is image, "entries are applied one after another")
         self.image = following
-        self.log.append(batch, encoded)
+        self.log.append(batch, encoded, index)
         for callback in self._subscribers:
             callback(delta, following)
         return Applied(Verdict.APPLIED, batch.header.base_offset, batch.end_offset)

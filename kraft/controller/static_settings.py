@@ -6,7 +6,7 @@ accepted here like unknown names, a change without effect would look like a succ
 """
 
 _NAMES = """
-add.partitions.to.txn.retry.backoff.max.ms add.partitions.to.txn.retry.backoff.ms alter.config.policy.class.name
+alter.config.policy.class.name
 alter.log.dirs.replication.quota.window.num alter.log.dirs.replication.quota.window.size.seconds broker.id
 client.quota.callback.class controller.listener.names controller.performance.always.log.threshold.ms
 controller.performance.sample.period.ms controller.quorum.append.linger.ms controller.quorum.bootstrap.servers
@@ -66,11 +66,8 @@ share.coordinator.state.topic.prune.interval.ms share.coordinator.state.topic.re
 share.coordinator.state.topic.segment.bytes share.coordinator.threads share.coordinator.write.timeout.ms
 share.fetch.purgatory.purge.interval.requests socket.connection.setup.timeout.max.ms
 socket.connection.setup.timeout.ms socket.listen.backlog.size socket.receive.buffer.bytes socket.send.buffer.bytes
-ssl.allow.dn.changes ssl.allow.san.changes ssl.keystore.password ssl.truststore.password telemetry.max.bytes
-transaction.abort.timed.out.transaction.cleanup.interval.ms
-transaction.remove.expired.transaction.cleanup.interval.ms transaction.state.log.load.buffer.size
-transaction.state.log.min.isr transaction.state.log.num.partitions transaction.state.log.replication.factor
-transaction.state.log.segment.bytes transaction.two.phase.commit.enable transactional.id.expiration.ms
+ssl.allow.dn.changes ssl.allow.san.changes ssl.keystore.password ssl.truststore.password
+transaction.state.log.load.buffer.size transaction.two.phase.commit.enable
 unclean.leader.election.interval.ms unstable.api.versions.enable unstable.feature.versions.enable
 """
 STATIC_NAMES = frozenset(_NAMES.split())

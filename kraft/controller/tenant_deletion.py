@@ -1,7 +1,7 @@
 """Removal of a deleted tenant in steps: keys, ACLs, quotas, topics, groups, and the tenant itself last. No I/O.
 
 The state of a deletion is in the image, except for the groups: their brokers remove them and report it
-(`kraft.controller.tenant_groups`).
+(`kraft.controller.tenant_keys`).
 """
 
 from __future__ import annotations

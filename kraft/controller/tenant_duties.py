@@ -6,17 +6,20 @@ import logging
 import random
 
 from common.errors import ErrorCode, ProtocolError
+from common.identifiers import ZERO_UUID
 from common.pacing import Work
+from common.ports import Clock
 from kraft.controller.driver import ControllerDriver
 from kraft.controller.key_moves import KeyReports, Report
 from kraft.controller.policy import ControllerPolicy
 from kraft.controller.stepper import Act
 from kraft.controller.tenant_deletion import deletion_step
-from kraft.controller.tenant_groups import TenantGroups
+from kraft.controller.tenant_keys import TenantKeys
 from kraft.controller.tenant_moves import MoveStep, moving
 from kraft.image.delta import MetadataDelta
 from kraft.image.metadata import MetadataImage
 from kraft.records import TenantState
+from kraft.topic_names import GROUP_TOPIC
 from wire.messages import (
     TenantGroupsClearedRequest,
     TenantGroupsClearedResponse,
@@ -36,35 +39,40 @@ class TenantDuties(Act[MoveStep]):
 
     name, pause_s = "tenants", 0.05
 
-    def __init__(self, driver: ControllerDriver, policy: ControllerPolicy, rng: random.Random) -> None:
+    def __init__(self, driver: ControllerDriver, policy: ControllerPolicy, rng: random.Random, clock: Clock) -> None:
         super().__init__()
         self._driver = driver
         self._policy = policy
         self._random = rng
-        self._groups = TenantGroups()
+        self._clock = clock
+        self._removed = TenantKeys()
         self._keys = KeyReports()
         self._busy: dict[str, None] = {}
 
     def applied(self, delta: MetadataDelta, image: MetadataImage) -> None:
-        for tenant_id in delta.access.tenants.changed:
+        for tenant_id, old in delta.access.tenants.changed.items():
             tenant = image.tenants.get(tenant_id)
             if tenant is not None and tenant.state is not TenantState.ACTIVE:
                 self._busy[tenant_id] = None
+                self._keys.drains.applied(old, tenant, self._clock.monotonic())
             else:
                 self._busy.pop(tenant_id, None)
-                self._groups.forget(tenant_id)
+                self._removed.forget(tenant_id)
                 self._keys.forget(tenant_id)
         if self._busy and not delta.is_empty:
             self.changed.set()
 
     def became_active(self, image: MetadataImage) -> None:
-        self._groups.restart()
+        self._removed.restart()
         self._keys.restart()
 
     def groups_cleared(self, request: TenantGroupsClearedRequest) -> TenantGroupsClearedResponse:
         """TenantGroupsCleared (10014), from a broker. Raises NOT_CONTROLLER."""
         self._check_sender(request)
-        self._groups.cleared(self._driver.image, request.tenants, request.partitions)
+        image, topic_id = self._driver.image, raw_uuid(request.topic_id)
+        if topic_id == ZERO_UUID:  # from a broker without transactions
+            topic_id = image.topics.ids.get(GROUP_TOPIC, ZERO_UUID)
+        self._removed.cleared(image, request.tenants, topic_id, request.partitions)
         self.changed.set()
         return TenantGroupsClearedResponse(error_code=0)
 
@@ -97,9 +105,9 @@ class TenantDuties(Act[MoveStep]):
     def step(self, image: MetadataImage, subject: str) -> Work[MoveStep]:
         tenant = image.tenants.get(subject)
         if tenant is not None and tenant.state is TenantState.DELETING:
-            return MoveStep(deletion_step(image, tenant, self._groups.are_gone(image, subject)))
+            return MoveStep(deletion_step(image, tenant, self._removed.are_gone(image, subject)))
         if tenant is not None and tenant.state is TenantState.MOVING:
-            return (yield from moving(image, self._policy, tenant, self._random, self._keys))
+            return (yield from moving(image, self._policy, tenant, self._random, self._keys, self._clock.monotonic()))
         return MoveStep()
 
     def committed(self, subject: str, step: MoveStep) -> None:

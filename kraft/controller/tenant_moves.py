@@ -1,4 +1,4 @@
-"""The move of a tenant to another cell: its partitions by reassignments, then its groups
+"""The move of a tenant to another cell: its partitions by reassignments, then its transactional ids and groups
 (`kraft.controller.key_moves`). No I/O.
 
 The state of a move is in the image, so any controller continues it. Added replicas fetch under Kafka's replication
@@ -18,7 +18,7 @@ from common.errors import ProtocolError
 from common.pacing import Work
 from kraft.batches import MetadataRecord
 from kraft.controller.key_moves import KeyReports, key_step
-from kraft.controller.key_ranges import new_keys_cell
+from kraft.controller.key_ranges import new_keys_cells
 from kraft.controller.move_throttles import lifted, rate_lifted, throttles
 from kraft.controller.placement import ReplicaPlacer
 from kraft.controller.policy import ControllerPolicy
@@ -32,7 +32,7 @@ from kraft.image.tenant_usage import home_ids, is_outside, topics_of
 from kraft.image.tenants import TenantImage
 from kraft.image.topics import TopicImage
 from kraft.records import TenantState
-from kraft.topic_names import KEYED_TOPICS
+from kraft.topic_names import CLIENT_KEY_TOPICS
 
 RECORDS_PER_STEP_MAX = 1_000
 LOOKS_PER_YIELD, TOPIC_COST = 200, 4  # partitions checked per step; cost of a topic besides them
@@ -56,9 +56,14 @@ class _Begun(NamedTuple):
 
 
 def moving(
-    image: MetadataImage, policy: ControllerPolicy, tenant: TenantImage, rng: random.Random, reports: KeyReports
+    image: MetadataImage,
+    policy: ControllerPolicy,
+    tenant: TenantImage,
+    rng: random.Random,
+    reports: KeyReports,
+    now_s: float,
 ) -> Work[MoveStep]:
-    """The next step of a MOVING tenant; no records while it only has to wait."""
+    """The next step of a MOVING tenant; no records while it only has to wait. `now_s`: monotonic."""
     home = home_ids(image, tenant)
     running = 0
     outside: list[tuple[TopicImage, PartitionImage]] = []
@@ -72,7 +77,7 @@ def moving(
                 yield LOOKS_PER_YIELD
         yield TOPIC_COST + len(topic.partitions) % LOOKS_PER_YIELD
     if not running and not outside:
-        keys = key_step(image, tenant, reports)
+        keys = key_step(image, tenant, reports, now_s)
         if keys.settled:
             return (yield from _ending(image, policy, tenant))
         return MoveStep([keys.record] if keys.record is not None else [], keys.problem)
@@ -117,13 +122,15 @@ def _ending(image: MetadataImage, policy: ControllerPolicy, tenant: TenantImage)
         yield TOPIC_COST
         if len(records) >= RECORDS_PER_STEP_MAX:
             return MoveStep(records)
-    if not any(lifted(image, name) for name in KEYED_TOPICS):  # otherwise lifting those throttles removes the rate too
+    if not any(
+        lifted(image, name) for name in CLIENT_KEY_TOPICS
+    ):  # otherwise lifting those throttles removes the rate too
         records += rate_lifted(image, policy, tenant.id)
     records.append(
         msgspec.structs.replace(
             tenant.record(),
             cell=tenant.home,
-            keys_cell=new_keys_cell(image, tenant.home),
+            **new_keys_cells(image, tenant.home)._asdict(),
             target_cell=None,
             state=TenantState.ACTIVE,
             epoch=tenant.epoch + 1,

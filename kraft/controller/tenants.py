@@ -23,7 +23,7 @@ from kraft.controller.broker_loads import BrokerLoads
 from kraft.controller.cells import Cells, Living, changed_limits, tenants_by_cell
 from kraft.controller.features import check_access_level
 from kraft.controller.key_moves import keys_are_home
-from kraft.controller.key_ranges import new_keys_cell
+from kraft.controller.key_ranges import new_keys_cells
 from kraft.controller.policy import ControllerPolicy
 from kraft.controller.reservations import cells_without, check_reserved_within_quota, reserved
 from kraft.image.metadata import MetadataImage
@@ -82,7 +82,8 @@ def decide_create_tenant(
     except ProtocolError as error:
         return Decision(CreateTenantResponse(error_code=int(error.code), error_message=error.message))
     tenant_id = _new_id(image, rng)
-    record = TenantRecord(tenant_id, name, cell, now_ms, limits, allow, deny, keys_cell=new_keys_cell(image, cell))
+    cells = new_keys_cells(image, cell)
+    record = TenantRecord(tenant_id, name, cell, now_ms, limits, allow, deny, **cells._asdict())
     return Decision(CreateTenantResponse(error_code=0, error_message=None, tenant_id=tenant_id, cell=cell), [record])
 
 

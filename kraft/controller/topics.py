@@ -15,7 +15,7 @@ from common.identifiers import ZERO_UUID, random_uuid
 from common.pacing import Work
 from kraft.batches import MetadataRecord
 from kraft.controller.configs import check_together, check_topic_configs
-from kraft.controller.key_ranges import founding_cell, missing_ranges
+from kraft.controller.key_ranges import first_ranges, founding_cell, keyed_topics
 from kraft.controller.mutation_quotas import UNBOUNDED, MutationQuota
 from kraft.controller.new_partitions import partition_records
 from kraft.controller.placement import ReplicaPlacer
@@ -31,7 +31,6 @@ from kraft.records import METADATA_TOPIC, Cause, ConfigRecord, RemoveTopicRecord
 from kraft.topic_names import (
     AUDIT_TOPIC,
     INTERNAL_TOPICS,
-    KEYED_TOPICS,
     TIER_TOPIC,
     check_topic_name,
     colliding_name,
@@ -191,9 +190,9 @@ class _Creation:
         records: list[MetadataRecord] = [TopicRecord(name, topic_id)]
         records += [ConfigRecord(ResourceType.TOPIC, name, key, value) for key, value in overrides.items()]
         records += yield from new_partitions(image, topic_id, 0, assignments, Cause.TOPIC_CREATED)
-        if name in KEYED_TOPICS:
+        if name in keyed_topics(image):
             made = replayed(image, records).topics.by_id[topic_id]
-            records += missing_ranges(image, made, self._policy, self._random, is_new=True)
+            records += first_ranges(image, made, self._policy, self._random)
         self._names[name] = None
         yield DESCRIPTION_COST if self._describes else 0
         result = _TopicResult(
@@ -218,7 +217,7 @@ class _Creation:
         count = self._policy.num_partitions if count == -1 else count
         yield from self._tenants.check_partitions(tenant, count)
         factor = self._policy.default_replication_factor if factor == -1 else factor
-        founding = founding_cell(self._image, self._policy, factor) if topic.name in KEYED_TOPICS else None
+        founding = founding_cell(self._image, self._policy, factor) if topic.name in keyed_topics(self._image) else None
         if founding is not None:
             cell, factor = founding
             return (yield from placed(self._tenants.cell_placer(cell), count, factor))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from common.identifiers import ZERO_UUID
 from kraft.records import HEALTHY, Endpoint, Health, HealthState
 
 _OUT_OF_ISR = (HealthState.SLOW, HealthState.STORAGE)
@@ -35,6 +36,7 @@ class BrokerImage:
     lacks_room: bool = False
     is_unclean: bool = False
     health: Health = HEALTHY
+    start_id: bytes = ZERO_UUID  # of the start that registered; zero if it went on with no earlier run
 
     @property
     def is_active(self) -> bool:

@@ -1,4 +1,4 @@
-"""Dynamic settings of topics, brokers and the cluster: operators' overrides."""
+"""Dynamic settings of topics, brokers, the cluster and subscriptions to clients' metrics: operators' overrides."""
 
 from __future__ import annotations
 
@@ -7,11 +7,21 @@ from enum import IntEnum
 
 from msgspec import Struct, field
 
+from common.client_metrics import CLIENT_METRICS_SETTINGS
+from common.node_settings.catalogue import NODE_SETTINGS
+from common.settings import Catalogue
+from common.topic_settings import TOPIC_SETTINGS
 from kraft.image.sharded_map import ShardedMap
 from kraft.records import ResourceType
 
 ResourceKey = tuple[ResourceType, str]
 CLUSTER_DEFAULT = ""
+CATALOGUES: Mapping[ResourceType, Catalogue] = {
+    ResourceType.TOPIC: TOPIC_SETTINGS,
+    ResourceType.BROKER: NODE_SETTINGS,
+    ResourceType.CLIENT_METRICS: CLIENT_METRICS_SETTINGS,
+}
+"""The settings that resources of a type have."""
 _NONE: Mapping[str, str] = {}
 
 
@@ -23,12 +33,23 @@ class ConfigSource(IntEnum):
     DYNAMIC_DEFAULT_BROKER = 3
     STATIC_BROKER = 4
     DEFAULT = 5
+    CLIENT_METRICS = 7
 
 
 class ConfigsImage(Struct, frozen=True):
     """Overrides as text, by resource; a resource without overrides has no entry."""
 
     by_resource: ShardedMap[ResourceKey, Mapping[str, str]] = field(default_factory=ShardedMap)
+    client_metrics: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """Those of the subscriptions to clients' metrics, by name. The same object until one of them changes."""
+
+    def changed(self, changes: Mapping[ResourceKey, Mapping[str, str] | None]) -> ConfigsImage:
+        """With the overrides of these resources; None for a resource without any."""
+        of_metrics = {name: given for (kind, name), given in changes.items() if kind is ResourceType.CLIENT_METRICS}
+        metrics = self.client_metrics
+        if of_metrics:
+            metrics = {name: given for name, given in {**metrics, **of_metrics}.items() if given is not None}
+        return ConfigsImage(self.by_resource.changed(changes), metrics)
 
     def __iter__(self) -> Iterator[ResourceKey]:
         return iter(self.by_resource)

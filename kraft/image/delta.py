@@ -223,7 +223,7 @@ class MetadataDelta:
         if not self.configs_changed:
             return self.base.configs
         changed = {key: self._configs.get(key) or None for key in self.configs_changed}
-        return ConfigsImage(self.base.configs.by_resource.changed(changed))
+        return self.base.configs.changed(changed)
 
     def _topic(self, topic_id: bytes) -> TopicImage:
         topic = self._topics_met.get(topic_id)
@@ -291,6 +291,7 @@ class MetadataDelta:
                 # a second start after the loss does not restore what was lost
                 not record.clean_stop or (before is not None and before.is_unclean),
                 record.health,
+                record.start_id,
             )
         )
 

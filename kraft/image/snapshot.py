@@ -159,4 +159,5 @@ def _broker_record(broker: BrokerImage) -> RegisterBrokerRecord:
         broker_epoch=broker.epoch,
         lacks_room=broker.lacks_room,
         health=broker.health,
+        start_id=broker.start_id,
     )

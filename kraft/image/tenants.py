@@ -27,6 +27,9 @@ REQUEST_PERCENTAGE = "request.percentage"
 MUTATION_RATE = "partition.mutations.per.second"
 INGRESS_RESERVED = "ingress.reserved"
 EGRESS_RESERVED = "egress.reserved"
+TRANSACTIONAL_IDS_MAX = "transactional.ids.max"
+TRANSACTIONS_MAX = "transactions.max"
+TRANSACTION_PARTITIONS_MAX = "transaction.partitions.max"
 LIMITS = (
     PARTITIONS_MAX,
     CONNECTIONS_MAX,
@@ -39,6 +42,9 @@ LIMITS = (
     MUTATION_RATE,
     INGRESS_RESERVED,
     EGRESS_RESERVED,
+    TRANSACTIONAL_IDS_MAX,
+    TRANSACTIONS_MAX,
+    TRANSACTION_PARTITIONS_MAX,
 )
 """Limits that a tenant may set; the default is the setting `tidelog.tenant.<limit>`."""
 LONG_LIMITS = frozenset({INGRESS, EGRESS, INGRESS_RESERVED, EGRESS_RESERVED})
@@ -65,6 +71,9 @@ def _default_limits(defaults: TenantSettings) -> Mapping[str, int]:
         MUTATION_RATE: defaults.tenant_mutation_rate,
         INGRESS_RESERVED: defaults.tenant_ingress_reserved,
         EGRESS_RESERVED: defaults.tenant_egress_reserved,
+        TRANSACTIONAL_IDS_MAX: defaults.tenant_transactional_ids_max,
+        TRANSACTIONS_MAX: defaults.tenant_transactions_max,
+        TRANSACTION_PARTITIONS_MAX: defaults.tenant_transaction_partitions_max,
     }
 
 
@@ -103,6 +112,7 @@ class TenantImage:
     keys_target: str | None = None
     keys_phase: KeysPhase = KeysPhase.SETTLED
     keys_epoch: int = 0
+    ids_cell: str | None = None
 
     @property
     def prefix(self) -> str:

@@ -10,6 +10,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from common.errors import ErrorCode, OutcomeUnknown
+from common.identifiers import ZERO_UUID
 from common.lifecycle import duty, end_task
 from common.node_settings.controllers import ControllerSettings
 from common.node_settings.replication import ReplicationSettings
@@ -48,7 +49,8 @@ class BrokerState(StrEnum):
 @dataclass(frozen=True, slots=True)
 class Registration:
     """A broker's registration data. `previous_broker_epoch`: epoch of the last run if it lost nothing that it had
-    appended (it stopped cleanly, or was killed and the page cache survived), else -1."""
+    appended (it stopped cleanly, or was killed and the page cache survived), else -1. `start_id`: of the starts since
+    that run, whose epochs are unknown because they were killed; a zero uuid if there is no such run."""
 
     broker_id: int
     cluster_id: str
@@ -59,6 +61,7 @@ class Registration:
     previous_broker_epoch: int
     features: Mapping[str, tuple[int, int]]
     cell: str | None = None
+    start_id: bytes = ZERO_UUID
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +173,9 @@ class BrokerLifecycle:
         registration reported. Returns the new broker epoch when the first session is over. Raises
         RegistrationRefused."""
         await self.stop()
-        self._registration = replace(self._registration, incarnation=incarnation, previous_broker_epoch=-1)
+        self._registration = replace(
+            self._registration, incarnation=incarnation, previous_broker_epoch=-1, start_id=ZERO_UUID
+        )
         self.broker_epoch = -1
         return await self.start()
 
@@ -336,4 +341,5 @@ class BrokerLifecycle:
             log_dirs=[schema_uuid(directory) for directory in given.log_dirs],
             previous_broker_epoch=given.previous_broker_epoch,
             cell=given.cell,
+            start_id=schema_uuid(given.start_id),
         )

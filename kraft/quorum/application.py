@@ -11,6 +11,8 @@ from kraft.quorum.state_machine import StateMachine
 STEP_COST = 4_000
 """Cost limit of one step, in units of `common.pacing`: some twenty small entries, or a part of a large one."""
 ENTRY_COST = 200
+COPIED_BYTES_MAX = 64 << 10
+"""A larger command is not copied out of its entry."""
 
 
 class Done(NamedTuple):
@@ -40,7 +42,8 @@ class Application:
             self._left -= ENTRY_COST
             if command[0] != COMMAND:
                 return Done(None)
-            work = self._state_machine.applying(index, command[1:])
+            data = memoryview(command)[1:] if len(command) > COPIED_BYTES_MAX else command[1:]
+            work = self._state_machine.applying(index, data)
         while self._left > 0:
             try:
                 self._left -= next(work)

@@ -16,6 +16,7 @@ import random
 import struct
 from collections.abc import Collection
 from enum import IntEnum
+from typing import Protocol
 
 from msgspec import Struct
 
@@ -49,6 +50,14 @@ class Identity(Struct, frozen=True):
     secret: bytes
 
 
+class Mac(Protocol):
+    """Takes a payload in pieces; MAC_BYTES in the end."""
+
+    def update(self, piece: bytes | memoryview, /) -> None: ...
+
+    def digest(self) -> bytes: ...
+
+
 class Seal:
     """Authenticates the frames of one direction."""
 
@@ -58,12 +67,11 @@ class Seal:
         self._key = key
         self._number = 0
 
-    def mac(self, payload: bytes | memoryview) -> bytes:
-        """The MAC of the next frame."""
-        state = hashlib.blake2b(_COUNTER.pack(self._number), key=self._key, digest_size=MAC_BYTES)
+    def begin(self) -> Mac:
+        """The MAC of the next frame, before its payload."""
+        mac = hashlib.blake2b(_COUNTER.pack(self._number), key=self._key, digest_size=MAC_BYTES)
         self._number += 1
-        state.update(payload)
-        return state.digest()
+        return mac
 
 
 class Session(Struct):

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import struct
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from msgspec import Struct, field
@@ -20,6 +20,7 @@ from common.errors import StorageFailure
 MAGIC = b"TLQUORUM"
 VERSION = 1
 SALT_BYTES = 8
+COPIED_BYTES_MAX = 64 << 10  # a larger entry is written by a call of its own
 
 _HEADER = struct.Struct("<8sI8sI")  # magic, version, salt, CRC of the three
 _GROUP = struct.Struct("<8sQII")  # salt, sequence, payload size, CRC of the rest and the payload
@@ -104,14 +105,28 @@ def encode_header(salt: bytes) -> bytes:
     return head + struct.pack("<I", zlib.crc32(head))
 
 
-def encode_group(salt: bytes, sequence: int, payload: bytes) -> bytes:
-    head = _GROUP.pack(salt, sequence, len(payload), 0)[:-4]
-    return b"".join((head, struct.pack("<I", zlib.crc32(payload, zlib.crc32(head))), payload))
+def group_pieces(salt: bytes, sequence: int, parts: Sequence[bytes]) -> list[bytes]:
+    """A group, to be written piece after piece. `parts`: of its payload; large ones are not copied."""
+    head = _GROUP.pack(salt, sequence, sum(map(len, parts)), 0)[:-4]
+    crc = zlib.crc32(head)
+    for part in parts:
+        crc = zlib.crc32(part, crc)
+    pieces: list[bytes] = []
+    small = [head, struct.pack("<I", crc)]
+    for part in parts:
+        if len(part) <= COPIED_BYTES_MAX:
+            small.append(part)
+        else:
+            pieces += (b"".join(small), part)
+            small = []
+    if small:
+        pieces.append(b"".join(small))
+    return pieces
 
 
-def encode_entry(entry: Entry) -> bytes:
+def entry_parts(entry: Entry) -> tuple[bytes, bytes]:
     command, index, term = entry
-    return b"".join((_RECORD.pack(_ENTRY.size + len(command), ENTRY), _ENTRY.pack(index, term), command))
+    return _RECORD.pack(_ENTRY.size + len(command), ENTRY) + _ENTRY.pack(index, term), command
 
 
 def encode_truncation(index: int) -> bytes:
@@ -135,13 +150,14 @@ def encode_identity(node_id: int, cluster_id: bytes) -> bytes:
     return _RECORD.pack(_IDENTITY.size, IDENTITY) + _IDENTITY.pack(node_id, cluster_id)
 
 
-def encode_state(state: JournalState) -> bytes:
+def state_parts(state: JournalState) -> list[bytes]:
     """The payload of one group with the whole `state`."""
     parts = [encode_identity(state.node_id, state.cluster_id), encode_vote(state.term, state.voted_for)]
     parts += [encode_peer(peer) for peer in state.peers]
-    parts += [encode_entry(entry) for entry in state.entries]
+    for entry in state.entries:
+        parts += entry_parts(entry)
     parts.append(encode_commit(state.commit_index))
-    return b"".join(parts)
+    return parts
 
 
 def _records(payload: memoryview) -> Iterator[tuple[int, memoryview]]:

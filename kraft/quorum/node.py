@@ -32,6 +32,7 @@ from pysyncobj.version import VERSION
 from common.invariants import check
 from kraft.quorum.application import ENTRY_COST, STEP_COST, Application
 from kraft.quorum.candidacy import INTRODUCTION, Candidacy, LogEnd, answer_to, is_introduction
+from kraft.quorum.follower_progress import FollowerProgress, FollowerState
 from kraft.quorum.journal_format import SnapshotBase
 from kraft.quorum.message_filter import (
     APPEND_ENTRIES,
@@ -122,6 +123,8 @@ class RaftNode(SyncObj):  # type: ignore[misc]  # the library is untyped
         self._votes_term = -1
         self._candidacy = Candidacy(node_id, peers, config.election_timeout_min_s, rng)
         self._answered_at: dict[int, float] = {}  # by follower of this leader
+        self._progress = FollowerProgress()
+        self._time = asyncio.get_running_loop().time
         self._stands_unasked = not peers  # no other voter can win
         self.canvass_count = self.candidate_count = 0
         self._leader_commit = 0  # from the leader's last message; this log may not reach it yet
@@ -129,8 +132,7 @@ class RaftNode(SyncObj):  # type: ignore[misc]  # the library is untyped
         self._sent = NOTHING_SENT
         self.compact_soon = False
         self.snapshot_count = 0
-        others = list(self._peers.values())
-        super().__init__(Node(node_id), others, library_config(journal, config), transport=self.outbox)
+        super().__init__(Node(node_id), [*self._peers.values()], library_config(journal, config), transport=self.outbox)
         self._poller = _NoPoller()
         self._SyncObj__serializer = self._transfer
         journal.serve(self._isLeader)
@@ -345,6 +347,11 @@ class RaftNode(SyncObj):  # type: ignore[misc]  # the library is untyped
         count = 1 + sum(answered_at > since for answered_at in self._answered_at.values())
         return bool(count > (len(self._peers) + 1) // 2)
 
+    def followers(self) -> dict[int, FollowerState]:
+        """What this leader knows of the others; nothing if it does not lead."""
+        matches = [(n, self._SyncObj__raftMatchIndex[node]) for n, node in self._peers.items() if self._isLeader()]
+        return self._progress.states(matches, self._time())  # also asked outside the loop, by a simulation's watch
+
     def name_successor(self) -> bool:
         """Ask the most advanced follower to stand for election; False if none has the whole log."""
         refusals: list[Any] = []
@@ -370,6 +377,7 @@ class RaftNode(SyncObj):  # type: ignore[misc]  # the library is untyped
     def _SyncObj__onBecomeLeader(self) -> None:
         self._candidacy.elected()
         self._answered_at = dict.fromkeys(self._peers, library.monotonicTime())
+        self._progress.begin()
         super()._SyncObj__onBecomeLeader()
 
     def _SyncObj__applyLogEntries(self) -> bool:
@@ -474,7 +482,8 @@ class RaftNode(SyncObj):  # type: ignore[misc]  # the library is untyped
             next_index[node] <= self.journal.last_index or self._transfer.is_under_way(node.id)
         ):
             self._sent = NOTHING_SENT  # entries that did not fit continue with this step
-        self._SyncObj__lastResponseTime[node] = self._answered_at[node.id] = library.monotonicTime()
+        self._SyncObj__lastResponseTime[node] = self._answered_at[node.id] = now = library.monotonicTime()
+        self._progress.answered(node.id, match_index[node], self.journal.last_index, now)
 
     def _is_first_vote(self, sender: int, message: Message) -> bool:
         """The library counts votes, not voters."""

@@ -20,6 +20,7 @@ from common.pacing import Pacer
 from common.ports import Address, Ports
 from common.settings import same
 from kraft.quorum import voter_guard
+from kraft.quorum.follower_progress import FollowerState
 from kraft.quorum.handshake import SECRET_BYTES_MIN
 from kraft.quorum.journal_format import DamagedJournal
 from kraft.quorum.message_filter import Message
@@ -45,7 +46,7 @@ class QuorumConfig:
     """Bytes and seconds. `listen`: the address to bind, if it is not this voter's address in `voters`."""
 
     proposal_bytes_max: int = 4 << 20
-    inflight_bytes_max: int = 8 << 20  # the controller proposes one batch after the other
+    inflight_bytes_max: int = 5 << 20  # one large proposal at a time: the controller proposes one batch after the other
     transfer_timeout_s: float = 1.0  # for handing over leadership before a planned stop
     look_interval_s: float = 0.1  # the timer's maximal interval, so that its lateness shows stalls of the process
     replace_voter: bool = same(NodeSettings, "controllers_replace_voter")
@@ -98,6 +99,7 @@ class RaftQuorum:
         self._config = config
         self._fatal = fatal
         self._listen: Address = config.listen or voters[node_id]
+        self.voter_count = len(voters)
         events = TransportEvents(self._connected, self._disconnected, self._received, self._probed)
         self._transport = QuorumTransport(
             ports=ports,
@@ -324,6 +326,10 @@ class RaftQuorum:
     def has_quorum_contact(self) -> bool:
         """Whether this node leads and a majority has answered it within `leader_fallback_timeout_s`."""
         return self._node is not None and self._node.has_quorum_contact()
+
+    def followers(self) -> dict[int, FollowerState]:
+        """What this leader knows of the other voters, by id; nothing if it does not lead."""
+        return {} if self._node is None else self._node.followers()
 
     def on_leadership(self, callback: Callable[[bool, int], None]) -> None:
         """Call back `(is_leader, term)` at each change, on the loop, outside of `apply`. Exceptions are fatal."""

@@ -17,9 +17,10 @@ class StateMachine(Protocol):
     such values into the command. An exception in any of the three stops the node, as it would on every node.
     """
 
-    def applying(self, index: int, data: bytes) -> Work[object]:
-        """Apply one committed command. `index` grows by at least 1 from call to call, identically on all nodes. The
-        work runs in slices and changes the state only at its end; it is dropped if a snapshot replaces the state.
+    def applying(self, index: int, data: bytes | memoryview) -> Work[object]:
+        """Apply one committed command, a large one as a view of the log's entry. `index` grows by at least 1 from call
+        to call, identically on all nodes. The work runs in slices and changes the state only at its end; it is dropped
+        if a snapshot replaces the state.
 
         The result goes to the proposer, if it is this node and still waits. A command that cannot be decoded must
         return a result that says so, not raise: it is committed and will be applied again at each restart.

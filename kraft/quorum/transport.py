@@ -11,7 +11,6 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
-import msgspec
 from msgspec import Struct
 
 from common.backoff import Jitter
@@ -20,6 +19,7 @@ from common.lifecycle import duty
 from common.ports import Address, Listener, Ports, Socket
 from kraft.quorum.handshake import Acceptor, Dialer, Identity, Purpose, Session
 from kraft.quorum.link import Link
+from kraft.quorum.message_codec import decoded_map, encoded_parts
 from kraft.quorum.message_filter import Message, check_message
 
 SCRATCH_BYTES = 256 << 10
@@ -110,7 +110,7 @@ class QuorumTransport:
         """Queue for the next `flush`; lost if there is no link."""
         link = self._links.get(peer)
         if link is not None:
-            link.send(msgspec.msgpack.encode(message))
+            link.send(*encoded_parts(message))
 
     def flush(self) -> None:
         for link in list(self._links.values()):
@@ -140,11 +140,11 @@ class QuorumTransport:
                     socket,
                     Dialer(self._identity(), peer, Purpose.PROBE, self._ports.random),
                     opened=lambda link, session: None,
-                    received=lambda link, payload: settle(payload),
+                    received=lambda link, payload: settle(bytes(payload)),
                     closed=lambda link, reason: settle(None),
                 )
                 payload = await answer
-            return None if payload is None else _unpack_map(payload)
+            return None if payload is None else decoded_map(payload)
         except (OSError, TimeoutError, MalformedFrame):
             return None
         finally:
@@ -183,7 +183,7 @@ class QuorumTransport:
         socket: Socket,
         handshake: Acceptor | Dialer,
         opened: Callable[[Link, Session], None],
-        received: Callable[[Link, bytes], None],
+        received: Callable[[Link, memoryview], None],
         closed: Callable[[Link, str], None],
     ) -> Link:
         now = self._ports.clock.monotonic
@@ -209,7 +209,7 @@ class QuorumTransport:
 
         def opened(link: Link, session: Session) -> None:
             if session.purpose is Purpose.PROBE:
-                link.send(msgspec.msgpack.encode(self._events.probed(session.peer)))
+                link.send(*encoded_parts(self._events.probed(session.peer)))
                 link.flush()
             else:
                 self._unauthenticated.pop(number, None)
@@ -283,12 +283,12 @@ class QuorumTransport:
         _log.info("lost the link to a voter", extra={"voter": peer, "reason": reason})
         self._events.disconnected(peer)
 
-    def _received(self, link: Link, payload: bytes) -> None:
+    def _received(self, link: Link, payload: memoryview) -> None:
         session = link.session
         if session is None or session.purpose is not Purpose.RAFT:
             raise MalformedFrame("no message was due")
         if self._links.get(session.peer) is link:
-            self._events.received(session.peer, check_message(_unpack_map(payload)))
+            self._events.received(session.peer, check_message(decoded_map(payload)))
 
     # -- signs of life
 
@@ -312,13 +312,3 @@ class QuorumTransport:
                 link.flush()
         if not self._is_closed:
             self._schedule_life()
-
-
-_decoder = msgspec.msgpack.Decoder(dict[str, Any])
-
-
-def _unpack_map(payload: bytes) -> dict[str, Any]:
-    try:
-        return _decoder.decode(payload)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise MalformedFrame("not a msgpack map of names") from error

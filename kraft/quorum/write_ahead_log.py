@@ -17,7 +17,7 @@ hangs cannot commit, and by its silence the others learn to replace it.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import overload
 
 from pysyncobj.journal import Journal
@@ -193,7 +193,7 @@ class WriteAheadLog(Journal):  # type: ignore[misc]  # the library is untyped
             check(idx == self._entries[-1][1] + 1, "the log has no gaps")
         self._entries.append(entry)
         self.entry_bytes += len(entry[0])
-        self._gather(wire.encode_entry(entry))
+        self._gather(*wire.entry_parts(entry))
 
     def deleteEntriesFrom(self, entryFrom: int) -> None:  # noqa: N803
         check(entryFrom > 0, "the first entry stays")
@@ -235,9 +235,10 @@ class WriteAheadLog(Journal):  # type: ignore[misc]  # the library is untyped
         self._state.adopt_cluster_id(cluster_id)
         self._gather(wire.encode_identity(self._state.node_id, cluster_id))
 
-    def _gather(self, record: bytes) -> None:
+    def _gather(self, *parts: bytes) -> None:
+        """Of one record."""
         if not self._is_to_be_rewritten:
-            self._gathered.append(record)
+            self._gathered += parts
 
     # -- the file
 
@@ -252,11 +253,11 @@ class WriteAheadLog(Journal):  # type: ignore[misc]  # the library is untyped
         if self._state.commit_index != self._written_commit_index:
             self._written_commit_index = self._state.commit_index
             self._gathered.append(wire.encode_commit(self._state.commit_index))
-        group = wire.encode_group(self._salt, self._sequence + 1, b"".join(self._gathered))
-        write_fully(self._file, group, self._end)
+        group = wire.group_pieces(self._salt, self._sequence + 1, self._gathered)
+        end = _write_pieces(self._file, group, self._end)
         self._file.fsync()
         self._sequence += 1
-        self._end += len(group)
+        self._end = end
         self._gathered.clear()
         self.sync_count += 1
 
@@ -281,11 +282,11 @@ class WriteAheadLog(Journal):  # type: ignore[misc]  # the library is untyped
         """Write the whole state to a new file and rename it to the journal's name."""
         new_path = self._path + ".new"
         salt = self._random.randbytes(wire.SALT_BYTES)
-        content = wire.encode_header(salt) + wire.encode_group(salt, 1, wire.encode_state(self._state))
+        content = [wire.encode_header(salt), *wire.group_pieces(salt, 1, wire.state_parts(self._state))]
         file = self._disk.open(new_path, create=True)
         try:
             file.truncate(0)  # left by an interrupted rewrite
-            write_fully(file, content, 0)
+            end = _write_pieces(file, content, 0)
             file.fsync()
             self._disk.rename(new_path, self._path)
             self._disk.sync_directory(self._directory)
@@ -294,7 +295,7 @@ class WriteAheadLog(Journal):  # type: ignore[misc]  # the library is untyped
             raise
         if self._sequence > 0:
             self._file.close()
-        self._file, self._salt, self._sequence, self._end = file, salt, 1, len(content)
+        self._file, self._salt, self._sequence, self._end = file, salt, 1, end
         self._written_commit_index = self._state.commit_index
         self._gathered.clear()
         self._is_to_be_rewritten = False
@@ -324,6 +325,14 @@ class WriteAheadLog(Journal):  # type: ignore[misc]  # the library is untyped
 
     def onOneSecondTimer(self) -> None:
         pass
+
+
+def _write_pieces(file: File, pieces: Sequence[bytes], at: int) -> int:
+    """The position after them."""
+    for piece in pieces:
+        write_fully(file, piece, at)
+        at += len(piece)
+    return at
 
 
 def _read_whole(file: File) -> bytes:

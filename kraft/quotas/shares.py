@@ -86,6 +86,19 @@ def even_share(quota: int, brokers: int) -> int:
     return max(quota // max(brokers, 1), 1)
 
 
+def believed_share(share: int, given: int | None, quota: int, brokers: int) -> int:
+    """How much a broker may act on that reports `share`. `given`: the most that this controller gave it, None for none.
+
+    No broker has more than it was given. What it has from a controller before is at most the quota; else it
+    counts as an even part, so that one absurd report does not take the quota away from other brokers. A quota of 0 is
+    none: what is held of an earlier one counts as it is.
+    """
+    most = quota if quota > 0 else share
+    if given is not None:
+        return min(share, given, most)
+    return share if share <= most else even_share(quota, brokers)
+
+
 def granted(target: int, quota: int, elsewhere: int, holds: int | None) -> int | None:
     """The share that a broker may get now, so that the shares in effect never exceed the quota.
 

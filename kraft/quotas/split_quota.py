@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping
 
 from msgspec import Struct
 
-from kraft.quotas.shares import Demand, demand_of, even_share, granted, is_bound, shares, total
+from kraft.quotas.shares import Demand, believed_share, demand_of, even_share, granted, is_bound, shares, total
 
 
 class SplitRules(Struct, frozen=True):
@@ -65,11 +65,15 @@ class SplitQuota:
     def is_idle(self) -> bool:
         return not self.is_bound and not self.held
 
-    def confirmed(self, broker: int, share: int | None, now: float, round_number: int = 0) -> None:
-        """The broker has reported the share that it acts on, None for none."""
+    def confirmed(
+        self, broker: int, share: int | None, now: float, quota: int, brokers: int, round_number: int = 0
+    ) -> None:
+        """The broker, one of so many, has reported the share of the present quota that it acts on, None for none."""
         if share is None:
             self.held.pop(broker, None)
             return
+        held = self.held.get(broker)
+        share = believed_share(share, None if held is None else held.share, quota, brokers)
         if self._unheard is not None and broker not in self.held:
             self._unheard -= share
         self.held[broker] = Held(share, now + self._rules.stale_s, round_number)
@@ -82,9 +86,12 @@ class SplitQuota:
         if held is not None and held.round < round_number:
             del self.held[broker]
 
-    def is_due(self, quota: int, now: float, broker: int = -1) -> bool:
-        """Whether the split should be computed: it is old, of another quota, or a guess about this broker."""
+    def is_due(self, quota: int, now: float, broker: int = -1, live: Collection[int] = ()) -> bool:
+        """Whether the split should be computed: it is old, of another quota, a guess about this broker, or without it
+        although it is one of those that serve the tenant now."""
         if quota != self.quota or broker in self._guessed:
+            return True
+        if self.is_bound and broker in live and broker not in self.targets:
             return True
         return now - self._computed_s >= self._rules.every_s or now < self._computed_s
 

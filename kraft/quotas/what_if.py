@@ -11,11 +11,10 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from kraft.quotas.pressure import Claim, pressed
-from kraft.quotas.shares import PER_MILLE, Demand, even_share
+from kraft.quotas.shares import Demand, even_share
 from kraft.quotas.split_quota import SplitQuota, SplitRules
+from kraft.quotas.use_in_advance import Advance, advanced
 
-FAIR_FROM = 950
-"""Per mille of the quota: a tenant that is served so much is throttled with reason."""
 BUDGET_S, WEEK_S = 300.0, 7 * 86_400.0
 """The objective: at most so many unfair seconds in a week."""
 
@@ -31,8 +30,8 @@ class Policy(StrEnum):
 
 
 class Throttled(NamedTuple):
-    """Seconds in which some broker held the tenant back; `unfair_s`: those in which it was served less than its
-    quota."""
+    """Seconds in which some broker held the tenant back; `unfair_s`: those in which it had no reason to wait, by the
+    controller's rule (`kraft.quotas.use_in_advance`)."""
 
     all_s: float = 0.0
     unfair_s: float = 0.0
@@ -50,6 +49,7 @@ class TenantReplay:
         self._brokers = tuple(brokers)
         self._split = SplitQuota(rules)
         self._shares: dict[int, int] = {}
+        self._advance: Advance | None = None
         self.throttled = Throttled()
 
     def bound(self, broker: int) -> int:
@@ -62,16 +62,16 @@ class TenantReplay:
         bounds = {broker: min(self.bound(broker), int(most.get(broker, self._quota))) for broker in self._brokers}
         served = {broker: min(offered.get(broker, 0), bounds[broker]) for broker in self._brokers}
         held = {broker: served[broker] < offered.get(broker, 0) for broker in self._brokers}
+        self._advance = advanced(self._advance, sum(served.values()), self._quota, now)
         if any(held.values()):
-            is_fair = sum(served.values()) * PER_MILLE >= FAIR_FROM * self._quota
             all_s, unfair_s = self.throttled
-            self.throttled = Throttled(all_s + seconds, unfair_s + (0.0 if is_fair else seconds))
+            self.throttled = Throttled(all_s + seconds, unfair_s + (seconds if self._advance is None else 0.0))
         if self._policy is not Policy.STATIC:
             self._report(now, {broker: Demand(served[broker], held[broker]) for broker in self._brokers})
 
     def _report(self, now: float, demands: Mapping[int, Demand]) -> None:
         for broker in self._brokers:
-            self._split.confirmed(broker, self._shares.get(broker), now)
+            self._split.confirmed(broker, self._shares.get(broker), now, self._quota, len(self._brokers))
             if self._split.is_due(self._quota, now):
                 self._split.compute(self._quota, demands, now, all_heard=True)
             share = self._split.next_share(broker, now, self._brokers, all_heard=True)

@@ -74,8 +74,9 @@ class RebuiltAccess:
         )
 
     def tenant(self, event: Event) -> None:
-        """Its groups are nowhere yet, so they will be in its own cell."""
+        """Its groups and transactional ids are nowhere yet, so they will be in its own cell."""
         target, cell = event["target_cell"], str(event["cell"])
+        home = cell if target is None else str(target)
         self.records.append(
             TenantRecord(
                 str(event["id"]),
@@ -88,7 +89,8 @@ class RebuiltAccess:
                 int(event["epoch"]),
                 TenantState[event["state"]],
                 None if target is None else str(target),
-                keys_cell=cell if target is None else str(target),
+                keys_cell=home,
+                ids_cell=home,
             )
         )
 

@@ -124,6 +124,7 @@ class Rebuilder:
         self._features = dict(INITIAL_LEVELS)
         self._configs: list[tuple[str, str, str]] = []  # resource name of a topic, name, value
         self._cluster_configs: dict[str, str] = {}
+        self._client_metrics: list[tuple[str, str, str]] = []  # subscription, name, value
         self._next_producer_id = 0
         self.access = RebuiltAccess()
         self.brokers: list[NamedBroker] = []
@@ -204,6 +205,7 @@ class Rebuilder:
             self.notes.append(f"{fewer} topics have fewer replicas than before: there are {len(brokers)} brokers")
         self.notes += rooms.notes()
         records += [ConfigRecord(ResourceType.BROKER, CLUSTER_DEFAULT, *item) for item in self._cluster_configs.items()]
+        records += [ConfigRecord(ResourceType.CLIENT_METRICS, *item) for item in self._client_metrics]
         records += self.access.records
         self.notes += self.access.notes()
         margin = PRODUCER_ID_MARGIN if self._has_events else PRODUCER_ID_UNKNOWN
@@ -256,6 +258,8 @@ class Rebuilder:
             self.notes.append(f"{name} of {kind} {resource!r} is not there: it is secret, set it again")
         elif kind == "topic":
             self._configs.append((resource, name, str(event["value"])))
+        elif kind == "client_metrics":
+            self._client_metrics.append((resource, name, str(event["value"])))
         elif resource == CLUSTER_DEFAULT:
             self._cluster_configs[name] = str(event["value"])
         else:

@@ -48,14 +48,14 @@ class Sequence:
         self.commands: list[bytes] = []
         self.index = 1
 
-    def applying(self, index: int, data: bytes) -> Work[object]:
+    def applying(self, index: int, data: bytes | memoryview) -> Work[object]:
         for _ in range(len(data) // BYTES_PER_STEP):
             yield STEP_COST
         if self._world.entry_cost:
             yield self._world.entry_cost
-        self._world.applied(self._name, index, data, after=self.index)
+        self._world.applied(self._name, index, bytes(data), after=self.index)
         self.index = index
-        self.commands.append(data)
+        self.commands.append(bytes(data))
         return len(self.commands)
 
     def snapshot(self) -> Work[bytes]:

@@ -152,6 +152,11 @@ def test_while_the_balancer_is_paused_no_tenant_leaves() -> None:
     duty.found_long_ago()
     assert not duty.step(CELLS).records
     assert duty.duties.status.cells.overloads[0].is_due
+    (paused,) = duty.image.balance.operations.values()
+    assert paused.reason == "paused by an operator"
+    duty.image, _reply = altered(duty.image, BalanceAct.RESUME, operation=-1)
+    (resumed,) = duty.image.balance.operations.values()
+    assert resumed.reason == "resumed by an operator"
 
 
 def test_exhausted_cells_are_one_error_line_and_counted_until_there_is_room(caplog: pytest.LogCaptureFixture) -> None:

@@ -8,11 +8,13 @@ from typing import Any
 import pytest
 
 from common.errors import ErrorCode
+from common.identifiers import ZERO_UUID
 from kraft.controller.brokers import decide_heartbeat, decide_registration, decide_unregister
 from kraft.controller.policy import ControllerPolicy
 from kraft.controller.producer_ids import decide_allocate_producer_ids
 from kraft.image.delta import replayed
 from kraft.image.metadata import MetadataImage
+from kraft.image.snapshot import snapshot_records
 from kraft.records import (
     BrokerRegistrationChangeRecord,
     Cause,
@@ -49,6 +51,7 @@ from wire.messages import (
     IncrementalAlterConfigsRequest,
     UnregisterBrokerRequest,
     UpdateFeaturesRequest,
+    schema_uuid,
 )
 
 
@@ -109,6 +112,28 @@ def test_a_clean_stop_keeps_the_elr() -> None:
     image, _ = beaten(image, 1, want_fence=True)
     after = registered(image, 1, life=1, previous_epoch=image.brokers[1].epoch)
     assert partition_of(after).elr == (1,)
+
+
+@pytest.mark.parametrize(("shown", "is_clean"), [(b"s" * 16, True), (b"t" * 16, False), (ZERO_UUID, False)])
+def test_a_start_that_died_before_it_knew_its_epoch_is_no_unclean_stop(shown: bytes, is_clean: bool) -> None:
+    image = with_topic()
+    image, _ = beaten(image, 2, want_fence=True)
+    image, _ = beaten(image, 1, want_fence=True)
+    known = image.brokers[1].epoch
+    for life, start_id in ((1, b"s" * 16), (2, shown)):
+        request = registration(1, life, known, start_id=schema_uuid(start_id))
+        image = replayed(image, decide_registration(image, request, POLICY, has_session=False).records)
+        image = replayed(
+            image, [record for record in snapshot_records(image) if isinstance(record, RegisterBrokerRecord)]
+        )
+    assert image.brokers[1].is_unclean is not is_clean
+    assert partition_of(image).elr == ((1,) if is_clean else ())
+
+
+def test_two_processes_without_a_start_id_have_nothing_in_common() -> None:
+    image = registered(with_topic(), 1, life=1)
+    image = registered(image, 1, life=2)
+    assert image.brokers[1].is_unclean
 
 
 def test_a_replaced_disk_is_an_unclean_stop() -> None:

@@ -244,10 +244,44 @@ async def test_a_broker_of_another_cluster_is_stopped_with_a_sentence(
         await other.stop()
 
 
-async def test_describe_quorum_names_leader_and_voters(cluster: ControllerCluster, brokers: list[BrokerSide]) -> None:
+def quorum_request(topic: str = "__cluster_metadata") -> DescribeQuorumRequest:
     partition = DescribeQuorumRequest.TopicData.PartitionData(partition_index=0)
-    topic = DescribeQuorumRequest.TopicData(topic_name="__cluster_metadata", partitions=[partition])
-    answer = await brokers[0].channel.call(DescribeQuorumRequest(topics=[topic]), 2, timeout_s=5)
+    return DescribeQuorumRequest(topics=[DescribeQuorumRequest.TopicData(topic_name=topic, partitions=[partition])])
+
+
+async def asked_quorum(broker: BrokerSide, topic: str = "__cluster_metadata") -> Any:
+    return await broker.channel.call(quorum_request(topic), 2, timeout_s=5)
+
+
+async def test_describe_quorum_names_leader_and_voters(cluster: ControllerCluster, brokers: list[BrokerSide]) -> None:
+    answer = await asked_quorum(brokers[0])
     found = answer.topics[0].partitions[0]
     assert found.leader_id == image_of(cluster).leader_id
     assert [voter.replica_id for voter in found.current_voters] == [100, 101, 102]
+    assert [(node.node_id, node.listeners[0].name) for node in answer.nodes] == [
+        (voter, "CONTROLLER") for voter in (100, 101, 102)
+    ]
+    answer = await asked_quorum(brokers[0], "another")
+    assert answer.topics[0].partitions[0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+async def test_describe_quorum_shows_how_far_each_voter_is(
+    cluster: ControllerCluster, brokers: list[BrokerSide]
+) -> None:
+    async def asked() -> Any:
+        return (await asked_quorum(brokers[0])).topics[0].partitions[0]
+
+    await asyncio.sleep(2.0)  # of virtual time, in which voters answer and brokers are heard
+    found = await asked()
+    assert {voter.log_end_offset for voter in found.current_voters} == {found.high_watermark}
+    assert [broker.replica_id for broker in found.observers] == [0, 1, 2]
+    gone = next(voter.replica_id for voter in found.current_voters if voter.replica_id != found.leader_id)
+    await cluster.stop_node(gone)
+    await create_topic(brokers[0], "behind", 1, 3)
+    await asyncio.sleep(0.5)
+    found = await asked()
+    rows = {voter.replica_id: voter for voter in found.current_voters}
+    assert rows[found.leader_id].log_end_offset == found.high_watermark
+    assert 0 < rows[gone].log_end_offset < found.high_watermark
+    assert 0 < rows[gone].last_caught_up_timestamp <= rows[gone].last_fetch_timestamp
+    assert rows[gone].last_fetch_timestamp < rows[found.leader_id].last_fetch_timestamp

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from common.errors import ErrorCode
 from common.node_settings.balance import BalanceSettings
 from common.pacing import Work, at_once
 from kraft.balancer.model import ModelBroker, ModelPartition, model_of
@@ -129,6 +130,19 @@ def test_a_broker_that_gets_too_little_is_named_in_the_reason() -> None:
     assert operation.reason.endswith("of its fair share of load (disk-capacity)")
     image, _reply = altered(with_partitions(SPREAD), BalanceAct.RUN)
     assert operation_of(finished(image, level_full)).reason == "asked for by an operator", "nobody was to be filled"
+
+
+def test_a_broker_that_gets_no_replica_is_named_in_the_reason() -> None:
+    """There is no load to speak of, and its disk is fuller than it may be."""
+    image, _reply = altered(with_partitions(SPREAD), BalanceAct.ADD, 3)
+
+    def level_fuller(now: MetadataImage, operation: BalanceOperationRecord) -> Work[BalanceStep]:
+        usage = reported(now, dict.fromkeys(range(12), 10), dict.fromkeys(range(4), 82))
+        return levelling(now, Inputs(NO_REST, usage, 10.0, NOW_MS + 120_000), operation)
+
+    done = finished(image, level_fuller)
+    assert operation_of(done).reason == "asked for by an operator; broker 3 has few replicas (disk-capacity)"
+    assert not done.balance.moves
 
 
 def test_little_load_is_no_shortfall() -> None:
@@ -280,6 +294,13 @@ def test_a_plan_says_what_would_move_and_moves_nothing() -> None:
     assert decision.reply.is_known
     assert decision.reply.moves
     assert all(3 in move.replicas_after for move in decision.reply.moves)
+
+
+def test_a_plan_for_a_broker_that_is_not_there_is_refused() -> None:
+    image = with_partitions(SPREAD)
+    request = PlanBalanceRequest(toward=[3, 99], moves_max=100)
+    reply = at_once(plan_balance(image, request, inputs(image), BrokerLoads(), random.Random(1))).reply
+    assert (reply.error_code, reply.error_message) == (ErrorCode.BROKER_ID_NOT_REGISTERED, "There is no broker 99.")
 
 
 def test_a_move_says_what_asked_for_it_and_who_agreed() -> None:

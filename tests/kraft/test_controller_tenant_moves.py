@@ -80,7 +80,7 @@ def test_a_move_ends_in_the_other_cell_with_few_partitions_moving_at_a_time(
             break
         if restarts:
             rng = random.Random(rng.random())
-        step = at_once(moving(image, policy, tenant, rng, KeyReports()))
+        step = at_once(moving(image, policy, tenant, rng, KeyReports(), 0.0))
         image = replayed(image, step.records)
         running = [p for p in image.topics.partitions() if p.is_reassigning]
         assert len(running) <= most
@@ -117,7 +117,7 @@ def test_an_operators_throttle_outlives_a_move() -> None:
         if image.tenants[tenant.id].state is TenantState.ACTIVE:
             break
         image = replayed(
-            image, at_once(moving(image, POLICY, image.tenants[tenant.id], random.Random(1), KeyReports())).records
+            image, at_once(moving(image, POLICY, image.tenants[tenant.id], random.Random(1), KeyReports(), 0.0)).records
         )
         for partition in [p for p in image.topics.partitions() if p.is_reassigning]:
             image = caught_up(image, partition)
@@ -126,7 +126,7 @@ def test_an_operators_throttle_outlives_a_move() -> None:
 
 def test_a_move_can_be_taken_back_also_when_the_old_cell_is_full() -> None:
     image, tenant = moving_tenant()
-    image = replayed(image, at_once(moving(image, POLICY, tenant, random.Random(1), KeyReports())).records)
+    image = replayed(image, at_once(moving(image, POLICY, tenant, random.Random(1), KeyReports(), 0.0)).records)
     image, _ = alter_cell(image, "east", 0)
     image, reply = move(image, "east")
     assert (reply.error_code, reply.cell) == (0, "east")
@@ -134,7 +134,7 @@ def test_a_move_can_be_taken_back_also_when_the_old_cell_is_full() -> None:
         tenant = image.tenants[tenant.id]
         if tenant.state is TenantState.ACTIVE:
             break
-        image = replayed(image, at_once(moving(image, POLICY, tenant, random.Random(1), KeyReports())).records)
+        image = replayed(image, at_once(moving(image, POLICY, tenant, random.Random(1), KeyReports(), 0.0)).records)
         for partition in [p for p in image.topics.partitions() if p.is_reassigning]:
             image = caught_up(image, partition)
     assert tenant.cell == "east"
@@ -171,7 +171,7 @@ def test_what_lies_outside_a_tenants_cell_is_gathered_there() -> None:
         tenant = image.tenants[tenant.id]
         if tenant.state is TenantState.ACTIVE:
             break
-        image = replayed(image, at_once(moving(image, POLICY, tenant, random.Random(1), KeyReports())).records)
+        image = replayed(image, at_once(moving(image, POLICY, tenant, random.Random(1), KeyReports(), 0.0)).records)
         for partition in [p for p in image.topics.partitions() if p.is_reassigning]:
             image = caught_up(image, partition)
     assert (tenant.cell, tenant.state) == ("east", TenantState.ACTIVE)

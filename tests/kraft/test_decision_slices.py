@@ -329,7 +329,7 @@ def of_brokers(image: MetadataImage) -> dict[str, Callable[[], Any]]:
         "registration": lambda: decide_registration(image, again, POLICY, has_session=False),
         "unregister": lambda: decide_unregister(image, gone, POLICY),
         "alter partition": lambda: alter_partition(image, joining, 3, POLICY),
-        "tenant move": lambda: moving(image, POLICY, leaving, rng, KeyReports()),
+        "tenant move": lambda: moving(image, POLICY, leaving, rng, KeyReports(), 0.0),
         "tenant deletion": lambda: deletion_step(image, deleted, groups_are_gone=False),
         "ranges": lambda: range_step(image, POLICY, rng),
         "drain": lambda: draining(image, POLICY, emptied, 1),

@@ -186,7 +186,8 @@ def test_tenants_keys_acls_and_cells_are_rebuilt_as_they_were() -> None:
     rebuild = rebuilt(image, [])
     new = rebuild.image
     assert dict(new.tenants) == {  # their groups are in no topic yet, so they come to be where the tenant lives
-        tenant_id: replace(tenant, keys_cell=tenant.home) for tenant_id, tenant in image.tenants.items()
+        tenant_id: replace(tenant, keys_cell=tenant.home, ids_cell=tenant.home)
+        for tenant_id, tenant in image.tenants.items()
     }
     assert dict(new.keys) == dict(image.keys)
     assert list(new.acls) == list(image.acls)

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from common.errors import ErrorCode, ProtocolError
 from common.pacing import at_once
+from common.settings import INT_MAX
 from kraft.controller.mutation_quotas import UNBOUNDED, MutationQuota, MutationQuotas
 from kraft.controller.policy import ControllerPolicy
 from kraft.controller.topics import create_partitions, create_topics, delete_topics
@@ -70,6 +71,16 @@ def test_an_old_client_is_served_and_told_to_wait() -> None:
     assert not takes(quota_of(quotas, image, 0.0, version=6), "b", 1)
     for version, key in ((6, CREATE), (5, DELETE), (3, GROW)):
         assert not takes(quota_of(quotas, image, 0.0, version=version, key=key), "b", 1)
+
+
+@pytest.mark.parametrize("rate", [1e-7, 1e-300, 5e-324])
+@pytest.mark.parametrize("version", [5, 7])
+def test_the_wait_of_the_smallest_quota_fits_into_an_answer(rate: float, version: int) -> None:
+    quotas, image = MutationQuotas(POLICY), with_quota(rate)
+    assert takes(quota_of(quotas, image, 0.0, version=version), "a", 6)
+    later = quota_of(quotas, image, 1.0, version=version)
+    assert takes(later, "b", 6) == (version == 5)
+    assert later.throttle_ms == INT_MAX
 
 
 def test_a_request_that_is_decided_again_counts_once() -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from common.errors import ErrorCode, OutcomeUnknown
+from common.identifiers import ZERO_UUID
 from common.ports import Address
 from kraft.links import Link
 from kraft.observers.broker_lifecycle import BrokerLifecycle, LifecycleConfig, Registration, RegistrationRefused
@@ -20,6 +21,7 @@ from wire.messages import (
     BrokerHeartbeatRequest,
     BrokerHeartbeatResponse,
     BrokerRegistrationResponse,
+    raw_uuid,
 )
 
 pytestmark = pytest.mark.virtual_time
@@ -184,7 +186,9 @@ class LifecycleBench:
         self.offset = 50
         self.fatal: list[str] = []
         self.links = ScriptedLinks(c1=self.controller)
-        registration = Registration(3, "cluster", bytes([1] * 16), (), None, (bytes([2] * 16),), 12, {"f": (1, 2)})
+        registration = Registration(
+            3, "cluster", bytes([1] * 16), (), None, (bytes([2] * 16),), 12, {"f": (1, 2)}, start_id=bytes([4] * 16)
+        )
         config = LifecycleConfig(
             heartbeat_interval_s=0.02,
             call_timeout_s=0.2,
@@ -212,6 +216,7 @@ async def test_from_starting_to_running() -> None:
     assert len(sent) == 3
     assert len({r.incarnation_id for r in sent}) == 1
     assert (sent[0].broker_id, sent[0].previous_broker_epoch, len(sent[0].features)) == (3, 12, 1)
+    assert raw_uuid(sent[0].start_id) == bytes([4] * 16)
     assert lifecycle.state == "recovering"
     await bench.settle(lambda: bench.controller.heartbeats)
     assert all(h.want_fence for h in bench.controller.heartbeats)
@@ -241,7 +246,7 @@ async def test_a_broker_that_finds_records_lost_registers_once_more_as_unclean()
     assert await bench.lifecycle.register_unclean(bytes(range(16))) == 40
     first, second = bench.controller.registrations
     assert first.incarnation_id != second.incarnation_id
-    assert second.previous_broker_epoch == -1
+    assert (second.previous_broker_epoch, raw_uuid(second.start_id)) == (-1, ZERO_UUID)
     bench.lifecycle.logs_recovered()
     await bench.lifecycle.wait_unfenced()
     await bench.lifecycle.stop()

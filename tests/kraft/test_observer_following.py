@@ -293,7 +293,7 @@ def copied(disk: MachineDisk, saved: list[Batch], tail_bytes_max: int = 1 << 20)
         delta = MetadataDelta(image)
         delta.replay_batch(batch)
         image = delta.image()
-        copy.save(frame_batch(batch), image)
+        copy.save(bytes(frame_batch(batch)), image)
     copy.close()
     return copy
 

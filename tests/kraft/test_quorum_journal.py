@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import errno
 import random
+import tracemalloc
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from common.invariants import InvariantViolation
-from kraft.quorum.journal_format import DamagedJournal, Entry, SnapshotBase, encode_group, encode_vote
+from kraft.quorum.journal_format import DamagedJournal, Entry, SnapshotBase, encode_vote, group_pieces
 from kraft.quorum.write_ahead_log import FIRST_ENTRY, REWRITE_BYTES_MIN, WriteAheadLog
 from tests.kraft.memory_disk import MemoryDisk, PowerCut
 
@@ -136,7 +137,7 @@ def test_a_command_that_looks_like_a_group_is_no_group() -> None:
     disk = MemoryDisk()
     journal = create(disk)
     salt = bytes(content(disk)[12:20])
-    forged = encode_group(salt[::-1], 9, encode_vote(99, None))
+    forged = b"".join(group_pieces(salt[::-1], 9, [encode_vote(99, None)]))
     journal.add(b"\0" + forged, 2, 1)
     journal.sync()
     del content(disk)[-3:]
@@ -266,3 +267,19 @@ def test_batches_stop_at_their_size_but_hold_one() -> None:
     assert [entry[1] for entry in journal.batch(4, 21)] == [4]
     assert journal.batch(6, 21) == []
     assert journal[0] == FIRST_ENTRY
+
+
+def test_a_large_entry_is_not_copied_on_its_way_to_the_disk() -> None:
+    size = 4 << 20
+    journal_disk = MemoryDisk()
+    journal = create(journal_disk)
+    command = bytes(size)
+    tracemalloc.start()
+    try:
+        journal.add(command, journal.last_index + 1, 1)
+        journal.sync()
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert most < 2.5 * size, "what this disk in memory keeps of it: twice, while its file grows"
+    assert reopen(journal_disk).batch(journal.last_index, 1) == [(command, journal.last_index, 1)]

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kraft.controller.unfair_time import UnfairTime, Waited
 from kraft.quotas.pressure import FULL, LEFT_MIN, OVER_LOOKS, Claim, QueueLimit, pressed
 from kraft.quotas.what_if import Policy, TenantUsage, Throttled, replay, within_budget
 
@@ -135,6 +136,19 @@ def test_an_even_split_throttles_a_hot_broker_and_the_others_do_not() -> None:
     assert lazy["greedy"].all_s >= 580, "held to its quota"
     assert within_budget(static, 600.0) == pytest.approx(2 / 3) and within_budget(lazy, 600.0) == 1.0
     assert within_budget({}, 1.0) == 1.0
+
+
+def test_a_replay_calls_the_time_unfair_that_the_controller_does() -> None:
+    """After a time at its quota a tenant waits with reason for what it has used in advance."""
+    usage = TenantUsage(900, [{0: 900, 1: 900, 2: 900}] * 60 + [{0: 600, 1: 10, 2: 10}] * 10)
+    found = replay(Policy.STATIC, {"one": usage}, (0, 1, 2), 5.0)
+    assert found == {"one": Throttled(350, 30)}, "in 20 of the last 50 s it works off 11 s that it was ahead"
+    controller = UnfairTime()
+    for number, offered in enumerate(usage.intervals, 1):
+        used = (sum(min(rate, 300) for rate in offered.values()), 0, 0)
+        has_reason = controller.is_over("one", (usage.quota, 0, 0), used, number * 5.0)
+        controller.add("one", 5_000, 0 if has_reason else 5_000)
+    assert controller.of("one") == Waited(350_000, 30_000)
 
 
 def test_what_is_reserved_is_served_on_a_crowded_broker() -> None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kraft.quotas.shares import Demand, demand_of, even_share, granted, is_bound, shares, total
+from kraft.quotas.shares import Demand, believed_share, demand_of, even_share, granted, is_bound, shares, total
 
 LAZY = 800
 QUOTAS = st.one_of(st.integers(1, 20), st.integers(1, 1 << 40), st.integers((1 << 53) - 2, (1 << 63) - 1))
@@ -153,3 +153,14 @@ def test_clients_that_wait_are_not_taken_for_idle_between_two_bursts(looks: list
         else:
             assert demand == Demand(rate)
         before = demand.rate
+
+
+@given(st.integers(0, 1 << 62), st.none() | st.integers(0, 1 << 62), st.integers(1, 1 << 40), st.integers(1, 100))
+def test_a_reported_share_counts_for_no_more_than_the_quota_and_what_was_given(
+    share: int, given: int | None, quota: int, brokers: int
+) -> None:
+    found = believed_share(share, given, quota, brokers)
+    assert 0 <= found <= min(quota, share if given is None else min(share, given))
+    if given is None and share <= quota:
+        assert found == share, "of an earlier controller"
+    assert believed_share(share, given, 0, brokers) == (share if given is None else min(share, given))

@@ -42,7 +42,7 @@ class Cluster:
         sent_s = self.now
         fresh = one.share if self.now - one.answered_s < RULES.stale_s else None
         self.heard.add(broker)
-        self.split.confirmed(broker, fresh, self.now)
+        self.split.confirmed(broker, fresh, self.now, QUOTA, len(BROKERS))
         if self.split.is_due(QUOTA, self.now):
             live = {other: Demand(self.rates[other]) for other in sorted(self.live)}
             self.split.compute(QUOTA, live, self.now, self.heard >= set(BROKERS))
