@@ -27,7 +27,7 @@ from spark_offload.running.job import Problem
 from spark_offload.segments.aborted import first_open_offset
 from storage.indexes.transaction_index import AbortedTransaction, decode
 from tiering.bucket.keys import PartitionPath, TierRoot
-from tiering.bucket.segment import PRODUCER_SNAPSHOT, TRANSACTION_INDEX, TieredSegment
+from tiering.bucket.segment import PRODUCER_SNAPSHOT, TRANSACTION_INDEX, TieredSegment, producers_section
 from tiering.manifests.manifest import Manifest, read_manifest
 
 if TYPE_CHECKING:
@@ -153,8 +153,8 @@ class PartitionCompaction:
         try:
             open_from = first_open_offset(snapshot) if (snapshot := self._snapshot(last)) else None
         except ValueError as error:
-            position = last.sections[PRODUCER_SNAPSHOT].position
-            raise DamagedObject(self._key(last), position, str(error)) from error
+            section = producers_section(last)
+            raise DamagedObject(self._key(last), section.position if section else 0, str(error)) from error
         youngest_ms = self._now_ms - self._task.policy.min_compaction_lag_ms
         chosen: list[TieredSegment] = []
         for segment in manifest.segments:
@@ -172,7 +172,7 @@ class PartitionCompaction:
         return log_pieces(self._store, self._key(segment), segment, self._task.chunk_bytes)
 
     def _snapshot(self, segment: TieredSegment) -> bytes:
-        section = segment.sections.get(PRODUCER_SNAPSHOT)
+        section = producers_section(segment)
         return read_section(self._store, self._key(segment), PRODUCER_SNAPSHOT, section) if section else b""
 
     def _aborted(self, segments: Sequence[TieredSegment]) -> list[AbortedTransaction]:

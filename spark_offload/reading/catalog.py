@@ -13,7 +13,7 @@ from spark_offload.reading.named_partitions import check_named
 from spark_offload.segments.aborted import first_open_offset
 from spark_offload.segments.sections import read_section
 from tiering.bucket.keys import CLUSTER_FILE, NO_TENANT, PartitionPath, TierRoot, parse_topic_directory
-from tiering.bucket.segment import PRODUCER_SNAPSHOT, TieredSegment
+from tiering.bucket.segment import TieredSegment, producers_section
 from tiering.manifests.manifest import DamagedManifest, read_manifest, read_newest_head
 
 PARALLEL_READS = 16
@@ -196,7 +196,7 @@ async def stable_end(store: ObjectStore, contents: PartitionContents) -> int:
     if not contents.segments:
         return contents.end
     last = contents.segments[-1]
-    snapshot = await read_section(store, contents.key_of(last), last.sections.get(PRODUCER_SNAPSHOT))
+    snapshot = await read_section(store, contents.key_of(last), producers_section(last))
     if not snapshot:
         return contents.end
     open_from = first_open_offset(snapshot)

@@ -11,7 +11,7 @@ from spark_offload.rewriting.log_pieces import read_section
 from spark_offload.rewriting.rewriter import Buffer, Rewritten
 from spark_offload.rewriting.spool import Spool
 from tiering.bucket.keys import PartitionPath, TierRoot
-from tiering.bucket.segment import LEADER_EPOCHS, PRODUCER_SNAPSHOT, TieredSegment
+from tiering.bucket.segment import TAKEN_OVER, TieredSegment
 from tiering.jobs.segment_writer import INDEX_INTERVAL_BYTES, SegmentWriter
 
 if TYPE_CHECKING:
@@ -74,9 +74,7 @@ class NewSegment:
         last = self.inputs[-1]
         key = root.segment_key(path, last.id)
         taken_over = {
-            name: read_section(store, key, name, last.sections[name])
-            for name in (PRODUCER_SNAPSHOT, LEADER_EPOCHS)
-            if name in last.sections
+            name: read_section(store, key, name, last.sections[name]) for name in TAKEN_OVER if name in last.sections
         }
         finished = self._writer.finish(uuid, self.inputs, taken_over, b"".join(transactions), now_ms)
         target = root.segment_key(path, finished.segment.id)

@@ -28,6 +28,7 @@ from spark_offload.verification.comparing import (
 )
 from spark_offload.verification.key_table import KeyTable
 from spark_offload.verification.ledger import Ledger
+from spark_offload.verification.outcome import keep_outcome, with_totals
 from spark_offload.verification.partition_checks import check_extra, check_partition
 from spark_offload.verification.partition_walk import PartitionWalk
 from spark_offload.verification.piece_task import check_pieces
@@ -37,6 +38,7 @@ from spark_offload.verification.report import LedgerReport, PartitionReport, Ver
 from spark_offload.verification.swap_task import check_swap
 from tiering.bucket.keys import PartitionPath, TierRoot
 from tiering.bucket.segment import SegmentId
+from tiering.bucket.verified import Run
 from tiering.manifests.manifest import DamagedManifest, read_newest_head
 
 if TYPE_CHECKING:
@@ -58,7 +60,8 @@ AskBrokers = Callable[[PartitionPath], Iterable[Problem]]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerifyOptions(JobOptions):
     """`deep`: every record is decoded. `ledger`: acknowledged writes that have to be there. `keep_keys`: the report
-    has the latest record of each key; `known_keys` are those of an earlier run, which must not have got lost."""
+    has the latest record of each key; `known_keys` are those of an earlier run, which must not have got lost.
+    `record`: the outcome is kept in the tier, with the program's `version`."""
 
     deep: bool = False
     ledger: Ledger | None = None
@@ -67,6 +70,24 @@ class VerifyOptions(JobOptions):
     split_bytes: int = SPLIT_BYTES
     chunk_bytes: int = CHUNK_BYTES
     inflated_batch_bytes: int = INFLATED_BYTES_MAX
+    record: bool = True
+    version: str = ""
+
+    def chosen(self, began_ms: int, ended_ms: int, *, asks_brokers: bool) -> Run:
+        """A run with these options, that has counted nothing yet."""
+        compared = {"ledger": self.ledger is not None, "keys": self.known_keys is not None, "brokers": asks_brokers}
+        return Run(
+            began_ms=began_ms,
+            ended_ms=ended_ms,
+            deep=self.deep,
+            compared=tuple(name for name, is_compared in compared.items() if is_compared),
+            partitions=self.partitions,
+            topics=tuple(sorted(self.topics)),
+            topic_count=len(self.topics),
+            topic_id=self.topic_id,
+            tenant=self.tenant,
+            version=self.version,
+        )
 
 
 class RunTasks(Protocol):
@@ -131,6 +152,11 @@ def verify(
         report.store, report.bytes_read = store.name, total
     report.seconds, report.started_ms = clock.monotonic() - began, bucket.looked_ms
     report.conclude(verification.findings)
+    if options.record:
+        run = options.chosen(bucket.looked_ms, clock.wall_ms(), asks_brokers=ask_brokers is not None)
+        trouble = keep_outcome(options.tier, with_totals(run, report), report)
+        if trouble:
+            progress.note(f"the outcome is not kept in the tier, where the cluster could show it: {trouble}")
     return report
 
 

@@ -1,6 +1,7 @@
 """Names of objects in the store; docs/tier-format.md is their specification.
 
     <prefix>/<cluster id>/cluster.json
+    <prefix>/<cluster id>/verified.json
     <prefix>/<cluster id>/probe-<uuid>
     <prefix>/<cluster id>/metadata/…
     <prefix>/<cluster id>/audit/…
@@ -20,6 +21,7 @@ from tiering.bucket.segment import SegmentId, is_uuid
 
 NO_TENANT = "_"
 CLUSTER_FILE = "cluster.json"
+VERIFIED_FILE = "verified.json"
 PROBE_PREFIX = "probe-"
 METADATA = "metadata"
 AUDIT = "audit"
@@ -33,7 +35,7 @@ ERASE_READY_INFIX = ".erase-ready-"
 NUMBER_DIGITS = 20
 NOT_TENANTS = frozenset({METADATA, AUDIT, PROPOSALS})
 """Directories of a cluster that hold no topics."""
-RESERVED_TENANTS = NOT_TENANTS | {NO_TENANT, CLUSTER_FILE}
+RESERVED_TENANTS = NOT_TENANTS | {NO_TENANT, CLUSTER_FILE, VERIFIED_FILE}
 
 
 class PartitionPath(NamedTuple):
@@ -80,6 +82,11 @@ class TierRoot:
     @property
     def cluster_file(self) -> str:
         return self.prefix + CLUSTER_FILE
+
+    @property
+    def verified_file(self) -> str:
+        """The outcomes of the last verifications: `tiering.bucket.verified`."""
+        return self.prefix + VERIFIED_FILE
 
     def probe_key(self, uuid: str) -> str:
         """Of a trial write, which is deleted at once, or by the sweeper."""

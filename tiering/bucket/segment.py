@@ -17,6 +17,11 @@ TRANSACTION_INDEX = "transaction_index"
 PRODUCER_SNAPSHOT = "producer_snapshot"
 LEADER_EPOCHS = "leader_epochs"
 """In their order after the log's bytes. The transaction index is absent without aborted transactions."""
+OPEN_TRANSACTIONS = "open_transactions"
+"""In place of the producer snapshot at the end of a restored topic: the source's, of which only producers with an open
+transaction count, and of them only that transaction."""
+TAKEN_OVER = (PRODUCER_SNAPSHOT, OPEN_TRANSACTIONS, LEADER_EPOCHS)
+"""Sections that cover all offsets below the segment's end. What replaces the segment has them unchanged."""
 
 UUID_HEX_DIGITS = 32
 
@@ -76,6 +81,11 @@ class TieredSegment(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def id(self) -> SegmentId:
         return SegmentId(self.base_offset, self.uuid)
+
+
+def producers_section(segment: TieredSegment) -> Section | None:
+    """The snapshot that names the transactions which are open at the segment's end."""
+    return segment.sections.get(PRODUCER_SNAPSHOT, segment.sections.get(OPEN_TRANSACTIONS))
 
 
 def complaint(segment: TieredSegment) -> str | None:

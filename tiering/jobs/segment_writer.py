@@ -16,9 +16,8 @@ from records.batch import TRANSACTIONAL, iterate_batches
 from storage.indexes.offset_index import OffsetIndex
 from storage.indexes.time_index import TimeIndex
 from tiering.bucket.segment import (
-    LEADER_EPOCHS,
     OFFSET_INDEX,
-    PRODUCER_SNAPSHOT,
+    TAKEN_OVER,
     TIME_INDEX,
     TRANSACTION_INDEX,
     Section,
@@ -108,7 +107,7 @@ class SegmentWriter:
         bodies = {OFFSET_INDEX: bytes(self._offset_entries), TIME_INDEX: bytes(self._time_entries)}
         if transactions:
             bodies[TRANSACTION_INDEX] = transactions
-        bodies |= {name: taken_over[name] for name in (PRODUCER_SNAPSHOT, LEADER_EPOCHS) if name in taken_over}
+        bodies |= {name: taken_over[name] for name in TAKEN_OVER if name in taken_over}
         sections: dict[str, Section] = {}
         size = self.log_bytes
         for name, body in bodies.items():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from tiering.bucket.segment import TieredSegment
+from tiering.bucket.verified import Verifications
 
 
 class StoreStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -82,7 +83,8 @@ class SweepStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BrokerTier(msgspec.Struct, frozen=True, kw_only=True):
-    """One broker's report. Without a tier `store` is None. `more_dropped`: number of partitions that are not listed."""
+    """One broker's report. Without a tier `store` is None. `more_dropped`: number of partitions that are not listed.
+    `verified`: the outcomes of the last verifications, of all topics; None if it knows of none."""
 
     broker_id: int
     cluster_id: str
@@ -91,6 +93,7 @@ class BrokerTier(msgspec.Struct, frozen=True, kw_only=True):
     dropped: list[DroppedStatus] = []
     more_dropped: int = 0
     sweep: SweepStatus | None = None
+    verified: Verifications | None = None
 
 
 class TierPage(msgspec.Struct, frozen=True, kw_only=True):

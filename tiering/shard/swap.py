@@ -5,11 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 
-from tiering.bucket.segment import LEADER_EPOCHS, PRODUCER_SNAPSHOT, SegmentState, TieredSegment, complaint
-
-SECTIONS_KEPT = (PRODUCER_SNAPSHOT, LEADER_EPOCHS)
-"""These sections are copied unchanged from the input with the same end, because they cover all offsets below that
-end."""
+from tiering.bucket.segment import TAKEN_OVER, SegmentState, TieredSegment, complaint
 
 
 def merged_epochs(segments: Sequence[TieredSegment]) -> list[tuple[int, int]]:
@@ -66,7 +62,7 @@ def _replaces(covered: Sequence[TieredSegment], output: TieredSegment) -> str | 
         return f"leader epochs {output.epochs}, those of its inputs {epochs}"
     if output.max_timestamp > max(segment.max_timestamp for segment in covered):
         return f"its greatest timestamp {output.max_timestamp} is in no input"
-    for name in SECTIONS_KEPT:
+    for name in TAKEN_OVER:
         mine, theirs = output.sections.get(name), covered[-1].sections.get(name)
         if (mine is None) != (theirs is None) or (
             mine is not None and theirs is not None and (mine.length, mine.crc32c) != (theirs.length, theirs.crc32c)

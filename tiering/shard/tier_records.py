@@ -62,8 +62,8 @@ class PartitionRecord(msgspec.Struct, frozen=True, array_like=True):
     The claim is (leader epoch, broker id, broker epoch), all -1 before the first; `metadata_offset` is the claiming
     leader's position in the cluster's metadata. `tier_end_offset` is the end of everything ever tiered, as of this
     record. `adopted_version` is the manifest version that the state was adopted from, 0 for none; `adopting`: while
-    that is under way. `dropped_ms` is when the topic's deletion was detected, else 0. `state_offset` is this record's
-    own offset in `__tier_state`.
+    that is under way; `adopted_end_offset`: where it ended. `dropped_ms` is when the topic's deletion was detected,
+    else 0. `state_offset` is this record's own offset in `__tier_state`.
 
     `generation` counts how often the tier was emptied because tiering was disabled. Segments of lower generations no
     longer belong to the partition since the record at `emptied_offset`, written at `emptied_ms` (wall clock).
@@ -91,6 +91,7 @@ class PartitionRecord(msgspec.Struct, frozen=True, array_like=True):
     generation: int = 0
     emptied_offset: int = -1
     emptied_ms: int = 0
+    adopted_end_offset: int = 0
 
 
 class SegmentRecord(msgspec.Struct, frozen=True, array_like=True):

@@ -323,7 +323,9 @@ def _adopt(tier: PartitionTier, request: Adopt, changes: Changes) -> Decision[Ti
         previous, end_offset = segment, segment.end_offset
     if request.final:  # last, because a part of these records must not look complete
         ends = max(adopting.tier_end_offset, log_start)  # of an empty tier: offsets are never reused
-        changes.put_partition(replace(adopting, adopting=False, tier_end_offset=ends))
+        changes.put_partition(
+            replace(adopting, adopting=False, tier_end_offset=ends, adopted_end_offset=max(ends, end_offset))
+        )
     return changes.done()
 
 

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from object_store.errors import ObjectMissing
 from object_store.store import ObjectStore
 from tiering.bucket.keys import PartitionPath, SegmentKey, TierRoot
-from tiering.bucket.segment import PRODUCER_SNAPSHOT, SegmentId, TieredSegment
+from tiering.bucket.segment import OPEN_TRANSACTIONS, PRODUCER_SNAPSHOT, SegmentId, TieredSegment
 from tiering.exports.exports import METADATA, POSITIONS, kept_exports
 from tiering.manifests.manifest import (
     HEAD_SEGMENTS_MAX,
@@ -203,6 +203,8 @@ async def write_manifests(
             continue
         path = PartitionPath(new.name, new.topic_id, index, new.tenant)
         rest, refs = [_without_producers(segment) for segment in partition.manifest.segments], list[PageRef]()
+        if rest:
+            rest[-1] = _with_open_transactions(partition.manifest.segments[-1])
         while len(rest) > HEAD_SEGMENTS_MAX:
             page = page_of(rest[:PAGE_SEGMENTS], new_uuid())
             del rest[:PAGE_SEGMENTS]
@@ -233,6 +235,14 @@ def _without_producers(segment: TieredSegment) -> TieredSegment:
     """Without producer state, because a producer's sequence numbers begin with 0 in a partition that is new to it."""
     sections = {name: section for name, section in segment.sections.items() if name != PRODUCER_SNAPSHOT}
     return replace(segment, sections=sections)
+
+
+def _with_open_transactions(last: TieredSegment) -> TieredSegment:
+    """A transaction whose end was on the brokers alone must not look committed: the topic's first leader aborts it."""
+    sections = {
+        OPEN_TRANSACTIONS if name == PRODUCER_SNAPSHOT else name: section for name, section in last.sections.items()
+    }
+    return replace(last, sections=sections)
 
 
 async def remove_copies(store: ObjectStore, root: TierRoot, new: NewTopic) -> None:

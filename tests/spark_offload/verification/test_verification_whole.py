@@ -7,8 +7,17 @@ from pathlib import Path
 import pytest
 
 from spark_offload.options import OptionError
+from spark_offload.running.job import SilentProgress
 from spark_offload.verification.checks import Check
-from tests.spark_offload.verification.verified_tier import VerifiedTier, Writer, history, verify_here
+from tests.spark_offload.verification.verified_tier import (
+    NOW,
+    VerifiedTier,
+    Writer,
+    history,
+    verify_here,
+)
+from tiering.bucket.sealed import sealed
+from tiering.bucket.verified import Verifications, decode_verifications
 
 
 @pytest.mark.parametrize("deep", [False, True])
@@ -81,3 +90,58 @@ def test_a_bucket_without_the_partition_is_refused(tmp_path: Path) -> None:
     with pytest.raises(OptionError, match=f"holds nothing of topic '{tier.topic}' in these partitions$"):
         verify_here(tier, topics=(tier.topic,), partitions="0")
     assert len(verify_here(tier, topics=(tier.topic,), partitions="0-1").partitions) == 1
+
+
+def kept(tier: VerifiedTier) -> Verifications:
+    return decode_verifications((tier.root / tier.tier.verified_file).read_bytes())
+
+
+def test_the_outcome_is_kept_beside_the_tier_and_is_no_damage(tmp_path: Path) -> None:
+    tier = VerifiedTier(tmp_path)
+    history(tier)
+    tier.publish()
+    report = verify_here(tier, deep=True, version="1.2.3")
+    (run,), (topic,) = kept(tier).runs, kept(tier).topics
+    assert (run.is_whole, run.deep, run.problems, run.version) == (True, True, 0, "1.2.3")
+    assert (topic.topic, topic.topic_id) == (tier.topic, tier.topic_id.hex())
+    (partition,) = report.partitions
+    for one in (run, topic):
+        assert (one.segments, one.records, one.bytes) == (partition.segments, partition.records, partition.log_bytes)
+        assert NOW < one.began_ms <= one.ended_ms
+    tier.file(1).unlink()
+    again = verify_here(tier, topics=(tier.topic,))
+    assert {one.what for one in again.problems} == {Check.OBJECT_MISSING}, "the file itself is not reported"
+    last = kept(tier).last
+    assert last is not None
+    assert (last.scope, last.deep, last.problems) == (f"topic {tier.topic}", False, again.failures)
+    assert [(one.deep, one.problems) for one in kept(tier).topics] == [(False, again.partitions[0].problems), (True, 0)]
+
+
+def test_no_outcome_is_kept_where_that_is_not_wanted(tmp_path: Path) -> None:
+    tier = VerifiedTier(tmp_path)
+    history(tier, 1)
+    tier.publish()
+    verify_here(tier, record=False)
+    assert not (tier.root / tier.tier.verified_file).exists()
+
+
+def test_an_outcome_that_cannot_be_kept_is_noted_and_fails_nothing(tmp_path: Path) -> None:
+    tier = VerifiedTier(tmp_path)
+    history(tier, 1)
+    tier.publish()
+    body = sealed(b'{"format":2}')
+    tier.write(tier.tier.verified_file, body)
+    notes = Notes()
+    assert not verify_here(tier, notes=notes).failed
+    assert notes.texts == [
+        "the outcome is not kept in the tier, where the cluster could show it: a later version wrote it, in format 2"
+    ]
+    assert (tier.root / tier.tier.verified_file).read_bytes() == body
+
+
+class Notes(SilentProgress):
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+
+    def note(self, text: str) -> None:
+        self.texts.append(text)

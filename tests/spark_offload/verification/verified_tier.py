@@ -18,7 +18,7 @@ from records.compression import Compression
 from records.control import MarkerKind, read_marker
 from records.events import EventsHeader, encode_events
 from records.record import Record
-from spark_offload.running.job import SilentProgress, Stage
+from spark_offload.running.job import Progress, SilentProgress, Stage
 from spark_offload.verification.job import Executors, VerifyOptions, verify
 from spark_offload.verification.report import VerifyReport
 from storage.indexes import transaction_index
@@ -60,8 +60,9 @@ def run_here(work: Callable[[T], R], pieces: Sequence[T], stage: Stage, /) -> li
     return found
 
 
-def verify_here(tier: VerifiedTier, ask: Any = None, **options: Any) -> VerifyReport:
-    return verify(Executors(run_here, 2), VerifyOptions(tier=tier.root.as_uri(), **options), SilentProgress(), ask)
+def verify_here(tier: VerifiedTier, ask: Any = None, notes: Progress | None = None, **options: Any) -> VerifyReport:
+    chosen = VerifyOptions(tier=tier.root.as_uri(), **options)
+    return verify(Executors(run_here, 2), chosen, notes or SilentProgress(), ask)
 
 
 def checks_of(report: VerifyReport) -> set[str]:
