@@ -12,7 +12,7 @@ from typing import Any
 
 from msgspec import Struct, field
 
-from broker.gates import cluster_gates, group_gates, record_gates, topic_gates
+from broker.gates import cluster_gates, group_gates, offset_gates, record_gates, topic_gates, transaction_gates
 from broker.gates.gating import (
     ALTER,
     ALTER_CONFIGS,
@@ -26,30 +26,39 @@ from broker.gates.gating import (
     by_topic,
     free,
 )
+from broker.gates.offset_gates import OffsetGates
 from broker.gates.topic_gates import TopicDeletion
 from broker.handlers.acls import AclHandlers
 from broker.handlers.client_quotas import ClientQuotaHandlers
 from broker.handlers.cluster import ClusterHandlers
 from broker.handlers.configs import ConfigHandlers
+from broker.handlers.delegation_tokens import DelegationTokens
 from broker.handlers.elections import ElectLeaders
 from broker.handlers.fetch import FetchHandler
 from broker.handlers.group_offsets import GroupOffsetHandlers
 from broker.handlers.groups import GroupHandlers
 from broker.handlers.internal import AppendAudit, ImportKeys, TierStateHandler
 from broker.handlers.list_offsets import ListOffsets
-from broker.handlers.log_dirs import DescribeLogDirs
+from broker.handlers.log_dirs import AlterReplicaLogDirs, DescribeLogDirs
 from broker.handlers.log_offsets import DeleteRecords, OffsetForLeaderEpoch
 from broker.handlers.metadata import MetadataHandler
 from broker.handlers.produce import ProduceHandler
-from broker.handlers.producers import DescribeProducers, InitProducerId
+from broker.handlers.producers import DescribeProducers
+from broker.handlers.quorum import DescribeQuorum
 from broker.handlers.sasl import SaslHandlers
 from broker.handlers.scram import ScramHandlers
+from broker.handlers.telemetry import TelemetryHandlers
 from broker.handlers.tenants import TenantHandlers
 from broker.handlers.tier_description import TierDescriptions
 from broker.handlers.topics import TopicHandlers
+from broker.handlers.transaction_markers import WriteTxnMarkers
+from broker.handlers.transaction_offsets import TransactionOffsets
+from broker.handlers.transactions import TransactionHandlers
 from broker.requests.context import UNCUT_ELEMENTS_MAX, Route
 from broker.requests.forwarding import Forwarder
 from broker.requests.portions import Listing, by_name, by_name_or_id, by_resource, by_resource_and_keys, by_value, cut
+from broker.tenancy.compiled_names import CompiledNames
+from broker.tenancy.compiler import Compiler
 from broker.tenancy.field_classes import (
     ACL,
     ALL,
@@ -58,6 +67,7 @@ from broker.tenancy.field_classes import (
     HOST,
     KEY,
     LOG_DIRECTORY,
+    NAMED,
     OWN,
     RES,
     TEXT,
@@ -105,9 +115,9 @@ ROWS = (
         cuts=[cut("topics.partitions", most=25)]),
     Row(ApiKey.METADATA, MetadataHandler.metadata, topic_gates.metadata, paced=True,
         response={HOST: "brokers.host", CLUSTER_ID: "cluster_id"}),
-    Row(ApiKey.OFFSET_COMMIT, GroupOffsetHandlers.offset_commit, group_gates.offset_commit,
+    Row(ApiKey.OFFSET_COMMIT, GroupOffsetHandlers.offset_commit, OffsetGates.offset_commit,
         cuts=[cut("topics.partitions")], request={OWN: "topics.partitions.committed_metadata"}),
-    Row(ApiKey.OFFSET_FETCH, GroupOffsetHandlers.offset_fetch, group_gates.offset_fetch,
+    Row(ApiKey.OFFSET_FETCH, GroupOffsetHandlers.offset_fetch, OffsetGates.offset_fetch,
         cuts=[cut("topics.partition_indexes", "topics.partitions", until=7),
               cut("groups.topics.partition_indexes", "groups.topics.partitions", since=8)],
         response={OWN: "topics.partitions.metadata groups.topics.partitions.metadata"}),
@@ -145,9 +155,15 @@ ROWS = (
               cut("topics", "responses", kind=by_name_or_id, repeats=2, since=6)]),
     Row(ApiKey.DELETE_RECORDS, DeleteRecords.handle, by_topic(DELETE, record_gates.undeleted),
         cuts=[cut("topics.partitions")]),
-    Row(ApiKey.INIT_PRODUCER_ID, InitProducerId.handle, record_gates.init_producer_id),
+    Row(ApiKey.INIT_PRODUCER_ID, TransactionHandlers.init_producer_id, record_gates.init_producer_id),
     Row(ApiKey.OFFSET_FOR_LEADER_EPOCH, OffsetForLeaderEpoch.handle, record_gates.offset_for_leader_epoch,
         cuts=[cut("topics.partitions")]),
+    Row(ApiKey.ADD_PARTITIONS_TO_TXN, TransactionHandlers.add_partitions, transaction_gates.add_partitions, paced=True),
+    Row(ApiKey.ADD_OFFSETS_TO_TXN, TransactionHandlers.add_offsets, transaction_gates.add_offsets),
+    Row(ApiKey.END_TXN, TransactionHandlers.end_txn, transaction_gates.end_txn),
+    Row(ApiKey.WRITE_TXN_MARKERS, WriteTxnMarkers.handle, transaction_gates.write_txn_markers, paced=True),
+    Row(ApiKey.TXN_OFFSET_COMMIT, TransactionOffsets.txn_offset_commit, transaction_gates.txn_offset_commit,
+        cuts=[cut("topics.partitions")], request={OWN: "topics.partitions.committed_metadata"}),
     Row(ApiKey.DESCRIBE_ACLS, AclHandlers.describe_acls, ClusterRight(DESCRIBE),
         request={FILTER: "resource_name_filter principal_filter host_filter"},
         response={ACL: "resources.resource_name", WHO: "resources.acls.principal", OWN: "resources.acls.host"}),
@@ -169,6 +185,7 @@ ROWS = (
         cuts=[cut("resources", "responses", most=20, kind=by_resource, repeats=2)],
         request={RES: "resources.resource_name", OWN: "resources.configs.name resources.configs.value"},
         response={RES: "responses.resource_name"}),
+    Row(ApiKey.ALTER_REPLICA_LOG_DIRS, AlterReplicaLogDirs.handle, ClusterRight(ALTER, cluster_gates.log_dirs_kept)),
     Row(ApiKey.DESCRIBE_LOG_DIRS, DescribeLogDirs.handle, ClusterRight(DESCRIBE),
         cuts=[cut("topics.partitions", "results.topics.partitions", around=1)],
         response={LOG_DIRECTORY: "results.log_dir"}),
@@ -177,6 +194,19 @@ ROWS = (
     Row(ApiKey.CREATE_PARTITIONS, Forwarder.serve,
         by_topic(ALTER, topic_gates.partitions_not_created, answers="results"),
         cuts=[cut("topics", "results", most=25, kind=by_name, repeats=2)]),
+    Row(ApiKey.CREATE_DELEGATION_TOKEN, DelegationTokens.create, free,
+        request={ALL: "owner_principal_type renewers.principal_type",
+                 NAMED: "owner_principal_name renewers.principal_name"},
+        response={ALL: "principal_type token_requester_principal_type", OWN: "token_id hmac",
+                  NAMED: "principal_name token_requester_principal_name"}),
+    Row(ApiKey.RENEW_DELEGATION_TOKEN, DelegationTokens.renew, free, request={OWN: "hmac"}),
+    Row(ApiKey.EXPIRE_DELEGATION_TOKEN, DelegationTokens.expire, free, request={OWN: "hmac"}),
+    Row(ApiKey.DESCRIBE_DELEGATION_TOKEN, DelegationTokens.describe, free,
+        request={ALL: "owners.principal_type", NAMED: "owners.principal_name"},
+        response={ALL: "tokens.principal_type tokens.token_requester_principal_type tokens.renewers.principal_type",
+                  OWN: "tokens.token_id tokens.hmac",
+                  NAMED: "tokens.principal_name tokens.token_requester_principal_name "
+                         "tokens.renewers.principal_name"}),
     Row(ApiKey.DELETE_GROUPS, GroupHandlers.delete_groups, group_gates.delete_groups,
         cuts=[cut("groups_names", "results", kind=by_value)]),
     Row(ApiKey.ELECT_LEADERS, ElectLeaders.handle, ClusterRight(ALTER, cluster_gates.not_elected),
@@ -189,7 +219,7 @@ ROWS = (
         ClusterRight(ALTER, cluster_gates.not_reassigned), cuts=[cut("topics.partitions", "responses.partitions")]),
     Row(ApiKey.LIST_PARTITION_REASSIGNMENTS, Forwarder.serve, ClusterRight(DESCRIBE),
         cuts=[cut("topics.partition_indexes", "topics.partitions")]),
-    Row(ApiKey.OFFSET_DELETE, GroupOffsetHandlers.offset_delete, group_gates.offset_delete,
+    Row(ApiKey.OFFSET_DELETE, GroupOffsetHandlers.offset_delete, offset_gates.offset_delete,
         cuts=[cut("topics.partitions")]),
     Row(ApiKey.DESCRIBE_CLIENT_QUOTAS, ClientQuotaHandlers.describe_client_quotas, ClusterRight(DESCRIBE_CONFIGS),
         request={ALL: "components.entity_type", OWN: "components.match"},
@@ -202,12 +232,24 @@ ROWS = (
         ClusterRight(DESCRIBE, cluster_gates.users_not_described),
         cuts=[cut("users", "results", kind=by_name, repeats=2)]),
     Row(ApiKey.ALTER_USER_SCRAM_CREDENTIALS, Forwarder.serve, ClusterRight(ALTER)),
+    Row(ApiKey.DESCRIBE_QUORUM, DescribeQuorum.handle, ClusterRight(DESCRIBE), paced=True),
     Row(ApiKey.UPDATE_FEATURES, Forwarder.serve, ClusterRight(ALTER)),
     Row(ApiKey.DESCRIBE_CLUSTER, ClusterHandlers.describe_cluster, cluster_gates.describe_cluster,
         response={CLUSTER_ID: "cluster_id", HOST: "brokers.host"}),
     Row(ApiKey.DESCRIBE_PRODUCERS, DescribeProducers.handle, by_topic(READ, record_gates.no_producers),
         cuts=[cut("topics.partition_indexes", "topics.partitions", most=10)]),
     Row(ApiKey.UNREGISTER_BROKER, Forwarder.serve, ClusterRight(ALTER)),
+    Row(ApiKey.DESCRIBE_TRANSACTIONS, TransactionHandlers.describe_transactions,
+        transaction_gates.describe_transactions,
+        cuts=[cut("transactional_ids", "transaction_states", most=50, kind=by_value)],
+        response={ALL: "transaction_states.transaction_state"}),
+    Row(ApiKey.LIST_TRANSACTIONS, TransactionHandlers.list_transactions, transaction_gates.list_transactions,
+        request={OWN: "state_filters", FILTER: "transactional_id_pattern"},
+        response={OWN: "unknown_state_filters", ALL: "transaction_states.transaction_state"}),
+    Row(ApiKey.GET_TELEMETRY_SUBSCRIPTIONS, TelemetryHandlers.get_telemetry_subscriptions, free,
+        request={OWN: "client_instance_id"}, response={OWN: "client_instance_id", ALL: "requested_metrics"}),
+    Row(ApiKey.PUSH_TELEMETRY, TelemetryHandlers.push_telemetry, free,
+        request={OWN: "client_instance_id metrics"}),
     Row(ApiKey.LIST_CONFIG_RESOURCES, ConfigHandlers.list_config_resources, ClusterRight(DESCRIBE_CONFIGS),
         response={RES: "config_resources.resource_name"}),
     Row(ApiKey.DESCRIBE_TOPIC_PARTITIONS, TopicHandlers.describe_topic_partitions,
@@ -243,6 +285,10 @@ FIELD_CLASSES: Mapping[str, Mapping[str, FieldClass]] = {
     for row in ROWS
     for kind, of in (("Request", row.request), ("Response", row.response))
 }
+
+COMPILED_NAMES = CompiledNames(Compiler(FIELD_CLASSES))
+"""Made with the import, because it would hold the event loop of a node that starts for 20 ms."""
+
 """The classes of the rows' fields by message and path."""
 
 

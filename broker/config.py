@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from broker.audit.config import AuditConfig
 from broker.coordination.groups.config import GroupConfig
+from broker.coordination.transactions.config import TransactionConfig
 from broker.listeners import Listen
 from broker.partitions.config import LogDuties
 from broker.replication.config import ReplicationConfig
@@ -14,13 +15,16 @@ from broker.tier.config import TierConfig
 from common.node_settings.controllers import ControllerSettings
 from common.node_settings.health import HealthSettings
 from common.node_settings.identity import NodeSettings
+from common.node_settings.monitoring import MonitoringSettings
 from common.node_settings.pressure import PressureSettings
 from common.node_settings.proxy import ProxySettings
 from common.node_settings.quotas import QuotaSettings
 from common.node_settings.shares import ShareSettings
+from common.node_settings.telemetry import TelemetrySettings
 from common.node_settings.tenants import TenantSettings
 from common.node_settings.tier import TierReads, TierStateSettings
 from common.node_settings.topics import TopicDefaults
+from common.node_settings.transactions import VerificationSettings
 from common.ports import Address
 from common.settings import same
 from wire.server import ServerLimits
@@ -50,11 +54,15 @@ class BrokerConfig:
     limits: ServerLimits = field(default_factory=ServerLimits)
     duties: LogDuties = field(default_factory=LogDuties)
     groups: GroupConfig = field(default_factory=GroupConfig)
+    transactions: TransactionConfig = field(default_factory=TransactionConfig)
+    verification: VerificationSettings = field(default_factory=VerificationSettings)
     tier: TierConfig = field(default_factory=TierConfig)
     tier_state: TierStateSettings = field(default_factory=TierStateSettings)
     tier_reads: TierReads = field(default_factory=TierReads)
     audit: AuditConfig = field(default_factory=AuditConfig)
     security: SecurityConfig = field(default_factory=SecurityConfig)
+    monitoring: MonitoringSettings = field(default_factory=MonitoringSettings)
+    telemetry: TelemetrySettings = field(default_factory=TelemetrySettings)
     proxy_domain: str = same(ProxySettings, "domain")  # domain of tenants' host names; empty: brokers' own addresses
     proxy_port: int = same(ProxySettings, "port")  # the proxies' port under these names
     node_settings: dict[str, object] = field(default_factory=dict)

@@ -1,35 +1,49 @@
-"""The coordinators of one broker: the runtime, its group and tier shards, and their internal topics."""
+"""The coordinators of one broker: the runtime, its group, transaction and tier shards, and their internal topics."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 from broker.broker_link import BrokerLink
 from broker.config import BrokerConfig
 from broker.coordination.groups.coordinator import GroupCoordinator
-from broker.coordination.groups.key_moves import KeyHandover, TenantKeyMoves
-from broker.coordination.groups.key_store import KeyStore
-from broker.coordination.groups.tenant_cleanup import TenantGroupCleanup
+from broker.coordination.groups.lag_watch import GroupLagWatch
+from broker.coordination.groups.moving_groups import MovingGroups
 from broker.coordination.hosted_shard import HostLimits
-from broker.coordination.internal_topics import InternalTopic, InternalTopics, audit_topic, group_topic, tier_topic
+from broker.coordination.internal_topics import (
+    InternalTopic,
+    InternalTopics,
+    audit_topic,
+    group_topic,
+    tier_topic,
+    transaction_topic,
+)
+from broker.coordination.key_moves import KeyHandover, TenantKeyMoves
+from broker.coordination.key_store import KeyStore
+from broker.coordination.moving_keys import MovingKeys
 from broker.coordination.partition_access import CoordinatedPartition
 from broker.coordination.runtime import CoordinatorRuntime, RuntimeConfig
 from broker.coordination.standby import StandbyLimits
+from broker.coordination.tenant_cleanup import TenantCleanup
 from broker.coordination.tier.client import TierClient, TierClientLimits
 from broker.coordination.tier.coordinator import TierCoordinator
-from broker.data_plane import Machinery
-from broker.partitions.hosted import HostedPartitions
+from broker.coordination.transactions.moving_ids import MovingIds
+from broker.data_plane import DataPlane, Machinery
 from broker.partitions.partition import Partition, Role
 from broker.requests.forwarding import Forwarder
+from broker.transaction_plane import TransactionPlane
+from common.metrics import Metrics
 from common.node_settings.audit import AuditSettings
 from common.node_settings.groups import GroupSettings
 from common.node_settings.tier import TierStateSettings
+from common.node_settings.transactions import TransactionSettings
 from common.settings import declared
 from kraft.image.delta import MetadataDelta
 from kraft.image.metadata import MetadataImage
 from kraft.links import Links
 from kraft.observers.broker_lifecycle import BrokerLifecycle
-from kraft.topic_names import GROUP_TOPIC, TIER_TOPIC
+from kraft.topic_names import CLIENT_KEY_TOPICS, GROUP_TOPIC, TIER_TOPIC, TRANSACTION_TOPIC
 from wire.messages import CreateTopicsRequest, CreateTopicsResponse
 
 LINK_TIMEOUT_S = 1.0
@@ -42,14 +56,15 @@ class Coordinators:
         self,
         config: BrokerConfig,
         machinery: Machinery,
-        partitions: HostedPartitions,
+        data_plane: DataPlane,
         forwarder: Forwarder,
         links: Links,
         lifecycle: Callable[[], BrokerLifecycle | None],
     ) -> None:
         """`lifecycle` returns this broker's registration, or None."""
-        ports = machinery.ports
+        ports, partitions = machinery.ports, data_plane.partitions
         self._config = config
+        self._partitions = partitions
         self._lifecycle = lifecycle
 
         def create_topics(request: CreateTopicsRequest) -> Awaitable[CreateTopicsResponse]:
@@ -58,25 +73,22 @@ class Coordinators:
         self.runtime = CoordinatorRuntime(
             ports.clock, RuntimeConfig(host_limits(config)), machinery.pacer, self._holds_lease
         )
-        self.groups = GroupCoordinator(
-            self.runtime,
-            config.groups,
-            lambda: partitions.image,
-            ports.random,
-        )
-        self._cleanup = TenantGroupCleanup(self.groups, forwarder.channel, self._broker)
-        self.keys = KeyStore(self.runtime, lambda: partitions.image)
+        self.groups = GroupCoordinator(self.runtime, config.groups, self._image, ports.random)
+        kinds: tuple[MovingKeys[Any], ...] = (MovingGroups(), MovingIds())
+        self.keys = [KeyStore(self.runtime, self._image, kind) for kind in kinds]
 
         def new_link() -> BrokerLink:
-            return BrokerLink(links, lambda: partitions.image, config.internal_listener.name, LINK_TIMEOUT_S)
+            return BrokerLink(links, self._image, config.internal_listener.name, LINK_TIMEOUT_S)
 
-        handover = KeyHandover(self.keys, lambda: partitions.image, forwarder.channel, new_link, self._broker)
-        self._key_moves = TenantKeyMoves(self.keys, handover)
-        self.internal_topics = InternalTopics(_topics(config), lambda: partitions.image, create_topics, ports.clock)
-        self.tiers = TierCoordinator(self.runtime, lambda: partitions.image)
+        self._key_moves = TenantKeyMoves(
+            [KeyHandover(store, self._image, forwarder.channel, new_link, self._broker) for store in self.keys]
+        )
+        self.lag = self._make_lag(machinery, new_link)
+        self.internal_topics = InternalTopics(_topics(config), self._image, create_topics, ports.clock)
+        self.tiers = TierCoordinator(self.runtime, self._image)
         self.tier_client = TierClient(
             node_id=config.node_id,
-            image=lambda: partitions.image,
+            image=self._image,
             local=self.tiers,
             topics=self.internal_topics,
             links=links,
@@ -85,15 +97,44 @@ class Coordinators:
             limits=TierClientLimits(),
         )
 
+        self.transactions = TransactionPlane(
+            config=config,
+            machinery=machinery,
+            data_plane=data_plane,
+            runtime=self.runtime,
+            links=links,
+            image=self._image,
+        )
+        self._cleanup = TenantCleanup(
+            (self.groups, self.transactions.coordinator), self._image, forwarder.channel, self._broker
+        )
+
         def followed() -> list[CoordinatedPartition]:
-            here = partitions.by_name.get(GROUP_TOPIC.encode(), {})
-            return [partition for partition in here.values() if partition.role is Role.FOLLOWER]
+            return [
+                partition
+                for topic in CLIENT_KEY_TOPICS
+                for partition in partitions.by_name.get(topic.encode(), {}).values()
+                if partition.role is Role.FOLLOWER
+            ]
 
         self.runtime.keep_snapshots(ports.disk)
         standby = StandbyLimits(config.groups.coordinator_standby_bytes_max)
         self.runtime.keep_standbys(followed, standby)
-        partitions.on_leadership(GROUP_TOPIC, self._leadership)
-        partitions.on_leadership(TIER_TOPIC, self._leadership)
+        for topic in (GROUP_TOPIC, TRANSACTION_TOPIC, TIER_TOPIC):
+            partitions.on_leadership(topic, self._leadership)
+
+    def _make_lag(self, machinery: Machinery, new_link: Callable[[], BrokerLink]) -> GroupLagWatch:
+        return GroupLagWatch(
+            groups=self.groups,
+            hosted=self._partitions,
+            new_link=new_link,
+            pacer=machinery.pacer,
+            now=machinery.ports.clock.monotonic,
+            settings=self._config.monitoring,
+        )
+
+    def _image(self) -> MetadataImage:
+        return self._partitions.image
 
     def _broker(self) -> tuple[int, int]:
         """This broker's id and epoch."""
@@ -115,17 +156,29 @@ class Coordinators:
             self.runtime.elected(partition)
 
     def metadata_changed(self, delta: MetadataDelta, image: MetadataImage) -> None:
-        """Remove the offsets and tiers of deleted topics, and the groups of deleted tenants."""
+        """Remove the offsets and tiers of deleted topics, and the keys of deleted tenants. Wait for no broker that
+        was lost."""
+        self.transactions.metadata_changed(delta, image)
         self._cleanup.metadata_changed(delta, image)
         self._key_moves.metadata_changed(delta, image)
         if delta.topics_deleted:
             self.groups.topics_deleted()
             self.tiers.metadata_changed(delta, image)
 
+    def start(self) -> None:
+        """Call it when this broker serves."""
+        self.lag.start()
+
+    def register(self, metrics: Metrics) -> None:
+        metrics.gauge("tidelog_coordinator_standby_bytes", lambda: self.runtime.standby_bytes)
+        self.lag.register(metrics)
+
     async def stop(self) -> None:
+        await self.lag.stop()
         await self._cleanup.stop()
         await self._key_moves.stop()
         await self.tier_client.stop()
+        await self.transactions.stop()
         await self.runtime.stop()
 
 
@@ -138,7 +191,7 @@ def host_limits(config: BrokerConfig) -> HostLimits:
 
 def _topics(config: BrokerConfig) -> list[InternalTopic]:
     """The internal topics by this broker's settings. An explicitly set replication factor is exact."""
-    groups, tier, audit = config.groups, config.tier_state, config.audit
+    groups, tier, audit, transactions = config.groups, config.tier_state, config.audit, config.transactions
 
     def is_given(group: type, field: str) -> bool:
         return declared(group, field).name in config.node_settings
@@ -149,6 +202,13 @@ def _topics(config: BrokerConfig) -> list[InternalTopic]:
             groups.offsets_topic_replication_factor,
             groups.offsets_topic_segment_bytes,
             exact=is_given(GroupSettings, "offsets_topic_replication_factor"),
+        ),
+        transaction_topic(
+            transactions.state_partitions,
+            transactions.state_replication_factor,
+            transactions.state_segment_bytes,
+            transactions.state_min_isr,
+            exact=is_given(TransactionSettings, "state_replication_factor"),
         ),
         tier_topic(
             tier.partitions,

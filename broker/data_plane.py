@@ -18,6 +18,7 @@ from broker.handlers.fetch import FetchHandler, FetchServices
 from broker.handlers.fetch_answers import FetchAnswers
 from broker.handlers.produce import ProduceHandler, ProduceServices
 from broker.handlers.record_inspection import RecordInspection
+from broker.handlers.transaction_verification import TransactionVerification
 from broker.partitions.duties import REVIEW_S, Duties
 from broker.partitions.hosted import HostedPartitions
 from broker.partitions.leader_hints import LeaderHints
@@ -29,6 +30,7 @@ from broker.replication.fetchers import Fetchers
 from broker.replication.isr_changes import IsrChanges
 from broker.replication.leader_link import LinkServices
 from broker.requests.context import RequestChain
+from broker.telemetry.trace_export import TraceExport
 from broker.tenancy.scope import ProxyAddress
 from common.pacing import Pacer
 from common.ports import Ports
@@ -39,6 +41,7 @@ from wire.buffers import BufferPool
 from wire.tick import Tick
 from wire.watch import Watch
 
+_PLENTY = FreeSpace.PLENTY
 DISK_PAUSE_MS = 200  # throttle time of producers after each request while the disk fills up
 
 
@@ -67,8 +70,7 @@ class DataPlane:
         ports, replication, duties = machinery.ports, config.replication, config.duties
         loop = asyncio.get_running_loop()
         lag_max_s = replication.replica_lag_time_max_ms / 1000
-        self._logs = logs
-        self._has_started = False
+        self._logs, self._has_started = logs, False
         self.settings = LogSettings(config.node_id, config.node_settings)
         self.isr_changes = IsrChanges(
             channel, config.node_id, broker_epoch, lambda: self.partitions.image, ports.random
@@ -91,17 +93,22 @@ class DataPlane:
         self.inspection = RecordInspection(
             duties.recompressions_at_once_max, duties.recompression_bytes_queued_max, config.topics.inflated_bytes_max
         )
+        self.transactions = TransactionVerification(config.verification)
+        self.traces = TraceExport(ports, config.monitoring, config.node_id)
         hints = LeaderHints(self.partitions, ProxyAddress(config.proxy_domain, config.proxy_port))
         self.produce = ProduceHandler(
             ProduceServices(
                 hosted=self.partitions,
                 hints=hints,
                 inspection=self.inspection,
+                transactions=self.transactions,
                 deadlines=self.deadlines,
                 throttle=chain.throttle,
                 clock=ports.clock,
+                meter=machinery.tick.meter,
                 disk_pause_ms=self._disk_pause,
                 parts_at_once=replication.produce_parts_at_once,
+                tracer=self.traces.tracer,
             )
         )
         self.fetch = FetchHandler(self._fetch_services(config, machinery, hints, chain))
@@ -160,15 +167,18 @@ class DataPlane:
         self._has_started = True
         self.isr_changes.start()
         self.duties.start()
+        self.traces.start()
 
     async def stop(self) -> None:
         """Stop all duties and fetches, and checkpoint the high watermarks."""
         self.partitions.stop()
+        await self.traces.stop()
         await self.duties.stop()
         await self.fetchers.stop()
         await self.isr_changes.stop()
         await self.producer_ids.stop()
         await self.inspection.close()
+        self.transactions.stop()
         self.sessions.close()
         self.deadlines.close()
         # otherwise the checkpoint would lose replicas that are not hosted yet
@@ -184,4 +194,4 @@ class DataPlane:
             self.partitions.tier.drop_erased(partition)
 
     def _disk_pause(self) -> int:
-        return 0 if self._logs.free_space_state is FreeSpace.PLENTY else DISK_PAUSE_MS
+        return 0 if self._logs.free_space_state is _PLENTY else DISK_PAUSE_MS

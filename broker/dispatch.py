@@ -30,9 +30,10 @@ from broker.security.session import ANONYMOUS, ClientSession
 from common.errors import MalformedFrame, ProtocolError
 from common.invariants import InvariantViolation
 from common.lifecycle import end_tasks
+from common.metrics import Metrics
 from common.node_settings.connections import ConnectionSettings
 from common.pacing import Pacer
-from wire.apis import ApiKey, api_versions_unsupported, served
+from wire.apis import APIS, ApiKey, api_versions_unsupported, served
 from wire.codec import UnsupportedRequest, decode_request, request_start
 from wire.connection import Connection
 from wire.hot_codec import FETCH, FETCH_VERSIONS, PRODUCE, PRODUCE_VERSIONS, request_head
@@ -47,6 +48,7 @@ _PRODUCE_FLEXIBLE_FROM, _FETCH_FLEXIBLE_FROM = 9, 12
 SHORT_BYTES = 2 << 10  # frames up to this size are decoded in one go
 COPIED_BYTES_MAX = 64 << 10  # longer frames are decoded in the receive buffer
 SHORT_COST, BYTES_PER_UNIT = 100, 4  # units of `common.pacing`: cost of a short request
+UNKNOWN_API = -1
 _BEFORE_LOGIN = frozenset({ApiKey.SASL_HANDSHAKE, ApiKey.API_VERSIONS, ApiKey.SASL_AUTHENTICATE})
 
 
@@ -75,8 +77,21 @@ class Dispatcher:
         self._handlers = FrameHandlers(self.frame, self.frame_before_login)
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._serial = 0
-        self.requests = 0  # since the start, of all APIs
+        self._calls = dict.fromkeys([*APIS, UNKNOWN_API], 0)
         self.client_requests = 0  # those that did not come from other nodes
+
+    @property
+    def requests(self) -> int:
+        """Since the start, of all APIs."""
+        return sum(self._calls.values())
+
+    def register(self, metrics: Metrics) -> None:
+        """Requests, in all and by API; what is no API counts as one more."""
+        metrics.counter("tidelog_requests_total", lambda: self.requests)
+        metrics.family(
+            "tidelog_api_requests_total",
+            lambda: [({"api": _api_name(key)}, float(count)) for key, count in self._calls.items() if count],
+        )
 
     def began(self, connection: Connection) -> None:
         """Set up a new connection, before its first frame."""
@@ -95,9 +110,9 @@ class Dispatcher:
         login = session.login if isinstance(session, ClientSession) else None
         if not isinstance(session, ClientSession) or not isinstance(login, Login) or not login.count_frame():
             raise MalformedFrame("too many requests before authentication")
-        self.requests += 1
         self.client_requests += 1
         if login.takes_tokens:
+            self._calls[ApiKey.SASL_AUTHENTICATE] += 1
             connection.mute()
             self._serial += 1
             work = self._token(self._serial, login, bytes(view[at:end]), connection)
@@ -108,6 +123,7 @@ class Dispatcher:
         key, _ = _KEY_AND_VERSION.unpack_from(buffer, at)
         if key not in _BEFORE_LOGIN:
             raise MalformedFrame(f"api {key} before authentication")
+        self._calls[key] += 1
         self._by_schema(session, connection, view, at, end)
 
     async def _token(self, serial: int, login: Login, data: bytes, connection: Connection) -> None:
@@ -135,7 +151,7 @@ class Dispatcher:
             session = connection.state
             if not isinstance(session, ClientSession) or session.login is not None or connection.is_closed:
                 raise MalformedFrame("a request before authentication")
-        self.requests += 1
+        self._calls[key if key in self._calls else UNKNOWN_API] += 1
         self.client_requests += not session.internal
         if key == PRODUCE and PRODUCE_VERSIONS[0] <= version <= PRODUCE_VERSIONS[1]:
             head = request_head(buffer, at, end, version >= _PRODUCE_FLEXIBLE_FROM)
@@ -255,6 +271,10 @@ class Dispatcher:
             if reply.parts is None:
                 reply.send([])  # release what it holds
             del self._tasks[serial]
+
+
+def _api_name(key: int) -> str:
+    return "unknown" if key == UNKNOWN_API else APIS[key].name
 
 
 def _session_of(connection: Connection) -> ClientSession:

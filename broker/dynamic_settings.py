@@ -1,5 +1,5 @@
 """Settings that change while a broker runs, except defaults of topics: listeners' limits, the cleaner, waits for the
-tier."""
+tier, questions about transactions."""
 
 from __future__ import annotations
 
@@ -24,12 +24,14 @@ class DynamicSettings:
         self._server = server
         self._duties = data_plane.duties
         self._fetch = data_plane.fetch
+        self._transactions = data_plane.transactions
 
     def metadata_changed(self, delta: MetadataDelta, image: MetadataImage) -> None:
         if any(resource in delta.configs_changed for resource in self._concerned):
             config, settings = self._config, self._settings
             self.tier_reads = settings.under(image, config.tier_reads)
             self._fetch.wait_for_tier(self.tier_reads.remote_fetch_max_wait_ms)
+            self._transactions.configure(settings.under(image, config.verification))
             self._duties.configure_cleaner(settings.under(image, config.duties))
             self._server.limit_connections(settings.under(image, config.limits))
             for listen in config.listeners:

@@ -8,21 +8,24 @@ from broker.audit.plane import AuditPlane
 from broker.config import BrokerConfig
 from broker.coordinators import Coordinators
 from broker.data_plane import DataPlane
+from broker.gates.offset_gates import OffsetGates
 from broker.gates.topic_gates import TopicDeletion
 from broker.handlers.acls import AclHandlers
 from broker.handlers.certificate_reloads import CertificateReloads
 from broker.handlers.client_quotas import ClientQuotaHandlers
 from broker.handlers.cluster import ClusterHandlers
 from broker.handlers.configs import ConfigHandlers
+from broker.handlers.delegation_tokens import DelegationTokens
 from broker.handlers.elections import ElectLeaders
 from broker.handlers.group_offsets import GroupOffsetHandlers
 from broker.handlers.groups import GroupHandlers
 from broker.handlers.internal import AppendAudit, ImportKeys, TierStateHandler
 from broker.handlers.list_offsets import ListOffsets
-from broker.handlers.log_dirs import DescribeLogDirs
+from broker.handlers.log_dirs import AlterReplicaLogDirs, DescribeLogDirs
 from broker.handlers.log_offsets import DeleteRecords, OffsetForLeaderEpoch
 from broker.handlers.metadata import MetadataConfig, MetadataHandler
-from broker.handlers.producers import DescribeProducers, InitProducerId
+from broker.handlers.producers import DescribeProducers
+from broker.handlers.quorum import DescribeQuorum
 from broker.handlers.sasl import SaslHandlers
 from broker.handlers.scram import ScramHandlers
 from broker.handlers.tenants import TenantHandlers
@@ -58,6 +61,7 @@ def handlers(
         forwarder,
         SaslHandlers(),
         TopicDeletion(lambda: forwarder.image),
+        OffsetGates(lambda: forwarder.image),
         ListOffsets(
             hosted=partitions,
             cold=lambda: data_plane.fetch.reader.cold,
@@ -75,7 +79,7 @@ def handlers(
         GroupHandlers(coordinators.groups),
         TopicHandlers(forwarder, config.node_id),
         DeleteRecords(partitions),
-        InitProducerId(data_plane.producer_ids),
+        *coordinators.transactions.handlers(coordinators.groups),
         OffsetForLeaderEpoch(partitions),
         ConfigHandlers(
             forwarder=forwarder,
@@ -84,8 +88,11 @@ def handlers(
             certificates=CertificateReloads(config.node_id, tls_contexts),
         ),
         DescribeLogDirs(hosted=partitions, disk=ports.disk, directory=config.log_dirs),
+        AlterReplicaLogDirs(hosted=partitions, directory=config.log_dirs),
+        DelegationTokens(),
         DescribeProducers(partitions),
         ElectLeaders(forwarder),
+        DescribeQuorum(forwarder),
         TierStateHandler(coordinators.tiers),
         TierDescriptions(
             node_id=config.node_id,
@@ -101,5 +108,5 @@ def handlers(
         ScramHandlers(forwarder),
         ClientQuotaHandlers(forwarder),
         TenantHandlers(forwarder),
-        ImportKeys(coordinators.keys),
+        ImportKeys(coordinators.keys, lambda: partitions.image),
     ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from ipaddress import IPv4Network, IPv6Network
 
@@ -10,7 +10,7 @@ from common.node_settings.listeners import AcceptSettings
 from common.ports import Address, Ports
 from common.settings import same
 from wire.listeners import ListenerConfig, ListenerKind, ProxyForm, SecurityProtocol
-from wire.tls import SecuredNetwork, TlsConfig, TlsContexts
+from wire.tls import LoadedTls, SecuredNetwork, TlsConfig, TlsContexts, load_tls
 
 
 @dataclass(slots=True, frozen=True)
@@ -30,10 +30,17 @@ class Listen:
     creation_rate: int = same(AcceptSettings, "creation_rate")
 
 
-def secured(asked: Iterable[Listen], ports: Ports) -> tuple[list[ListenerConfig], Ports]:
+def load_certificates(asked: Iterable[Listen]) -> dict[str, LoadedTls]:
+    """By the listener's name. Blocks. Raises SettingError if certificates do not load."""
+    return {listen.name: load_tls(listen.tls) for listen in asked if listen.tls is not None}
+
+
+def secured(
+    asked: Iterable[Listen], ports: Ports, loaded: Mapping[str, LoadedTls]
+) -> tuple[list[ListenerConfig], Ports]:
     """The listeners, and the ports with a network whose links use the internal listener's security.
 
-    Raises SettingError if certificates do not load.
+    Certificates that are not `loaded` are read here. Raises SettingError if they do not load.
     """
     listeners = [
         ListenerConfig(
@@ -42,7 +49,7 @@ def secured(asked: Iterable[Listen], ports: Ports) -> tuple[list[ListenerConfig]
             listen.advertised,
             ListenerKind(listen.kind),
             listen.protocol,
-            None if listen.tls is None else TlsContexts(listen.tls, ports.clock),
+            None if listen.tls is None else TlsContexts(listen.tls, ports.clock, loaded.get(listen.name)),
             listen.proxies,
             listen.proxy_networks,
             listen.connections_max,

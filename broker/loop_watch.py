@@ -24,7 +24,7 @@ class LoopWatch:
         self._now = now
         self._cpu_s = cpu_s
         self._queues = queues
-        self._looked = now(), cpu_s(), meter.counters.busy_s
+        self._looked = now(), cpu_s() - meter.loop_s, meter.counters.busy_s
         self._counters = LoopCounters()
         self.means = LoadMeans()
 
@@ -32,9 +32,11 @@ class LoopWatch:
         """The counters so far, from 0 at the start.
 
         The loop was busy for its turns, or for the time that its thread had a processor, whichever is more: turns leave
-        out timers and the steps of coroutines, and a thread that waits for a device has no processor.
+        out timers and the steps of coroutines, and a thread that waits for a device has no processor. The loop's own
+        steps between turns do not count: they are fewer for each job the more there are, and would make a loop that
+        has room for twice as much look full.
         """
-        now, cpu_s, counted = self._now(), self._cpu_s(), self._meter.counters
+        now, cpu_s, counted = self._now(), self._cpu_s() - self._meter.loop_s, self._meter.counters
         before_s, cpu_before_s, turns_before_s = self._looked
         passed_s = now - before_s
         if passed_s <= 0:
@@ -53,31 +55,11 @@ class LoopWatch:
 
     def register(self, metrics: Metrics) -> None:
         """All as of the last report. Gauges are over about a minute; counters are what they follow from."""
-        metrics.gauge(
-            "tidelog_broker_load",
-            "How near this broker is to saturation, from 0 to 1: by how busy it is, and by how long requests wait.",
-            lambda: self.means.load,
-        )
-        metrics.gauge(
-            "tidelog_broker_queue_wait_seconds",
-            "Mean time that a request waits before this broker begins with it.",
-            lambda: self.means.wait_s,
-        )
-        metrics.gauge(
-            "tidelog_loop_busy_ratio", "Share of time in which the event loop is busy.", lambda: self.means.busy
-        )
-        metrics.counter(
-            "tidelog_loop_jobs_total",
-            "Frames and steps of new connections that the event loop has handled.",
-            lambda: self._counters.jobs,
-        )
-        metrics.counter(
-            "tidelog_loop_wait_seconds_total", "Time that they waited before that.", lambda: self._counters.wait_s
-        )
-        metrics.counter("tidelog_loop_service_seconds_total", "Time that they took.", lambda: self._counters.service_s)
-        metrics.counter(
-            "tidelog_loop_service_squares_total", "Its squares, added up.", lambda: self._counters.service_squares
-        )
-        metrics.counter(
-            "tidelog_loop_busy_seconds_total", "Time in which the loop was busy.", lambda: self._counters.busy_s
-        )
+        metrics.gauge("tidelog_broker_load", lambda: self.means.load)
+        metrics.gauge("tidelog_broker_queue_wait_seconds", lambda: self.means.wait_s)
+        metrics.gauge("tidelog_loop_busy_ratio", lambda: self.means.busy)
+        metrics.counter("tidelog_loop_jobs_total", lambda: self._counters.jobs)
+        metrics.counter("tidelog_loop_wait_seconds_total", lambda: self._counters.wait_s)
+        metrics.counter("tidelog_loop_service_seconds_total", lambda: self._counters.service_s)
+        metrics.counter("tidelog_loop_service_squares_total", lambda: self._counters.service_squares)
+        metrics.counter("tidelog_loop_busy_seconds_total", lambda: self._counters.busy_s)

@@ -11,7 +11,7 @@ from broker.heartbeat_report import LoadMeter, RoomWatch
 from broker.network_probes import probe_id
 from broker.network_watch import NetworkWatch
 from common.identifiers import random_uuid
-from common.lifecycle import duty
+from common.lifecycle import duty, end_task
 from common.ports import Ports
 from kraft.features import SUPPORTED_FEATURES
 from kraft.observers.broker_lifecycle import BrokerLifecycle, LifecycleConfig, Registration
@@ -69,12 +69,12 @@ class Membership:
         that records were lost. Raises RegistrationRefused, and as `recovery`.
         """
         lifecycle = self.lifecycle = self._make_lifecycle(cluster_id, applied_offset)
-        claimed = self._logs.previous_broker_epoch
+        claimed = self._logs.continues
         registering = asyncio.create_task(lifecycle.start(), name="register")
         try:
             await recovery()
             broker_epoch = await registering
-            if self._logs.previous_broker_epoch != claimed:
+            if self._logs.continues != claimed:
                 broker_epoch = await lifecycle.register_unclean(random_uuid(self._ports.random))
         finally:
             registering.cancel()
@@ -126,7 +126,9 @@ class Membership:
             await self._giving_up
 
     async def stop(self) -> None:
-        """Stop the heartbeats."""
+        """Stop the heartbeats. A log directory that fails when it is closed is not reported any more: leaderships have
+        moved, and the next start finds out."""
+        await end_task(self._giving_up)
         if self.lifecycle is not None:
             await self.lifecycle.stop()
 
@@ -142,9 +144,10 @@ class Membership:
             ),
             config.rack or None,
             (self._logs.directory_id,),
-            self._logs.previous_broker_epoch,
+            self._logs.continues.broker_epoch,
             SUPPORTED_FEATURES,
             config.cell,
+            self._logs.continues.start_id,
         )
         return BrokerLifecycle(
             ports=self._ports,

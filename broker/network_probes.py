@@ -97,8 +97,6 @@ class NetworkProbes:
         """Probes by their outcome."""
         metrics.family(
             "tidelog_network_probes_total",
-            "counter",
-            "Probes of other brokers' client listeners, by outcome.",
             lambda: [({"outcome": outcome}, float(count)) for outcome, count in self.outcomes.items()],
         )
 

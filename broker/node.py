@@ -8,9 +8,10 @@ unfence the broker. Stop: leadership moves away first, then everything is flushe
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 
-from broker.apis import FIELD_CLASSES, routes
+from broker.apis import COMPILED_NAMES, routes
 from broker.audit.plane import AuditPlane, open_journal
 from broker.config import BrokerConfig
 from broker.coordinators import Coordinators
@@ -18,6 +19,7 @@ from broker.data_plane import DataPlane, Machinery
 from broker.dispatch import Dispatcher
 from broker.dynamic_settings import DynamicSettings
 from broker.handler_set import handlers
+from broker.handlers.telemetry import TelemetryHandlers
 from broker.listeners import secured
 from broker.membership import Membership
 from broker.network_probes import NetworkProbes
@@ -30,7 +32,7 @@ from broker.requests.context import RequestChain
 from broker.requests.forwarding import Forwarder, ForwardLimits
 from broker.security.plane import Security
 from broker.security.usage import UsageBook
-from broker.tenancy.compiler import Compiler
+from broker.telemetry.telemetry import ClientTelemetry
 from broker.tenancy.rewriter import TenantNames
 from broker.tenancy.scope import ProxyAddress
 from broker.tier.opening import OpenStore
@@ -53,6 +55,7 @@ from wire.buffers import BufferPool
 from wire.listeners import ListenerConfig
 from wire.server import Server
 from wire.tick import Tick
+from wire.tls import LoadedTls
 from wire.violation_log import ViolationLog
 from wire.watch import Watch
 
@@ -64,7 +67,8 @@ CLOSE_GRACE_S = 0.2
 
 
 class BrokerNode:
-    """Create it while its event loop runs. `fatal` is called with a message when the node must stop."""
+    """Create it while its event loop runs. `fatal` is called with a message when the node must stop. `certificates`:
+    see `load_certificates`."""
 
     def __init__(
         self,
@@ -72,9 +76,10 @@ class BrokerNode:
         config: BrokerConfig,
         fatal: Callable[[str], None],
         open_store: OpenStore = open_store,
+        certificates: Mapping[str, LoadedTls] = MappingProxyType({}),
     ) -> None:
         client_ports = ports
-        listeners, ports = secured(config.listeners, ports)
+        listeners, ports = secured(config.listeners, ports, certificates)
         self._ports = ports
         self._config = config
         self._fatal = fatal
@@ -104,14 +109,7 @@ class BrokerNode:
         usage = UsageBook()
         self.pacer.tell(usage.spent)
         self.throttle = ClientThrottle(config.quotas, ports.clock.monotonic)
-        self.shares = TenantShares(
-            bounds=self.throttle,
-            image=lambda: self.observer.image,
-            now=ports.clock.monotonic,
-            settings=config.shares,
-            defaults=config.tenants,
-            trail=journal,
-        )
+        self.shares = self._make_shares(journal)
         self.security = self._make_security(usage)
         chain = self._make_chain()
         self.data_plane = DataPlane(
@@ -122,12 +120,13 @@ class BrokerNode:
         self.coordinators = Coordinators(
             config=config,
             machinery=machinery,
-            partitions=self.partitions,
+            data_plane=self.data_plane,
             forwarder=forwarder,
             links=links,
             lifecycle=lambda: self.membership.lifecycle,
         )
         self.audit = self._make_audit(journal, links)
+        self.telemetry = self._make_telemetry()
         self.dispatcher = self._make_dispatcher(chain)
         self.server = self._make_server(listeners, machinery)
         self._probes = self._make_probes(client_ports, listeners, machinery)
@@ -150,6 +149,7 @@ class BrokerNode:
         self.usage.register(self.metrics)
         self._probes.register(self.metrics)
         self.audit.register(self.metrics)
+        self.telemetry.register(self.metrics)
 
     # start -------------------------------------------------------------------------------------------------
 
@@ -172,6 +172,7 @@ class BrokerNode:
         await self._take_roles()
         self.data_plane.start()
         self.usage.start()
+        self.coordinators.start()
         self.audit.start()
         if self.tier is not None and self.cold is not None:
             await self.cold.start()
@@ -249,6 +250,13 @@ class BrokerNode:
             trail=self.audit.journal,
         )
 
+    def _make_shares(self, trail: AuditJournal) -> TenantShares:
+        config = self._config
+        return TenantShares(
+            bounds=self.throttle, image=lambda: self.observer.image, now=self._ports.clock.monotonic,
+            settings=config.shares, defaults=config.tenants, trail=trail, broker_id=config.node_id,
+        )  # fmt: skip
+
     def _make_security(self, usage: UsageBook) -> Security:
         config = self._config
         return Security(
@@ -276,7 +284,7 @@ class BrokerNode:
     def _make_chain(self) -> RequestChain:
         config = self._config
         proxies = ProxyAddress(config.proxy_domain, config.proxy_port)
-        names = TenantNames(lambda: self.observer.image, proxies, Compiler(FIELD_CLASSES))
+        names = TenantNames(lambda: self.observer.image, proxies, COMPILED_NAMES)
         return RequestChain(names, self.throttle)
 
     def _make_dispatcher(self, chain: RequestChain) -> Dispatcher:
@@ -320,6 +328,10 @@ class BrokerNode:
             links=links,
             listener_name=config.internal_listener.name,
         )
+
+    def _make_telemetry(self) -> ClientTelemetry:
+        clock = self._ports.clock
+        return ClientTelemetry(lambda: self.observer.image, self._config.telemetry, lambda: 1000 * clock.monotonic())
 
     def _make_tier(self, cluster_id: str) -> None:
         config = self._config.tier
@@ -448,7 +460,8 @@ class BrokerNode:
     # parts -------------------------------------------------------------------------------------------------
 
     def _handlers(self) -> list[object]:
-        return handlers(
+        telemetry = TelemetryHandlers(self.telemetry, self._ports.random, self._config.telemetry.max_bytes)
+        others = handlers(
             config=self._config,
             ports=self._ports,
             data_plane=self.data_plane,
@@ -461,6 +474,7 @@ class BrokerNode:
             tls_contexts=lambda: self.server.tls_contexts,
             greeted=self.membership.network.greeted,
         )
+        return [telemetry, *others]
 
     def _broker_epoch(self) -> int:
         return self.membership.broker_epoch

@@ -10,7 +10,7 @@ from broker.dispatch import Dispatcher
 from broker.membership import Membership
 from broker.partitions.hosted import HostedPartitions
 from broker.partitions.partition import Partition
-from common.metrics import Metrics
+from common.metrics import Metrics, counted
 from common.pacing import Pacer
 from kraft.observers.observer import MetadataObserver
 from storage.directory.log_directory import LogDirectory
@@ -42,138 +42,78 @@ def register_metrics(metrics: Metrics, node: Measured) -> None:
         ones."""
         return {*partitions.unsettled_partitions, *plane.isr_changes.partitions} - partitions.quiet_partitions.keys()
 
-    metrics.gauge("tidelog_partitions", "Replicas on this broker.", lambda: len(partitions))
-    metrics.gauge(
-        "tidelog_leader_partitions",
-        "Partitions that this broker leads.",
-        lambda: len(partitions.led),
-    )
-    metrics.gauge(
+    metrics.gauge("tidelog_partitions", lambda: len(partitions))
+    metrics.gauge("tidelog_leader_partitions", lambda: len(partitions.led))
+    metrics.family(
         "tidelog_under_replicated_partitions",
-        "Led partitions whose ISR lacks a replica.",
-        lambda: (
-            len(partitions.quiet_partitions)
-            + sum(p.replica_set is not None and bool(p.replica_set.outside) for p in in_doubt())
+        lambda: counted(
+            in_doubt(),
+            lambda one: one.replica_set is not None and bool(one.replica_set.outside),
+            len(partitions.quiet_partitions),
         ),
     )
-    metrics.gauge(
+    metrics.family(
         "tidelog_under_min_isr_partitions",
-        "Led partitions whose ISR is below min.insync.replicas.",
-        lambda: (
-            sum(partitions.quiet_partitions.values())
-            + sum(p.replica_set is not None and p.replica_set.is_starved for p in in_doubt())
+        lambda: counted(
+            in_doubt(),
+            lambda one: one.replica_set is not None and one.replica_set.is_starved,
+            sum(partitions.quiet_partitions.values()),
         ),
     )
-    metrics.gauge("tidelog_metadata_offset", "The end of the metadata.", lambda: node.observer.image.offset)
-    metrics.gauge(
-        "tidelog_metadata_heard_seconds",
-        "Seconds since a controller with a known leader last reported the end of the metadata.",
-        lambda: node.observer.heard_s,
-    )
+    metrics.gauge("tidelog_metadata_offset", lambda: node.observer.image.offset)
+    metrics.gauge("tidelog_metadata_heard_seconds", lambda: node.observer.heard_s)
     _register_replicas(metrics, node)
-    metrics.gauge("tidelog_isr_changes_pending", "ISR changes not answered yet.", lambda: len(plane.isr_changes))
-    metrics.gauge("tidelog_fetch_sessions", "Incremental fetch sessions.", lambda: len(plane.sessions))
-    metrics.counter(
-        "tidelog_fetch_session_evictions_total", "Fetch sessions evicted.", lambda: plane.sessions.evictions
-    )
+    metrics.gauge("tidelog_isr_changes_pending", lambda: len(plane.isr_changes))
+    metrics.counter("tidelog_isr_shrinks_total", lambda: plane.isr_changes.shrinks)
+    metrics.counter("tidelog_isr_expansions_total", lambda: plane.isr_changes.expansions)
+    metrics.gauge("tidelog_fetch_sessions", lambda: len(plane.sessions))
+    metrics.counter("tidelog_fetch_session_evictions_total", lambda: plane.sessions.evictions)
     _register_logs(metrics, node)
+    transactions = plane.duties.open_transactions
+    metrics.gauge("tidelog_open_transaction_partitions", lambda: len(transactions))
+    metrics.gauge("tidelog_open_transaction_age_seconds", lambda: transactions.age_s)
     register_connections(metrics, node.server)
-    metrics.counter("tidelog_requests_total", "Requests handled.", lambda: node.dispatcher.requests)
-    metrics.counter(
-        "tidelog_long_requests_seconds_total",
-        "Seconds that the event loop worked on clients' long requests.",
-        lambda: node.pacer.clients_worked_s,
-    )
+    node.dispatcher.register(metrics)
+    plane.produce.register(metrics)
+    plane.fetch.answers.register(metrics)
+    plane.traces.register(metrics)
+    metrics.counter("tidelog_long_requests_seconds_total", lambda: node.pacer.clients_worked_s)
 
 
 def _register_replicas(metrics: Metrics, node: Measured) -> None:
     partitions, plane = node.partitions, node.data_plane
-    metrics.gauge(
-        "tidelog_replicas_without_leader",
-        "Following replicas without a leader to fetch from.",
-        lambda: plane.fetchers.lagging_count,
-    )
-    metrics.gauge(
-        "tidelog_stray_logs",
-        "Directories of logs that were set aside, as they are no known replica's. They never go by themselves.",
-        lambda: node.logs.stray_count,
-    )
-    metrics.gauge(
-        "tidelog_replicas_held_up",
-        "Following replicas whose leader refuses their fetches, or sends what cannot be appended.",
-        lambda: plane.fetchers.held_up_count,
-    )
-    metrics.gauge(
-        "tidelog_replicas_without_room",
-        "Replicas whose logs could not be made, because the disk is full or no file can be opened.",
-        lambda: len(partitions.roomless),
-    )
-    metrics.gauge(
-        "tidelog_coordinator_standby_bytes",
-        "Memory for the offsets of groups that other brokers coordinate, so that this one could take over at once.",
-        lambda: node.coordinators.runtime.standby_bytes,
-    )
-    metrics.gauge(
-        "tidelog_lacks_room",
-        "1 while the disk is too full to append, so that others lead where they have room.",
-        lambda: node.membership.room.is_lacking,
-    )
-    metrics.gauge(
-        "tidelog_lacks_clients",
-        "1 while neither clients nor other brokers' probes reach this broker, although its heartbeats are answered.",
-        lambda: node.membership.network.is_silent,
-    )
-    metrics.counter(
-        "tidelog_replication_received_bytes_total",
-        "Bytes of leaders' answers to this broker's fetches.",
-        lambda: plane.fetchers.received_bytes,
-    )
+    metrics.gauge("tidelog_replicas_without_leader", lambda: plane.fetchers.lagging_count)
+    metrics.gauge("tidelog_stray_logs", lambda: node.logs.stray_count)
+    metrics.gauge("tidelog_replicas_held_up", lambda: plane.fetchers.held_up_count)
+    metrics.gauge("tidelog_replicas_without_room", lambda: len(partitions.roomless))
+    node.coordinators.register(metrics)
+    metrics.gauge("tidelog_lacks_room", lambda: node.membership.room.is_lacking)
+    metrics.gauge("tidelog_lacks_clients", lambda: node.membership.network.is_silent)
+    metrics.counter("tidelog_replication_received_bytes_total", lambda: plane.fetchers.received_bytes)
 
 
 def _register_logs(metrics: Metrics, node: Measured) -> None:
     plane, logs = node.data_plane, node.logs.context
-    metrics.gauge("tidelog_open_files", "Open segment files.", lambda: node.logs.open_file_count)
-    metrics.gauge(
-        "tidelog_pinned_files", "Segment files in replies that were not sent yet.", lambda: logs.open_files.pinned
-    )
-    metrics.counter("tidelog_files_opened_total", "Segment files opened.", lambda: logs.open_files.opened_count)
-    metrics.counter("tidelog_log_flushes_total", "Logs brought to the device.", lambda: logs.flusher.flush_count)
-    metrics.counter("tidelog_disk_slowdowns_total", "How often the disk became slow.", lambda: logs.writer.slow_count)
-    metrics.gauge(
-        "tidelog_uncleanable_partitions",
-        "Logs that are not compacted any more because they are damaged.",
-        lambda: plane.duties.uncleanable_count,
-    )
-    metrics.gauge(
-        "tidelog_producers",
-        "Idempotent producers that this broker remembers, over all partitions.",
-        lambda: logs.producers.count,
-    )
-    metrics.counter(
-        "tidelog_producers_forgotten_total",
-        "Producers that were forgotten because of tidelog.producers.max.",
-        lambda: logs.producers.forgotten_count,
-    )
-    metrics.gauge("tidelog_unwritten_bytes", "Bytes that wait for a slow disk.", lambda: node.logs.unwritten_bytes)
+    metrics.gauge("tidelog_open_files", lambda: node.logs.open_file_count)
+    metrics.gauge("tidelog_pinned_files", lambda: logs.open_files.pinned)
+    metrics.counter("tidelog_files_opened_total", lambda: logs.open_files.opened_count)
+    metrics.counter("tidelog_log_flushes_total", lambda: logs.flusher.flush_count)
+    metrics.counter("tidelog_disk_slowdowns_total", lambda: logs.writer.slow_count)
+    metrics.gauge("tidelog_uncleanable_partitions", lambda: plane.duties.uncleanable_count)
+    metrics.gauge("tidelog_producers", lambda: logs.producers.count)
+    metrics.counter("tidelog_producers_forgotten_total", lambda: logs.producers.forgotten_count)
+    metrics.gauge("tidelog_unwritten_bytes", lambda: node.logs.unwritten_bytes)
 
 
 def register_connections(metrics: Metrics, server: Server) -> None:
     """Register metrics of any node with listeners."""
-    metrics.gauge("tidelog_connections", "Open connections.", lambda: len(server.connections))
-    metrics.gauge(
-        "tidelog_connection_openings",
-        "Connections whose TLS handshake or PROXY header is under way.",
-        lambda: server.openings,
-    )
+    metrics.gauge("tidelog_connections", lambda: len(server.connections))
+    metrics.gauge("tidelog_connection_openings", lambda: server.openings)
     metrics.family(
         "tidelog_connections_refused_total",
-        "counter",
-        "Connections that ended before their first request, by cause.",
         lambda: [({"cause": cause}, float(count)) for cause, count in server.failures.counts.items()],
     )
     metrics.family(
         "tidelog_certificate_expires_seconds",
-        "gauge",
-        "When the certificate of a listener ends, in seconds since 1970.",
         lambda: [({"listener": name}, ends_ms / 1000) for name, ends_ms in server.certificate_ends().items()],
     )

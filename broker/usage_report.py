@@ -297,31 +297,18 @@ class UsageReporter:
         """What is counted in the tenants' counters is shown as of the last report."""
         metrics.family(
             "tidelog_client_bytes_total",
-            "counter",
-            "Bytes that clients sent (in) and were sent (out), without replication.",
             lambda: [({"direction": "in"}, self.total.received), ({"direction": "out"}, self.total.sent)],
         )
-        metrics.counter(
-            "tidelog_client_busy_seconds_total",
-            "Time of the event loop that clients' requests took.",
-            lambda: self.total.busy_s,
-        )
+        metrics.counter("tidelog_client_busy_seconds_total", lambda: self.total.busy_s)
         metrics.family(
             "tidelog_client_throttled_seconds_total",
-            "counter",
-            "Time that clients had to wait, by reason.",
             lambda: [({"reason": reason}, ms / 1000) for reason, ms in self.total.throttled_ms.items()],
         )
-        metrics.family(
-            "tidelog_tenant_throttle_seconds_total",
-            "counter",
-            "Time that a tenant's clients had to wait, by reason; of the tenants that had to first.",
-            self._throttled_seconds,
-        )
+        metrics.family("tidelog_tenant_throttle_seconds_total", self._throttled_seconds)
+        metrics.gauge("tidelog_disk_free_bytes", lambda: self._machine.disk()[0])
+        metrics.gauge("tidelog_disk_size_bytes", lambda: self._machine.disk()[1])
         metrics.family(
             "tidelog_usage_reports_total",
-            "counter",
-            "Reports of clients' use to the active controller, by outcome.",
             lambda: [({"outcome": outcome}, float(count)) for outcome, count in self.outcomes.items()],
         )
 

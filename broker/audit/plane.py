@@ -93,21 +93,12 @@ class AuditPlane:
 
     def register(self, metrics: Metrics) -> None:
         journal, shipper = self.journal, self.shipper
-        metrics.counter(
-            "tidelog_audit_events_total", "Acts that were written to the audit journal.", lambda: journal.events
-        )
-        metrics.counter(
-            "tidelog_audit_events_shipped_total", "Events that __audit has acknowledged.", lambda: shipper.shipped
-        )
-        metrics.counter(
-            "tidelog_audit_events_lost_total", "Events that went because the journal was full.", lambda: journal.lost
-        )
-        metrics.gauge(
-            "tidelog_audit_ship_failures", "Failed attempts since events were last shipped.", lambda: shipper.failures
-        )
+        metrics.counter("tidelog_audit_events_total", lambda: journal.events)
+        metrics.counter("tidelog_audit_events_shipped_total", lambda: shipper.shipped)
+        metrics.counter("tidelog_audit_events_lost_total", lambda: journal.lost)
+        metrics.gauge("tidelog_audit_ship_failures", lambda: shipper.failures)
 
         metrics.gauge(
             "tidelog_audit_export_trouble_since_timestamp_seconds",
-            "Since when, in seconds since 1970, the audit could not be exported; 0 while it can, or need not.",
             lambda: 0 if self.exporter is None else self.exporter.trouble.since_ms / 1000,
         )

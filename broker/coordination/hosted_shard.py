@@ -15,11 +15,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Generic
 
-from msgspec import Struct, field
-
+from broker.coordination.acts import Acts
+from broker.coordination.awaiting_commit import NEVER, AwaitingCommit, Waiter, answer
+from broker.coordination.open_batch import BATCH_OVERHEAD_BYTES, OpenBatch, size_of
 from broker.coordination.partition_access import CoordinatedPartition
 from broker.coordination.shard import (
     PARKED,
+    ActingShard,
     CoordinatorRecord,
     Decide,
     Now,
@@ -28,21 +30,18 @@ from broker.coordination.shard import (
     RevocableShard,
     ShardType,
     Ticket,
+    TransactionalShard,
 )
 from broker.coordination.snapshots import Progress
+from broker.partitions.transactional_appends import Marker, Permission
+from common.decision import ProducerStamp
 from common.errors import ErrorCode, ProtocolError, StorageFailure
+from common.invariants import InvariantViolation
 from common.node_settings.groups import GroupSettings
 from common.ports import Clock
 from common.settings import same, seconds
-from records.builder import build_batch
-from records.record import Record
 
-RECORD_OVERHEAD_BYTES = 32  # maximal varint overhead of one record below 1 GB
-BATCH_OVERHEAD_BYTES = 61
 BATCH_BYTES_MAX = 1_048_588  # for batches of internal topics, independent of `message.max.bytes`
-
-Waiter = tuple["asyncio.Future[Any]", object]
-"""A waiting caller's future and its result: a value, or an exception."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,26 +62,6 @@ class HostLimits:
     batch_records_max: int = 1_000
 
 
-class Uncommitted(Struct):
-    """One appended batch, and the callers that wait for its commit or an earlier one."""
-
-    end_offset: int
-    deadline_s: float  # for the waiters; monotonic seconds
-    bytes: int
-    waiters: list[Waiter] = field(default_factory=list)
-
-    def add(self, waiters: list[Waiter], deadline_s: float) -> None:
-        self.waiters.extend(waiters)
-        self.deadline_s = min(self.deadline_s, deadline_s)
-
-    def take_late(self, now_s: float) -> list[Waiter]:
-        """The waiters, if their time is up."""
-        if self.deadline_s > now_s:
-            return []
-        late, self.waiters, self.deadline_s = self.waiters, [], float("inf")
-        return late
-
-
 class HostedShard(Generic[ShardType]):
     """`deadline_moved` is called when `next_deadline` may have become earlier outside a call of the runtime; `broken`
     once, when the shard must be reloaded although this broker may still lead."""
@@ -97,9 +76,10 @@ class HostedShard(Generic[ShardType]):
         deadline_moved: Callable[[], None],
         broken: Callable[[], None],
         holds_lease: Callable[[], bool],
+        begin_act: Callable[[object], None],
     ) -> None:
         """`holds_lease()`: whether the controllers consider this broker alive, so that they have not elected another
-        leader."""
+        leader. `begin_act` is called with what the shard wants done, once the records that ask for it are committed."""
         self.shard = shard
         self.partition = partition
         self.leader_epoch = partition.leader_epoch
@@ -115,26 +95,24 @@ class HostedShard(Generic[ShardType]):
         self._tickets = 0
         self._parked: dict[Ticket, asyncio.Future[Any]] = {}
         self._revocable: RevocableShard | None = shard if isinstance(shard, RevocableShard) else None
+        self._acting: ActingShard | None = shard if isinstance(shard, ActingShard) else None
+        self._transactional: TransactionalShard | None = shard if isinstance(shard, TransactionalShard) else None
         self._undone = 0  # how often records were taken back
-        self._open: list[CoordinatorRecord] = []
-        self._open_before: list[Any] = []  # what the open records have changed, newest last
-        self._open_bytes = 0
-        self._open_waiters: list[Waiter] = []
+        self._open = OpenBatch()
         self._flush_due = False
-        self._uncommitted: deque[Uncommitted] = deque()
-        self._uncommitted_bytes = 0
-        self._commit_deadline_s = float("inf")  # never later than the deadline of any waiter for a commit
+        self._uncommitted = AwaitingCommit(partition, limits.commit_timeout_s, Acts(begin_act), self._lost)
         self._stale: deque[tuple[float, Query[ShardType, Any], asyncio.Future[Any]]] = deque()
         self._starved_until: float | None = None
-        if loaded_end > partition.high_watermark:
-            self._await_commit(Uncommitted(loaded_end, float("inf"), 0))
 
     def now(self) -> Now:
         return Now(self._clock.monotonic(), self._clock.wall_ms(), self._end + len(self._open))
 
     def begin(self) -> None:
-        """Start the shard's timers after the log was replayed."""
-        self._take(self.shard.loaded(self.now()), None)
+        """Start the shard's timers after the log was replayed. What the loaded state asks for begins when the high
+        watermark has passed the loaded end."""
+        records = self.shard.loaded(self.now())
+        self._uncommitted.add(self._end, 0, self._take_acts(), [], self._clock.monotonic())
+        self._take(records, None)
 
     @property
     def end(self) -> int:
@@ -149,21 +127,22 @@ class HostedShard(Generic[ShardType]):
 
     # decisions ---------------------------------------------------------------------------------------------
 
-    def submit(self, decide: Decide[ShardType, Any], *, soft: bool) -> asyncio.Future[Any]:
+    def submit(
+        self, decide: Decide[ShardType, Any], *, soft: bool, permission: Permission | None = None
+    ) -> asyncio.Future[Any]:
         """Decide now. The future gets the reply when it may be sent. `soft`: the decision never yields records.
+        `permission`: of the producer in whose transaction its records are.
 
-        Raises ProtocolError(COORDINATOR_NOT_AVAILABLE) if the log would reject an append, or too much waits already;
-        then nothing is decided. UNKNOWN_SERVER_ERROR: the decision has a record that is too long for the log; nothing
-        of it is kept.
+        Raises the error of a permission that is void, and ProtocolError(COORDINATOR_NOT_AVAILABLE) if the log would
+        reject an append, or too much waits already; then nothing is decided. UNKNOWN_SERVER_ERROR: the decision has a
+        record that is too long for the log; nothing of it is kept.
         """
         future: asyncio.Future[Any] = self._loop.create_future()
         if not soft:
             self._check_room()
-        if (
-            len(self._parked) >= self._limits.parked_max
-            or self._uncommitted_bytes >= self._limits.uncommitted_bytes_max
-        ):
-            raise ProtocolError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "too many requests wait")
+        self._check_backlog()
+        if permission is not None:
+            self.partition.check_permission(permission)
         self._tickets += 1
         ticket = self._tickets
         try:
@@ -174,9 +153,36 @@ class HostedShard(Generic[ShardType]):
             return future
         if decision.reply is PARKED:
             self._parked[ticket] = future
-            self._take(decision.records, None)
+            self._take(decision.records, None, decision.producer)
         else:
-            self._take(decision.records, (future, decision.reply))
+            self._take(decision.records, (future, decision.reply), decision.producer)
+        return future
+
+    def append_marker(self, marker: Marker) -> asyncio.Future[None]:
+        """End a producer's transaction here: append the marker and replay it. The future ends when the log is committed
+        up to it; a marker that repeats another is not appended, but waits likewise.
+
+        Raises ProtocolError if the log refuses the marker; then nothing has changed.
+        """
+        future: asyncio.Future[None] = self._loop.create_future()
+        self._check_backlog()
+        if not self._flush():
+            code = ErrorCode.NOT_COORDINATOR if self.closed else ErrorCode.COORDINATOR_NOT_AVAILABLE
+            raise ProtocolError(code, "the log refuses appends")
+        now = self.now()
+        try:
+            end = self.partition.append_marker(marker, now.wall_ms)
+        except StorageFailure as error:
+            self._lost()
+            raise ProtocolError(ErrorCode.NOT_COORDINATOR, "the log refuses appends") from error
+        if end is None:
+            self._uncommitted.join([(future, None)], now.monotonic_s)
+            return future
+        shard = self._with_transactions()
+        shard.begin_batch(self._end)
+        shard.end_transaction(ProducerStamp(marker.producer_id, marker.producer_epoch), commit=marker.commit)
+        self._end = end
+        self._uncommitted.add(end, BATCH_OVERHEAD_BYTES, self._take_acts(), [(future, None)], now.monotonic_s)
         return future
 
     def notify(self, act: Callable[[ShardType, Now], list[CoordinatorRecord]]) -> None:
@@ -215,14 +221,19 @@ class HostedShard(Generic[ShardType]):
             not self.partition.is_starved or self._holds_lease()
         )
 
+    def _check_backlog(self) -> None:
+        waiting = len(self._parked) >= self._limits.parked_max
+        if waiting or self._uncommitted.bytes >= self._limits.uncommitted_bytes_max:
+            raise ProtocolError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "too many requests wait")
+
     def _check_sizes(self, records: list[CoordinatorRecord]) -> None:
         for record in records:
-            if _size(record) > self._limits.batch_bytes_max - BATCH_OVERHEAD_BYTES:
+            if size_of(record) > self._limits.batch_bytes_max - BATCH_OVERHEAD_BYTES:
                 raise ProtocolError(ErrorCode.UNKNOWN_SERVER_ERROR, "a record that is too long for the log")
 
     def _check_room(self) -> None:
         try:
-            self.partition.check_room(self._open_bytes + self._limits.batch_bytes_max)
+            self.partition.check_room(self._open.bytes + self._limits.batch_bytes_max)
         except ProtocolError as error:
             code = ErrorCode.COORDINATOR_NOT_AVAILABLE
             if error.code is ErrorCode.NOT_LEADER_OR_FOLLOWER:
@@ -233,10 +244,10 @@ class HostedShard(Generic[ShardType]):
 
     def next_deadline(self) -> float | None:
         deadline = self.shard.next_deadline() if self._starved_until is None else self._starved_until
-        first = self._commit_deadline_s if deadline is None else min(deadline, self._commit_deadline_s)
+        first = self._uncommitted.deadline_s if deadline is None else min(deadline, self._uncommitted.deadline_s)
         if self._stale:
             first = min(first, self._clock.monotonic() + self._limits.stale_read_poll_s)
-        return None if first == float("inf") else first
+        return None if first == NEVER else first
 
     def arm(self) -> float | None:
         """The next deadline, at which `take_due` must be called; None if an earlier one is set, or none is needed."""
@@ -256,7 +267,7 @@ class HostedShard(Generic[ShardType]):
     def expire(self, spared_until_s: float) -> None:
         """Do what is due. While nothing can be appended, the shard's own deadlines are postponed."""
         now = self.now()._replace(spared_until_s=spared_until_s)
-        self._expire_uncommitted(now.monotonic_s)
+        self._uncommitted.expire(now.monotonic_s)
         self._retry_stale(now.monotonic_s)
         deadline = self.shard.next_deadline()
         if deadline is None or deadline > now.monotonic_s:
@@ -270,14 +281,6 @@ class HostedShard(Generic[ShardType]):
         self._starved_until = None
         self._take(self.shard.expire(now), None)
 
-    def _expire_uncommitted(self, now_s: float) -> None:
-        if self._commit_deadline_s > now_s:
-            return
-        for batch in self._uncommitted:
-            for future, _ in batch.take_late(now_s):
-                _answer(future, ProtocolError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "the write was not confirmed"))
-        self._commit_deadline_s = min((batch.deadline_s for batch in self._uncommitted), default=float("inf"))
-
     def _retry_stale(self, now_s: float) -> None:
         if self._stale and self._is_fresh():
             waiting, self._stale = self._stale, deque()
@@ -286,38 +289,52 @@ class HostedShard(Generic[ShardType]):
             return
         while self._stale and self._stale[0][0] <= now_s:
             _, _, future = self._stale.popleft()
-            _answer(future, ProtocolError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "the followers are silent"))
+            answer(future, ProtocolError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "the followers are silent"))
 
     # appending ---------------------------------------------------------------------------------------------
 
-    def _take(self, records: list[CoordinatorRecord], waiter: Waiter | None) -> None:
+    def _take(
+        self, records: list[CoordinatorRecord], waiter: Waiter | None, producer: ProducerStamp | None = None
+    ) -> None:
         """Replay and buffer `records`. The waiter, and requests that the shard now answers, get their results after the
         commit."""
-        bytes_max = self._limits.batch_bytes_max - BATCH_OVERHEAD_BYTES
+        limits = self._limits
         for record in records:
-            size = _size(record)
-            is_full = self._open_bytes + size > bytes_max or len(self._open) >= self._limits.batch_records_max
-            if (is_full and not self._flush()) or self.closed:
+            admitted = self._open.admits(
+                size_of(record), producer, bytes_max=limits.batch_bytes_max, records_max=limits.batch_records_max
+            )
+            if (not admitted and not self._flush()) or self.closed:
                 self._refuse_now(waiter)
                 return
-            if self._revocable is not None:
-                self._open_before.append(self._revocable.before(record))
-            self.shard.replay(record.key, record.value)
-            self._open.append(record)
-            self._open_bytes += size
-        waiters = self._open_waiters
-        if waiter is not None:
-            waiters.append(waiter)
-        waiters += self._answered()
+            self._replay(record, producer)
+        waiters = self._answered() if waiter is None else [waiter, *self._answered()]
+        if self._open or self.closed:
+            self._open.wait(waiters)
         if self.closed:
             self._refuse_all()
         elif self._open:
             if not self._flush_due:
                 self._flush_due = True
                 self._loop.call_soon(self._flush_turn)
-        elif waiters:
-            self._open_waiters = []
-            self._release_or_wait(waiters)
+        else:
+            self._uncommitted.join_acts(self._take_acts())
+            self._uncommitted.join(waiters, self._clock.monotonic())
+
+    def _replay(self, record: CoordinatorRecord, producer: ProducerStamp | None) -> None:
+        if self._revocable is not None:
+            self._open.before.append(self._revocable.before(record))
+        if self._transactional is not None:
+            self._transactional.begin_batch(self._end)
+        if producer is None:
+            self.shard.replay(record.key, record.value)
+        else:
+            self._with_transactions().replay_pending(producer, [record])
+        self._open.add(record, producer)
+
+    def _with_transactions(self) -> TransactionalShard:
+        if self._transactional is None:
+            raise InvariantViolation("a transaction in a shard that has none")
+        return self._transactional
 
     def _answered(self) -> list[Waiter]:
         """Waiting requests that the shard answers now."""
@@ -328,22 +345,15 @@ class HostedShard(Generic[ShardType]):
                 waiters.append((parked, reply))
         return waiters
 
+    def _take_acts(self) -> list[object]:
+        return [] if self._acting is None else self._acting.take_acts()
+
     def _refuse_now(self, waiter: Waiter | None) -> None:
         """Part of a decision was not appended: answer no request for the rest."""
         refused = [*self._answered(), *([] if waiter is None else [waiter])]
         code = ErrorCode.NOT_COORDINATOR if self.closed else ErrorCode.COORDINATOR_NOT_AVAILABLE
         for future, _ in refused:
-            _answer(future, ProtocolError(code, "the log refuses appends"))
-
-    def _release_or_wait(self, waiters: list[Waiter]) -> None:
-        """The waiters wait for the newest append, if it is not committed yet."""
-        if self._uncommitted:
-            newest = self._uncommitted[-1]
-            newest.add(waiters, self._clock.monotonic() + self._limits.commit_timeout_s)
-            self._commit_deadline_s = min(self._commit_deadline_s, newest.deadline_s)
-        else:
-            for future, reply in waiters:
-                _answer(future, reply)
+            answer(future, ProtocolError(code, "the log refuses appends"))
 
     def _flush_turn(self) -> None:
         self._flush_due = False
@@ -356,59 +366,43 @@ class HostedShard(Generic[ShardType]):
         if not self._open:
             return True
         now = self.now()
-        records = [
-            Record(offset, now.wall_ms, record.key, record.value, ())
-            for offset, record in enumerate(self._open)
-        ]  # fmt: skip
-        batch = build_batch(records)
-        waiters, size, before = self._open_waiters, self._open_bytes, self._open_before
-        self._open, self._open_bytes, self._open_waiters, self._open_before = [], 0, [], []
+        batch, self._open = self._open, OpenBatch()
+        acts = self._take_acts()
         try:
-            self._end = self.partition.append_records(batch, self.leader_epoch, now.wall_ms)
+            self._end = self.partition.append_records(batch.encoded(now.wall_ms), self.leader_epoch, now.wall_ms)
         except (ProtocolError, StorageFailure) as error:
-            self._open_waiters = waiters
-            refused = isinstance(error, ProtocolError) and error.code is ErrorCode.KAFKA_STORAGE_ERROR
-            if refused and self._revocable is not None and self.partition.is_leader:
-                self._take_back(self._revocable, before)
-            else:
-                self.close()
-                self._broken()
+            self._rejected(batch, error)
             return False
-        deadline = now.monotonic_s + self._limits.commit_timeout_s
-        self._await_commit(Uncommitted(self._end, deadline, size, waiters))
+        self._uncommitted.add(self._end, batch.bytes, acts, batch.waiters, now.monotonic_s)
         return True
 
-    def _take_back(self, shard: RevocableShard, before: list[Any]) -> None:
-        """The device filled up between decision and append: reject the requests that saw the decisions."""
+    def _rejected(self, batch: OpenBatch, error: ProtocolError | StorageFailure) -> None:
+        """A full disk rejects any batch, and a producer's state in the log rejects that producer's."""
+        code = error.code if isinstance(error, ProtocolError) else None
+        is_harmless = code is ErrorCode.KAFKA_STORAGE_ERROR or (code is not None and batch.producer is not None)
+        if is_harmless and self._revocable is not None and self.partition.is_leader:
+            self._take_back(self._revocable, batch, code)
+            return
+        self._open.wait(batch.waiters)
+        self._lost()
+
+    def _take_back(self, shard: RevocableShard, batch: OpenBatch, code: ErrorCode | None) -> None:
+        """The log changed between decision and append: reject the requests that saw the decisions."""
         self._undone += 1
-        refused, self._open_waiters = self._open_waiters, []
-        for future, _ in refused:
-            _answer(future, ProtocolError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "the log refuses appends"))
-        shard.undo(before[::-1], self.now())
-        self._release_or_wait(self._answered())
-
-    def _await_commit(self, batch: Uncommitted) -> None:
-        self._uncommitted.append(batch)
-        self._uncommitted_bytes += batch.bytes
-        self._commit_deadline_s = min(self._commit_deadline_s, batch.deadline_s)
-        if not self.partition.on_commit(batch.end_offset, self._commit_changed):
-            self._commit_changed(None)
-
-    def _commit_changed(self, error: ErrorCode | None) -> None:
-        if self.closed:
-            return
-        if error is not None:
-            self.close()
-            self._broken()
-            return
-        high_watermark = self.partition.high_watermark
-        while self._uncommitted and self._uncommitted[0].end_offset <= high_watermark:
-            batch = self._uncommitted.popleft()
-            self._uncommitted_bytes -= batch.bytes
-            for future, reply in batch.waiters:
-                _answer(future, reply)
+        if code is None or code is ErrorCode.KAFKA_STORAGE_ERROR:
+            code = ErrorCode.COORDINATOR_NOT_AVAILABLE
+        for future, _ in batch.waiters:
+            answer(future, ProtocolError(code, "the log refuses appends"))
+        shard.undo(batch.before[::-1], self.now())
+        self._uncommitted.join_acts(self._take_acts())
+        self._uncommitted.join(self._answered(), self._clock.monotonic())
 
     # the end -----------------------------------------------------------------------------------------------
+
+    def _lost(self) -> None:
+        """The log or its leadership is lost: the runtime loads the shard again, or drops it."""
+        self.close()
+        self._broken()
 
     def close(self) -> None:
         """Drop the shard: waiting requests get NOT_COORDINATOR. Appended records may still be committed. Idempotent."""
@@ -417,26 +411,11 @@ class HostedShard(Generic[ShardType]):
             self._refuse_all()
 
     def _refuse_all(self) -> None:
-        refused = [future for future, _ in self._open_waiters]
-        for batch in self._uncommitted:
-            refused.extend(future for future, _ in batch.waiters)
+        refused = [future for future, _ in self._open.waiters]
+        refused.extend(self._uncommitted.close())
         refused.extend(self._parked.values())
         refused.extend(future for _, _, future in self._stale)
-        self._open, self._open_waiters, self._parked = [], [], {}
-        self._uncommitted.clear()
+        self._open, self._parked = OpenBatch(), {}
         self._stale.clear()
         for future in refused:
-            _answer(future, ProtocolError(ErrorCode.NOT_COORDINATOR))
-
-
-def _size(record: CoordinatorRecord) -> int:
-    return len(record.key) + len(record.value or b"") + RECORD_OVERHEAD_BYTES
-
-
-def _answer(future: asyncio.Future[Any], reply: object) -> None:
-    if future.done():
-        return
-    if isinstance(reply, ProtocolError):
-        future.set_exception(reply)
-    else:
-        future.set_result(reply)
+            answer(future, ProtocolError(ErrorCode.NOT_COORDINATOR))

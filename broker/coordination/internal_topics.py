@@ -10,13 +10,16 @@ from msgspec import Struct, field
 
 from common.errors import ErrorCode, ProtocolError, error_name
 from common.ports import Clock
+from common.settings import declared
+from common.topic_settings import TopicSettings
 from kraft.image.metadata import MetadataImage
-from kraft.topic_names import AUDIT_TOPIC, GROUP_TOPIC, TIER_TOPIC
+from kraft.topic_names import AUDIT_TOPIC, GROUP_TOPIC, TIER_TOPIC, TRANSACTION_TOPIC
 from tiering.bucket.cluster_file import FIRST_INCARNATION
 from wire.messages import CreateTopicsRequest, CreateTopicsResponse
 
 RETRY_PAUSE_S = 0.5
 BROKERS_AWAITED_S = 30.0
+MIN_ISR = declared(TopicSettings, "min_insync_replicas").name
 MAX_MESSAGE_BYTES = "1048588"  # Apache Kafka's default; `message.max.bytes` does not apply to these topics
 """How long a topic of a rebuilt cluster waits for the brokers that others are placed on: they start one by one."""
 
@@ -27,13 +30,23 @@ CreateTopics = Callable[[CreateTopicsRequest], Awaitable[CreateTopicsResponse]]
 
 
 class InternalTopic(Struct, frozen=True):
-    """`exact`: the factor was set explicitly, so creation waits for that many brokers; otherwise fewer are enough."""
+    """`exact`: the factor was set explicitly, so creation waits for that many brokers; otherwise fewer are enough.
+    `min_isr` is lowered below the replicas of a topic that has fewer than `replication_factor`; 0: the topic has no
+    setting of its own."""
 
     name: str
     partitions: int
     replication_factor: int
     exact: bool = False
     configs: Mapping[str, str] = field(default_factory=dict)
+    min_isr: int = 0
+
+    def configs_for(self, replicas: int) -> dict[str, str]:
+        """The topic's settings with that many replicas."""
+        if not self.min_isr:
+            return dict(self.configs)
+        lowered = self.min_isr if replicas >= self.replication_factor else min(self.min_isr, max(1, replicas - 1))
+        return {**self.configs, MIN_ISR: str(lowered)}
 
 
 def group_topic(
@@ -47,6 +60,24 @@ def group_topic(
         "max.message.bytes": MAX_MESSAGE_BYTES,
     }
     return InternalTopic(GROUP_TOPIC, partitions, replication_factor, exact, configs)
+
+
+def transaction_topic(
+    partitions: int = 50,
+    replication_factor: int = 3,
+    segment_bytes: int = 100 << 20,
+    min_isr: int = 2,
+    *,
+    exact: bool = False,
+) -> InternalTopic:
+    """`__transaction_state` by the settings transaction.state.log.…: compacted, and stored as it is written."""
+    configs = {
+        "cleanup.policy": "compact",
+        "segment.bytes": str(segment_bytes),
+        "compression.type": "uncompressed",
+        "max.message.bytes": MAX_MESSAGE_BYTES,
+    }
+    return InternalTopic(TRANSACTION_TOPIC, partitions, replication_factor, exact, configs, min_isr)
 
 
 def tier_topic(
@@ -137,7 +168,7 @@ class InternalTopics:
             assignments=[],
             configs=[
                 CreateTopicsRequest.CreatableTopic.CreatableTopicConfig(name=name, value=value)
-                for name, value in topic.configs.items()
+                for name, value in topic.configs_for(replicas).items()
             ],
         )
         request = CreateTopicsRequest(topics=[creatable], timeout_ms=10_000, validate_only=False)

@@ -9,16 +9,29 @@ from struct import Struct
 from typing import NamedTuple
 
 from broker.coordination.partition_access import ByteRegion, CoordinatedPartition
-from broker.coordination.shard import Shard
+from broker.coordination.shard import Shard, TransactionalShard
+from common.decision import ProducerStamp
 from common.errors import ErrorCode, ProtocolError
 from common.outlasting import outlast
 from common.pacing import Pacer, Work
-from records.batch import COMPRESSION_MASK, CONTROL, HEADER_BYTES, MAGIC, PREFIX_BYTES, read_header
+from records.batch import (
+    COMPRESSION_MASK,
+    CONTROL,
+    HEADER_BYTES,
+    MAGIC,
+    PREFIX_BYTES,
+    TRANSACTIONAL,
+    BatchHeader,
+    read_header,
+)
+from records.control import MarkerKind, read_marker
 from records.pairs import Pair, read_pairs
 from records.record import inflate_records
 
 WRITTEN_POLL_S = 0.01
 BATCH_COST = 3
+PENDING_COST = 4  # of a pending record
+ENDED_PER_UNIT = 10  # pending records that a marker ends
 _BATCH = Struct(">qi4xb4xhi30xi")  # of a header: base offset, length, magic, attributes, last offset's delta, count
 
 _log = logging.getLogger(__name__)
@@ -46,8 +59,11 @@ def replay_chunk(shard: Shard, data: bytes, at: int, offset: int, until: int, li
     """Apply the batches in `data` from `at` on, up to the first that is compressed, incomplete or reaches beyond
     `until`.
 
-    Control batches are skipped. Raises ProtocolError(CORRUPT_MESSAGE) if the bytes are not a batch.
+    Control batches, and what belongs to transactions, reach only shards that have transactions. Raises
+    ProtocolError(CORRUPT_MESSAGE) if the bytes are not a batch.
     """
+    transactional = shard if isinstance(shard, TransactionalShard) else None
+    is_exact = transactional is not None and transactional.has_pending  # every batch's offset matters
     pairs: list[Pair] = []
     unreadable, size, cost = 0, len(data), 0
     while size - at >= HEADER_BYTES:
@@ -58,7 +74,17 @@ def replay_chunk(shard: Shard, data: bytes, at: int, offset: int, until: int, li
         next_offset = base_offset + last_offset_delta + 1
         if end > size or attributes & COMPRESSION_MASK or next_offset > until:
             break
-        if not attributes & CONTROL:
+        in_transaction = attributes & (TRANSACTIONAL | CONTROL) and transactional is not None
+        if is_exact or in_transaction:
+            unreadable += shard.replay_all(pairs)
+            yield cost + len(pairs)
+            cost, pairs = 0, []
+        if in_transaction and transactional is not None:
+            unreadable += yield from _replay_transactional(transactional, data, at, end - at, limits)
+            is_exact = transactional.has_pending
+        elif not attributes & CONTROL:
+            if is_exact and transactional is not None:
+                transactional.begin_batch(base_offset)
             position = at + HEADER_BYTES
             while left > 0:
                 some = min(left, limits.records_at_once)
@@ -67,14 +93,29 @@ def replay_chunk(shard: Shard, data: bytes, at: int, offset: int, until: int, li
                 if len(pairs) >= limits.records_at_once:
                     unreadable += shard.replay_all(pairs)
                     yield cost + len(pairs)
-                    cost = 0
-                    pairs = []
+                    cost, pairs = 0, []
         cost += BATCH_COST
         offset = next_offset
         at = end
     unreadable += shard.replay_all(pairs)
     yield cost + len(pairs)
     return Stretch(offset, at if _is_wanted(data, at, until) else -1, unreadable)
+
+
+def _replay_transactional(shard: TransactionalShard, data: bytes, at: int, size: int, limits: LoadLimits) -> Work[int]:
+    """Apply an uncompressed batch of pending records, or a marker. Returns how many records could not be read."""
+    header = read_header(data, at)
+    if not header.attributes & CONTROL:
+        begin, end = at + HEADER_BYTES, at + size
+        return (yield from replay_records(shard, header, data, begin, end, limits))
+    with memoryview(data) as view:
+        marker = read_marker(view, at, size)
+    if marker is not None:
+        shard.begin_batch(header.base_offset)
+        producer = ProducerStamp(header.producer_id, header.producer_epoch)
+        ended = shard.end_transaction(producer, commit=marker.kind is MarkerKind.COMMIT)
+        yield BATCH_COST + ended // ENDED_PER_UNIT
+    return 0
 
 
 def _is_wanted(data: bytes, at: int, until: int) -> bool:
@@ -85,16 +126,27 @@ def _is_wanted(data: bytes, at: int, until: int) -> bool:
     return header.size <= len(data) - at and header.next_offset <= until
 
 
-def replay_inflated(shard: Shard, data: bytes, count: int, limits: LoadLimits) -> Work[int]:
-    """Apply the inflated records of one batch. Returns how many could not be read."""
-    position, unreadable = 0, 0
+def replay_records(
+    shard: Shard, header: BatchHeader, data: bytes, position: int, end: int, limits: LoadLimits
+) -> Work[int]:
+    """Apply the records of one batch, which lie in `data` between `position` and `end`, not compressed. Returns how
+    many could not be read."""
+    count, unreadable = header.count, 0
+    transactional = shard if isinstance(shard, TransactionalShard) else None
+    if transactional is not None:
+        transactional.begin_batch(header.base_offset)
+    producer = ProducerStamp(header.producer_id, header.producer_epoch)
+    is_pending = transactional is not None and header.attributes & TRANSACTIONAL
     while count > 0:
         pairs: list[Pair] = []
         some = min(count, limits.records_at_once)
-        position = read_pairs(data, position, len(data), some, pairs)
-        unreadable += shard.replay_all(pairs)
+        position = read_pairs(data, position, end, some, pairs)
+        if is_pending and transactional is not None:
+            unreadable += transactional.replay_pending(producer, pairs)
+        else:
+            unreadable += shard.replay_all(pairs)
         count -= some
-        yield BATCH_COST + len(pairs)
+        yield BATCH_COST + len(pairs) * (PENDING_COST if is_pending else 1)
     return unreadable
 
 
@@ -169,7 +221,8 @@ async def _replay(
         header = read_header(data, at)
         if not header.attributes & CONTROL:
             _, records = await asyncio.to_thread(_inflate, data, at, header.size, limits.inflated_bytes_max)
-            unreadable += await pacer.run(replay_inflated(shard, records, header.count, limits), lane, own=True)
+            work = replay_records(shard, header, records, 0, len(records), limits)
+            unreadable += await pacer.run(work, lane, own=True)
         offset = header.next_offset
         at += header.size
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol, TypeVar
 
+from broker.partitions.transactional_appends import Marker, Permission
 from common.errors import ErrorCode
 
 T = TypeVar("T")
@@ -93,6 +94,17 @@ class CoordinatedPartition(Protocol):
         """Append one batch that was already decided. Returns the log end after it.
 
         Raises ProtocolError unless this broker leads in that epoch and its disk works.
+        """
+        ...
+
+    def check_permission(self, permission: Permission) -> None:
+        """Raises ProtocolError unless the producer may still begin a transaction here with it."""
+        ...
+
+    def append_marker(self, marker: Marker, now_ms: int) -> int | None:
+        """End a transaction. Returns the log end after it; None if nothing was open, and nothing was appended.
+
+        Raises ProtocolError unless this broker leads, the marker is newer than what is known, and there is room.
         """
         ...
 

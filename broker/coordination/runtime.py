@@ -34,6 +34,7 @@ from broker.coordination.shard import (
 from broker.coordination.snapshots import ShardSnapshots, SnapshotLimits, begin_shard
 from broker.coordination.standby import StandbyLimits, Standbys
 from broker.deadlines import DueHeap
+from broker.partitions.transactional_appends import Marker, Permission
 from common.backoff import Backoff
 from common.errors import ErrorCode, ProtocolError, StorageFailure
 from common.lifecycle import duty, end_task
@@ -42,6 +43,8 @@ from common.ports import Clock, Disk
 
 PartitionKey = tuple[str, int]
 MakeShard = Callable[[int], Shard]
+Act = Callable[[int, int, Any], None]
+"""Begins something that a shard wants done; called with its partition index, its leader epoch, and what."""
 
 RELOAD = Backoff(0.1, 5.0)
 LOOK_S = 0.001  # the loop polls all sockets once in this time
@@ -114,6 +117,7 @@ class CoordinatorRuntime:
         self._pacer = pacer
         self._holds_lease = holds_lease
         self._makers: dict[str, MakeShard] = {}
+        self._acts: dict[str, Act] = {}
         self._standbys: Standbys | None = None
         self._snapshots: ShardSnapshots | None = None
         self._writing: asyncio.Task[None] | None = None
@@ -127,9 +131,12 @@ class CoordinatorRuntime:
         self._count = 0
         self._stopped = False
 
-    def host(self, topic: str, make_shard: MakeShard) -> None:
-        """`make_shard(partition index)` creates the empty shards of `topic`."""
+    def host(self, topic: str, make_shard: MakeShard, act: Act | None = None) -> None:
+        """`make_shard(partition index)` creates the empty shards of `topic`. `act` begins what they want done, on the
+        loop and in short steps, once the records that ask for it are committed; it is meant for `ActingShard`."""
         self._makers[topic] = make_shard
+        if act is not None:
+            self._acts[topic] = act
 
     def keep_snapshots(self, disk: Disk, limits: SnapshotLimits | None = None) -> None:
         """From now on write snapshots of shards that support it. Call it before `keep_standbys`."""
@@ -229,12 +236,17 @@ class CoordinatorRuntime:
             deadline_moved=lambda: self._arm(hosted),
             broken=lambda: self._shard_broke(slot, hosted),
             holds_lease=self._holds_lease,
+            begin_act=lambda what: self._act(slot, what),
         )
         slot.loaded(hosted)
         fields = {"topic": partition.topic, "partition": partition.index, "epoch": slot.leader_epoch, "end": end}
         _log.info("shard loaded", extra=fields)
         hosted.begin()
         self._arm(hosted)
+
+    def _act(self, slot: _Slot, what: object) -> None:
+        partition = slot.partition
+        self._acts[partition.topic](partition.index, slot.leader_epoch, what)
 
     def _shard_broke(self, slot: _Slot, hosted: HostedShard[Any]) -> None:
         """The disk failed, or leadership ended: load again, unless the slot is dropped or already loading."""
@@ -273,17 +285,36 @@ class CoordinatorRuntime:
             self._arm(hosted)
 
     async def write(
-        self, topic: str, index: int, decide: Decide[ShardType, Reply], *, soft: bool = False
-    ) -> Reply:  # fmt: skip
+        self,
+        topic: str,
+        index: int,
+        decide: Decide[ShardType, Reply],
+        *,
+        soft: bool = False,
+        permission: Permission | None = None,
+    ) -> Reply:
         """Run `decide` on the shard. Returns its reply when it is committed. `soft`: the decision never yields records.
+        `permission`: of the producer in whose transaction they are; a void one is refused before the decision.
 
-        Raises ProtocolError: errors of `decide`; NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS,
+        Raises ProtocolError: errors of `decide` and of the permission; NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS,
         COORDINATOR_NOT_AVAILABLE (also if the commit took too long; then its outcome is unknown).
         """
         hosted = self._hosted(topic, index)
-        future: asyncio.Future[Reply] = hosted.submit(decide, soft=soft)
+        future: asyncio.Future[Reply] = hosted.submit(decide, soft=soft, permission=permission)
         self._arm(hosted)
         return await future
+
+    def append_marker(self, topic: str, index: int, marker: Marker) -> asyncio.Future[None]:
+        """End a producer's transaction in a partition: append the marker and replay its outcome in one go. The future
+        ends when the marker is committed, or what it repeats; it may fail as `write` does.
+
+        Raises ProtocolError: NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE, and what
+        `CoordinatedPartition.append_marker` raises; then nothing has changed.
+        """
+        hosted = self._hosted(topic, index)
+        future = hosted.append_marker(marker)
+        self._arm(hosted)
+        return future
 
     async def write_or_park(self, topic: str, index: int, decide: DecideOrPark[ShardType, Reply]) -> Reply:
         """As `write`, for a decision whose reply may come later through its ticket."""

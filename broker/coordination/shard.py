@@ -13,7 +13,7 @@ from enum import Enum
 from typing import Any, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 from broker.coordination.packed_records import Run
-from common.decision import Decision
+from common.decision import Decision, ProducerStamp
 
 Ticket = int
 
@@ -112,6 +112,48 @@ class PackedShard(Shard, Protocol):
 
     def unpack(self, run: Run) -> None:
         """`replay` the records of a run, before anything else is replayed. Raises ValueError."""
+        ...
+
+
+@runtime_checkable
+class ActingShard(Shard, Protocol):
+    """A shard that wants something done outside, such as the sending of markers."""
+
+    def take_acts(self) -> list[object]:
+        """What the records replayed since the last call ask for, and what the loaded state asks for, in `loaded` or
+        later.
+
+        The runtime begins it when everything that the shard had replayed is committed, and forgets it if the records
+        are taken back. After a change of leader the new shard names again whatever is not done yet.
+        """
+        ...
+
+
+@runtime_checkable
+class TransactionalShard(Shard, Protocol):
+    """A shard with records of open transactions, which count only after a marker.
+
+    Offsets are those of batches: all records of a batch are older or newer than those of another. While loading, a
+    shard with a snapshot may get what it has already.
+    """
+
+    @property
+    def has_pending(self) -> bool:
+        """Whether records of an open transaction are here."""
+        ...
+
+    def begin_batch(self, offset: int) -> None:
+        """What is replayed from now on lies in the batch at `offset`. While loading, it is called for every batch only
+        if there are pending records."""
+        ...
+
+    def replay_pending(self, producer: ProducerStamp, records: list[tuple[bytes, bytes | None]]) -> int:
+        """Keep records of a producer's open transaction. Returns how many could not be read and were skipped."""
+        ...
+
+    def end_transaction(self, producer: ProducerStamp, *, commit: bool) -> int:
+        """A marker, at the offset of the last `begin_batch`, ends the producer's transaction. Returns the number of its
+        pending records."""
         ...
 
 

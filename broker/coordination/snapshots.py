@@ -34,7 +34,7 @@ PIECE_BYTES_MAX = 64 << 20  # a piece may be one long run
 RUN_COST = 3  # units of `common.pacing`
 PACKED_PER_UNIT, RECORDS_PER_UNIT = 2, 4
 
-_MAGIC = b"TLCS\0\2"
+_MAGIC = b"TLCS\0\3"
 _HEAD = Struct(">6sqqqqiqI")  # magic, size, begin, end, log start, epoch before `end`, creation time (ms), CRC of these
 _PIECE = Struct(">II")  # size, CRC-32; the last piece is empty
 

@@ -20,6 +20,7 @@ from broker.gates.gating import (
 )
 from broker.gates.topic_gates import cluster_operations
 from broker.handlers.elections import WHOLE_ERROR_FROM, for_each_partition
+from broker.handlers.log_dirs import none_altered
 from broker.requests.context import Handler, RequestContext
 from broker.requests.failures import altered_config
 from broker.security.authorizer import Access
@@ -30,6 +31,8 @@ from wire.messages import (
     AlterConfigsRequest,
     AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsResponse,
+    AlterReplicaLogDirsRequest,
+    AlterReplicaLogDirsResponse,
     DescribeClusterRequest,
     DescribeClusterResponse,
     DescribeConfigsRequest,
@@ -149,6 +152,10 @@ def not_reassigned(
             for topic in request.topics
         ],
     )
+
+
+def log_dirs_kept(context: RequestContext, request: AlterReplicaLogDirsRequest) -> AlterReplicaLogDirsResponse:
+    return none_altered(request, NO_CLUSTER)
 
 
 def users_not_described(

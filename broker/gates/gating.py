@@ -11,7 +11,7 @@ from typing import Any, Protocol, TypeVar
 from msgspec import Struct
 
 from broker.requests.context import Gate, Handler, RequestContext
-from broker.requests.failures import failed
+from broker.requests.failures import failing
 from broker.security.authorizer import RIGHT_COST, Access
 from common.errors import ErrorCode, ProtocolError
 from common.pacing import Work
@@ -75,6 +75,18 @@ def split(
     return allowed, refused
 
 
+def split_work(
+    items: Iterable[T], access: Access, operation: int, resource_type: int, name: Callable[[T], str]
+) -> Work[tuple[list[T], list[T]]]:
+    """`split` as work, for long lists."""
+    allowed: list[T] = []
+    refused: list[T] = []
+    for item in items:
+        (allowed if access.may(operation, resource_type, name(item)) else refused).append(item)
+        yield RIGHT_COST
+    return allowed, refused
+
+
 def then(outcome: Any, complete: Callable[[Any], Any]) -> Any:
     """Apply `complete` to a handler's response, which may come at once, later or as work."""
     if isinstance(outcome, GeneratorType):
@@ -119,9 +131,9 @@ def allowed_work(
     return allowed
 
 
-def refused(request: Message, code: ErrorCode) -> Any:
+def refused(request: Message, code: ErrorCode) -> Work[Any]:
     """A response with `code` for the whole request."""
-    return failed(request, ProtocolError(code, MESSAGES[code]))
+    return failing(request, ProtocolError(code, MESSAGES[code]))
 
 
 def by_topic(operation: int, refusal: Callable[[Any], Any], *, name: str = "name", answers: str = "topics") -> Gate:

@@ -12,7 +12,7 @@ from copy import copy
 from typing import TypeVar
 
 from broker.requests.context import RequestContext
-from broker.requests.failures import failed
+from broker.requests.failures import failing
 from broker.requests.forwarding import Forwarder
 from broker.tenancy.tenant_acls import find_acls
 from common.errors import ErrorCode, ProtocolError
@@ -84,7 +84,7 @@ class AclHandlers:
         try:
             self._check_enabled(context)
         except ProtocolError as error:
-            response: R = failed(request, error)
+            response: R = await context.paced(failing(request, error))
             return response
         return await self._forwarder.serve(context, request)
 

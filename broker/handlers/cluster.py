@@ -1,8 +1,7 @@
 """The cluster itself: ApiVersions 0-4, DescribeCluster 0-2, FindCoordinator 0-6.
 
 Behaviour: ApiVersions returns what the listener serves, and the finalised feature levels. FindCoordinator creates the
-internal topic on first use. For a transactional id it returns a live broker, although there are no transactions:
-clients treat an error of InitProducerId as fatal, but some retry an error of FindCoordinator for ever.
+internal topic on first use.
 Versions: ApiVersions from 3 on has the client's software name; DescribeCluster from 1 on requests one type of endpoint,
 from 2 on fenced brokers too; FindCoordinator from 4 on takes many keys.
 """
@@ -22,7 +21,7 @@ from broker.requests.forwarding import Forwarder
 from broker.security.authorizer import CLUSTER_OPERATIONS
 from common.errors import ErrorCode, ProtocolError
 from kraft.features import SUPPORTED_FEATURES
-from kraft.topic_names import GROUP_TOPIC
+from kraft.topic_names import GROUP_TOPIC, TRANSACTION_TOPIC
 from wire.apis import Features, api_versions
 from wire.listeners import ListenerKind
 from wire.messages import (
@@ -37,6 +36,7 @@ from wire.messages import (
 SOFTWARE_FROM = 3
 MANY_KEYS_FROM = 4
 GROUP_KEY, TRANSACTION_KEY = 0, 1
+TOPIC_OF_KEYS = {GROUP_KEY: GROUP_TOPIC, TRANSACTION_KEY: TRANSACTION_TOPIC}
 BROKERS, CONTROLLERS = 1, 2
 
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
@@ -84,6 +84,7 @@ class ClusterHandlers:
             name, software_version = request.client_software_name, request.client_software_version
             if not (_SOFTWARE.fullmatch(name) and _SOFTWARE.fullmatch(software_version)):
                 return ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST, api_keys=[])
+            context.session.introduce(name, software_version)
         image = self._forwarder.image
         finalized = {name: level for name, level in image.features.items() if level > 0}
         epoch = image.offset if context.tenant is None else 0  # a tenant must not see when others change the metadata
@@ -155,15 +156,12 @@ class ClusterHandlers:
 
     async def _finder(self, context: RequestContext, key_type: int) -> Callable[[str], Found]:
         """Returns a function that finds the coordinator of one key; shared look-ups are made once."""
-        if key_type == TRANSACTION_KEY:
-            view = self._view(context)
-            any_broker = _found(view.broker(view.controller_id))
-            return lambda _key: any_broker
-        if key_type != GROUP_KEY:
-            refusal = Found(None, ErrorCode.INVALID_REQUEST, "Only groups have a coordinator here.")
+        topic = TOPIC_OF_KEYS.get(key_type)
+        if topic is None:
+            refusal = Found(None, ErrorCode.INVALID_REQUEST, "Only groups and transactions have a coordinator here.")
             return lambda _key: refusal
         try:
-            await self._internal_topics.ensure(GROUP_TOPIC)
+            await self._internal_topics.ensure(topic)
         except ProtocolError as error:
             failure = Found(None, error.code)
             return lambda _key: failure
@@ -171,10 +169,10 @@ class ClusterHandlers:
         by_partition: dict[int | None, Found] = {}
 
         def find(key: str) -> Found:
-            index = keeping_partition(view.image, GROUP_TOPIC, key)
+            index = keeping_partition(view.image, topic, key)
             found = by_partition.get(index)
             if found is None:
-                partition = None if index is None else view.image.partition_by_name(GROUP_TOPIC, index)
+                partition = None if index is None else view.image.partition_by_name(topic, index)
                 found = by_partition[index] = _found(None if partition is None else view.broker(partition.leader))
             return found
 

@@ -3,8 +3,8 @@
 Behaviour: every setting is described from its declaration, with its value's source; synonyms are all places that set a
 value, in order of precedence. Sensitive values are never shown. The controller decides changes; the response is sent
 when this broker's image has them.
-ListConfigResources lists the topics and brokers that have settings. Groups, client metrics and loggers may be
-requested, but have no settings here.
+ListConfigResources lists topics, brokers and subscriptions to clients' metrics. Groups and loggers may be requested,
+but have no settings here.
 Versions: DescribeConfigs 3 adds types and documentation; ListConfigResources 0 lists only client metrics.
 """
 
@@ -19,6 +19,7 @@ from broker.handlers.client_view import ClientView
 from broker.requests.context import RequestContext
 from broker.requests.failures import altered_config, why_of
 from broker.requests.forwarding import Forwarder
+from common.client_metrics import CLIENT_METRICS_SETTINGS
 from common.errors import ErrorCode, ProtocolError
 from common.node_settings.catalogue import NODE_SETTINGS
 from common.pacing import Work
@@ -41,7 +42,7 @@ from wire.messages import (
 )
 
 TYPES_FROM = 1  # ListConfigResources
-BROKER_LOGGER, CLIENT_METRICS, GROUP = 8, 16, 32  # Kafka's numbers of resource types without settings here
+BROKER_LOGGER, GROUP = 8, 32  # Kafka's numbers of resource types without settings here
 ROW_COST = 3  # units of `common.pacing`
 
 _Described = DescribeConfigsRequest.DescribeConfigsResource
@@ -51,7 +52,10 @@ _Result = DescribeConfigsResponse.DescribeConfigsResult
 _Config = _Result.DescribeConfigsResourceResult
 _Synonym = _Config.DescribeConfigsSynonym
 _Listed = ListConfigResourcesResponse.ConfigResource
-_KNOWN = frozenset({*ResourceType, BROKER_LOGGER, CLIENT_METRICS, GROUP})
+_KNOWN = frozenset({*ResourceType, BROKER_LOGGER, GROUP})
+
+
+_METRICS = frozenset({int(ResourceType.CLIENT_METRICS)})
 
 
 class ConfigType(IntEnum):
@@ -132,6 +136,8 @@ class ConfigHandlers:
             else:
                 found = self._broker_settings(image, resource.resource_name)
                 rows = [_config(setting, sources, read_only, request) for setting, sources, read_only in found]
+        elif resource.resource_type == ResourceType.CLIENT_METRICS:
+            rows = _client_metrics(image, request, resource.resource_name)
         else:
             raise ProtocolError(ErrorCode.INVALID_REQUEST, f"Resource type {resource.resource_type} is not supported.")
         keys = set(resource.configuration_keys or ())
@@ -203,7 +209,7 @@ class ConfigHandlers:
         self, context: RequestContext, request: ListConfigResourcesRequest
     ) -> ListConfigResourcesResponse | Work[ListConfigResourcesResponse]:
         """No types means all. A tenant sees only topics, as in DescribeConfigs."""
-        types = (set(request.resource_types) or _KNOWN) if context.api_version >= TYPES_FROM else {CLIENT_METRICS}
+        types = (set(request.resource_types) or _KNOWN) if context.api_version >= TYPES_FROM else _METRICS
         if not types <= _KNOWN:
             return ListConfigResourcesResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, config_resources=[])
         return self._list(context, types)
@@ -214,6 +220,9 @@ class ConfigHandlers:
         if ResourceType.BROKER in types and tenant is None:
             brokers = ClientView(image, context.listener, self._node_id).brokers()
             rows = [_Listed(resource_name=str(one.broker_id), resource_type=ResourceType.BROKER) for one in brokers]
+        if ResourceType.CLIENT_METRICS in types and tenant is None:
+            subscriptions = image.configs.client_metrics
+            rows += [_Listed(resource_name=name, resource_type=ResourceType.CLIENT_METRICS) for name in subscriptions]
         if ResourceType.TOPIC in types:
             names = image.topics.ids if tenant is None else image.topics.names_by_tenant.get(tenant, {})
             for name in names:
@@ -269,6 +278,22 @@ class ConfigHandlers:
         answer: Any = await self._forwarder.serve(context, sent)
         altered: A = changed(answer, responses=[*answer.responses, *refused]) if refused else answer
         return altered
+
+
+def _client_metrics(image: MetadataImage, request: DescribeConfigsRequest, name: str) -> list[_Config]:
+    """The settings of a subscription, in order of their names. One that does not exist has the defaults."""
+    if not name:
+        raise ProtocolError(ErrorCode.INVALID_REQUEST, "Client metrics subscription name must not be empty")
+    given = image.configs.client_metrics.get(name, {})
+    rows = []
+    for setting in sorted(CLIENT_METRICS_SETTINGS, key=lambda one: one.name):
+        if setting.name in given:
+            source = (setting.name, given[setting.name], ConfigSource.CLIENT_METRICS)
+            rows.append(_config(setting, [source], False, request))
+        else:
+            source = (setting.name, setting.text(setting.default), ConfigSource.DEFAULT)
+            rows.append(changed(_config(setting, [source], False, request), synonyms=[]))
+    return rows
 
 
 def _of_listeners_and_unknown(given: Iterable[str]) -> list[Setting]:

@@ -311,7 +311,12 @@ class PendingFetch:
                 return True
             size += read.size
             said = said or not (read.size or read.more)
-        return size >= self.bytes_min or (said and self._is_cut(reads))
+        if said and self._is_cut(reads):
+            return True
+        if size or self.bytes_min > 0:
+            return size >= self.bytes_min
+        # a client that waits for no bytes gets those that a thread reads, as from Apache Kafka
+        return not any(read.is_cold for _, read in reads)
 
     def _is_cut(self, reads: list[tuple[Position, Read]]) -> bool:
         """Whether other positions may have something too."""

@@ -1,4 +1,4 @@
-"""Answers of Fetch: charged to the client's quotas, encoded, and sent."""
+"""Answers of Fetch: charged to the client's quotas, encoded, counted, and sent."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ from collections.abc import Collection, Sequence
 
 from broker.partitions.leader_hints import LeaderHints
 from broker.requests.context import Throttle
+from broker.requests.error_counts import ErrorCounts
 from broker.security.session import ClientSession
 from common.errors import ErrorCode
+from common.metrics import Metrics
 from common.pacing import Work
 from wire.connection import Connection
 from wire.hot_codec import (
@@ -25,12 +27,14 @@ from wire.outgoing import Part, Reply
 
 
 class FetchAnswers:
-    """Other nodes are not charged."""
+    """Other nodes are neither charged nor counted."""
 
     def __init__(self, throttle: Throttle, hints: LeaderHints, fetch_bytes_max: int) -> None:
         self._throttle = throttle
         self._hints = hints
         self._fetch_bytes_max = fetch_bytes_max
+        self._answered = 0
+        self._failures = ErrorCounts()
 
     def bytes_max(self, client: ClientSession, head: RequestHead, call: FetchCall) -> int:
         """The most bytes of records in the answer to this fetch."""
@@ -59,8 +63,9 @@ class FetchAnswers:
     ) -> None:
         """Send the response, in the order of requests if it had to wait, and mute the connection for `pause_ms`."""
         connection: Connection = client.connection
-        hints = [row.leader for row in rows if row.leader is not None]
-        endpoints = self._endpoints(client, hints) if hints else ()
+        failed = [row for row in rows if row.error]
+        self._count(client, error or (failed[0].error if failed else 0))
+        endpoints = self._endpoints(client, [row.leader for row in failed if row.leader is not None]) if failed else ()
         parts = encode_fetch_response(
             head.version, head.correlation, error, session_id, rows, pause_ms, endpoints, client.topic_prefix
         )
@@ -76,11 +81,16 @@ class FetchAnswers:
     ) -> Work[list[Part]]:
         """The response to a long request."""
         hints: dict[int, LeaderHint] = {}
+        error = 0
         for number, row in enumerate(rows):
             if number % PARTS_AT_ONCE == 0:
                 yield PARTS_AT_ONCE
+            if not row.error:
+                continue
+            error = error or row.error
             if row.leader is not None:
                 hints[row.leader.leader] = row.leader
+        self._count(client, error)
         endpoints = self._endpoints(client, hints.values())
         return (
             yield from fetch_encoding(
@@ -94,6 +104,19 @@ class FetchAnswers:
                 client.topic_prefix,
             )
         )
+
+    def register(self, metrics: Metrics) -> None:
+        """How many fetches of clients were answered, and which were not answered well."""
+        metrics.counter("tidelog_fetch_responses_total", lambda: self._answered)
+        self._failures.register(metrics, "tidelog_fetch_failures_total")
+
+    def _count(self, client: ClientSession, error: int) -> None:
+        """Count an answer. `error`: the request's, or the first one of its rows."""
+        if client.internal:
+            return
+        self._answered += 1
+        if error:
+            self._failures.add(error)
 
     def _endpoints(self, client: ClientSession, hints: Collection[LeaderHint]) -> Sequence[Endpoint]:
         return self._hints.endpoints(hints, client.listener, client.tenant) if hints else ()

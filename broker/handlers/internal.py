@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Sequence
 
 import msgspec
 
 from broker.audit.topic_host import AuditTopicHost, Entry
-from broker.coordination.groups.key_store import KeyStore
+from broker.coordination.key_store import KeyStore
 from broker.coordination.shard import CoordinatorRecord
 from broker.coordination.tier.coordinator import TierCoordinator
 from broker.requests.context import RequestContext
 from common.errors import ErrorCode, ProtocolError
+from kraft.image.metadata import MetadataImage
 from records.audit_event import EVENT_BYTES_MAX, decode_audit_event
 from tiering.shard.shard_protocol import DropPartition, ForgetPartition, RefusalCode, Refused, decode_request, encode
 from wire.messages import (
@@ -59,19 +61,25 @@ def _check_event(entry: Entry) -> None:
 
 
 class ImportKeys:
-    """ImportKeys (10016): a tenant's groups, sent by the broker that held them before a move.
+    """ImportKeys (10016): a tenant's groups or transactional ids, sent by the broker that held them before a move.
 
     The response is sent when the records are durable here.
     """
 
-    def __init__(self, store: KeyStore) -> None:
-        self._store = store
+    def __init__(self, stores: Sequence[KeyStore], image: Callable[[], MetadataImage]) -> None:
+        """`stores`: one for each internal topic with keys that move."""
+        self._stores = {store.topic: store for store in stores}
+        self._image = image
 
     async def handle(self, context: RequestContext, request: ImportKeysRequest) -> ImportKeysResponse:
         records = [CoordinatorRecord(bytes(record.key), bytes(record.value)) for record in request.records]
         topic_id = raw_uuid(request.topic_id)
+        topic = self._image().topics.get_by_id(topic_id)
+        store = None if topic is None else self._stores.get(topic.name)
+        if store is None:
+            return ImportKeysResponse(error_code=ErrorCode.NOT_COORDINATOR)
         try:
-            await self._store.take(request.partition_index, request.tenant, request.keys_epoch, topic_id, records)
+            await store.take(request.partition_index, request.tenant, request.keys_epoch, topic_id, records)
         except ProtocolError as error:
             return ImportKeysResponse(error_code=error.code)
         return ImportKeysResponse(error_code=ErrorCode.NONE)

@@ -1,4 +1,4 @@
-"""ListOffsets 1-10: earliest, latest, by time, largest timestamp, local and tiered.
+"""ListOffsets 1-11: earliest, latest, by time, largest timestamp, local, tiered and pending upload.
 
 Behaviour: only the leader answers. Latest is the high watermark, or the last stable offset for readers of committed
 transactions. Until the high watermark has reached the leader's own epoch the response is OFFSET_NOT_AVAILABLE, because
@@ -6,7 +6,9 @@ it may be lower than what the previous leader exposed (KIP-207). Records above t
 
 Tiered topics (KIP-405): the latest tiered offset is that of the last record in the tier, -1 if there is none; look-ups
 by time begin in the tier. While the leader's claim on the tier is unanswered the response is OFFSET_NOT_AVAILABLE.
-Without a tier, the earliest local offset is the log start, and there is no tiered offset.
+The earliest offset that waits to be uploaded (KIP-1023) is that after the tier's end, and the log start while the tier
+has nothing of this log. Without a tier, the earliest local offset is the log start, and there is neither a tiered
+offset nor one that waits.
 
 Versions: LEADER_NOT_AVAILABLE instead of OFFSET_NOT_AVAILABLE below 5, leader epochs from 4 on, a timeout from 10 on.
 """
@@ -26,12 +28,13 @@ from storage.log.partition_log import TimestampHit
 from wire.messages import ListOffsetsRequest, ListOffsetsResponse
 
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED = -1, -2, -3, -4, -5
+EARLIEST_PENDING_UPLOAD = -6
 NONE_FOUND = (-1, -1, -1)
 READ_COMMITTED = 1
 OFFSET_NOT_AVAILABLE_FROM = 5
 TIMEOUT_FROM = 10
 REMOTE_TIMEOUT_MS = 30_000
-_SINCE = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9}
+_SINCE = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, EARLIEST_PENDING_UPLOAD: 11}
 
 _Asked = ListOffsetsRequest.ListOffsetsTopic.ListOffsetsPartition
 _Topic = ListOffsetsResponse.ListOffsetsTopicResponse
@@ -111,7 +114,7 @@ class ListOffsets:
         self, context: RequestContext, request: ListOffsetsRequest, topic: str, asked: _Asked
     ) -> tuple[int, int, int]:
         timestamp = asked.timestamp
-        if timestamp < LATEST_TIERED or context.api_version < _SINCE.get(timestamp, 0):
+        if timestamp < EARLIEST_PENDING_UPLOAD or context.api_version < _SINCE.get(timestamp, 0):
             raise ProtocolError(ErrorCode.UNSUPPORTED_VERSION)
         partition = self._hosted.find_leader(topic, asked.partition_index, asked.current_leader_epoch)
         log = partition.log
@@ -121,6 +124,8 @@ class ListOffsets:
             return _at(partition, log.local_log_start_offset)
         if timestamp == LATEST_TIERED:
             return self._tiered(partition)
+        if timestamp == EARLIEST_PENDING_UPLOAD:
+            return self._pending_upload(partition)
         shown = _shown_end(partition, request)
         if timestamp == LATEST:
             _check_known(partition, request)
@@ -135,14 +140,23 @@ class ListOffsets:
         return NONE_FOUND
 
     def _tiered(self, partition: Partition) -> tuple[int, int, int]:
-        log = partition.log
-        if not log.config.remote_storage_enable and log.log_start_offset >= log.local_log_start_offset:
+        if not _has_tier(partition):
             return NONE_FOUND
         cold = self._cold()
         if cold is None:
             raise ProtocolError(ErrorCode.OFFSET_NOT_AVAILABLE)
         tier = cold.tier(partition).tier
         return _at(partition, tier.tier_end_offset - 1) if tier.finished_count else NONE_FOUND
+
+    def _pending_upload(self, partition: Partition) -> tuple[int, int, int]:
+        log = partition.log
+        if not _has_tier(partition):
+            return NONE_FOUND
+        cold = self._cold()
+        if cold is None:
+            raise ProtocolError(ErrorCode.OFFSET_NOT_AVAILABLE)
+        tier = cold.tier(partition).tier
+        return _at(partition, max(tier.tier_end_offset if tier.finished_count else 0, log.log_start_offset))
 
     async def _at_time(self, partition: Partition, timestamp: int) -> tuple[int, int, int]:
         """Search the tier up to the local log start, which may move meanwhile, then the local log."""
@@ -182,6 +196,11 @@ async def _resolve(hit: TimestampHit | None) -> tuple[int, int, int]:
         return await asyncio.to_thread(hit.resolve)
     finally:
         hit.region.release()  # on the loop, not in the thread: pins are only counted on the loop
+
+
+def _has_tier(partition: Partition) -> bool:
+    log = partition.log
+    return log.config.remote_storage_enable or log.log_start_offset < log.local_log_start_offset
 
 
 def _at(partition: Partition, offset: int) -> tuple[int, int, int]:

@@ -1,6 +1,9 @@
-"""DescribeLogDirs 1-4: one log directory, with the size and lag of each replica in it.
+"""DescribeLogDirs 1-4: one log directory, with the size and lag of each replica in it. AlterReplicaLogDirs 1-2.
 
 A null list of topics means all. As in Kafka, a leader's lag is its log end minus its high watermark.
+
+Replicas cannot move between directories, because there is one: a replica that is to be there is there already, and any
+other directory is LOG_DIR_NOT_FOUND, as in Kafka for one that the broker's settings do not name. Source: KIP-113.
 """
 
 from __future__ import annotations
@@ -10,17 +13,26 @@ import asyncio
 from broker.partitions.hosted import HostedPartitions
 from broker.partitions.partition import Partition
 from broker.requests.context import RequestContext
-from common.errors import ErrorCode
+from common.errors import ErrorCode, ProtocolError
 from common.pacing import Work
 from common.ports import Disk
-from wire.messages import DescribeLogDirsRequest, DescribeLogDirsResponse
+from wire.messages import (
+    AlterReplicaLogDirsRequest,
+    AlterReplicaLogDirsResponse,
+    DescribeLogDirsRequest,
+    DescribeLogDirsResponse,
+)
 
 UNKNOWN_BYTES = -1
+FUTURE_SUFFIX_LENGTH = 40  # a dot, an id and "-future", by which Kafka names the replica that it copies
+DIRECTORY_LENGTH_MAX = 255
 ROW_COST = 5  # units of `common.pacing`: a log sums up the sizes of its segments
 
 _Result = DescribeLogDirsResponse.DescribeLogDirsResult
 _Topic = _Result.DescribeLogDirsTopic
 _Partition = _Topic.DescribeLogDirsPartition
+_Altered = AlterReplicaLogDirsResponse.AlterReplicaLogDirTopicResult
+_AlteredPartition = _Altered.AlterReplicaLogDirPartitionResult
 
 
 class DescribeLogDirs:
@@ -64,6 +76,56 @@ class DescribeLogDirs:
             return list(self._hosted)
         named = [self._hosted.get(topic.topic, index) for topic in request.topics for index in topic.partitions]
         return [partition for partition in named if partition is not None]
+
+
+class AlterReplicaLogDirs:
+    def __init__(self, hosted: HostedPartitions, directory: str) -> None:
+        """`directory`: the log directory's name in requests."""
+        self._hosted = hosted
+        self._directory = directory
+
+    def handle(self, context: RequestContext, request: AlterReplicaLogDirsRequest) -> Work[AlterReplicaLogDirsResponse]:
+        """A partition that is named in several directories is asked for in the last of them."""
+        asked = {
+            (topic.name, index): directory.path
+            for directory in request.dirs
+            for topic in directory.topics
+            for index in topic.partitions
+        }
+        results: dict[str, list[_AlteredPartition]] = {}
+        for (topic, index), path in asked.items():
+            row = _AlteredPartition(partition_index=index, error_code=self._verdict(topic, index, path))
+            results.setdefault(topic, []).append(row)
+            yield ROW_COST
+        rows = [_Altered(topic_name=topic, partitions=rows) for topic, rows in results.items()]
+        return AlterReplicaLogDirsResponse(throttle_time_ms=0, results=rows)
+
+    def _verdict(self, topic: str, index: int, path: str) -> ErrorCode:
+        if len(f"{topic}-{index}") + FUTURE_SUFFIX_LENGTH > DIRECTORY_LENGTH_MAX:
+            return ErrorCode.INVALID_TOPIC_EXCEPTION
+        if path != self._directory:
+            return ErrorCode.LOG_DIR_NOT_FOUND
+        if self._hosted.offline:
+            return ErrorCode.KAFKA_STORAGE_ERROR
+        try:
+            self._hosted.find(topic, index)
+        except ProtocolError as error:
+            away = error.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
+            return ErrorCode.REPLICA_NOT_AVAILABLE if away else error.code
+        return ErrorCode.NONE
+
+
+def none_altered(request: AlterReplicaLogDirsRequest, code: ErrorCode) -> AlterReplicaLogDirsResponse:
+    """A response with `code` for each partition."""
+    rows = [
+        _Altered(
+            topic_name=topic.name,
+            partitions=[_AlteredPartition(partition_index=index, error_code=code) for index in topic.partitions],
+        )
+        for directory in request.dirs
+        for topic in directory.topics
+    ]
+    return AlterReplicaLogDirsResponse(throttle_time_ms=0, results=rows)
 
 
 def _rows(partitions: list[Partition]) -> Work[dict[str, list[_Partition]]]:

@@ -13,6 +13,7 @@ import asyncio
 
 from broker.partitions.hosted import HostedPartitions
 from broker.partitions.partition import Partition
+from broker.partitions.record_deletion import RecordDeletion
 from broker.requests.context import RequestContext
 from common.errors import ErrorCode, ProtocolError
 from kraft.topic_names import INTERNAL_TOPICS
@@ -132,9 +133,10 @@ class DeleteRecords:
         if topic in INTERNAL_TOPICS:
             raise ProtocolError(ErrorCode.INVALID_TOPIC_EXCEPTION)
         partition = self._hosted.find_leader(topic, index)
-        target = partition.new_log_start(offset)
+        deletion = RecordDeletion(partition)
+        target = deletion.new_log_start(offset)
         if not partition.log.config.remote_storage_enable:
-            await audited(lambda: partition.delete_records(target, actor))
+            await audited(lambda: deletion.delete(target, actor))
         elif self._hosted.tier is None:
             raise ProtocolError(ErrorCode.KAFKA_STORAGE_ERROR, "this broker has no tier")
         else:

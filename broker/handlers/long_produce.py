@@ -12,16 +12,8 @@ from collections.abc import Callable, Iterator
 
 from msgspec.structs import replace
 
-from broker.handlers.produce import (
-    ALL,
-    LEADER,
-    NONE,
-    TIMEOUT_MS_MAX,
-    GatheredRow,
-    PendingProduce,
-    ProduceHandler,
-    refusal_of,
-)
+from broker.handlers.pending_produce import UNANSWERED, GatheredRow, PendingProduce
+from broker.handlers.produce import ALL, LEADER, NONE, TIMEOUT_MS_MAX, ProduceHandler, refusal_of
 from broker.requests.long_requests import LongRequest
 from broker.security.session import ClientSession
 from common.errors import ErrorCode
@@ -83,7 +75,7 @@ class ProducePortion(PendingProduce):
             for number, row, _ in rows:
                 self.rows[number] = ProducedRow(row.topic, row.partition, error, -1) if error else row
         return [
-            ProducedRow(part.topic, part.partition, ErrorCode.REQUEST_TIMED_OUT, -1) if row is None else row
+            ProducedRow(part.topic, part.partition, ErrorCode.REQUEST_TIMED_OUT, -1) if row is UNANSWERED else row
             for part, row in zip(self.call.parts, self.rows, strict=True)
         ]
 
@@ -131,6 +123,7 @@ class LongProduce:
         self._portions: list[ProducePortion] = []
         self._unsettled = 0
         self._loop = asyncio.get_running_loop()
+        self._began = handler.now()
 
     async def serve(self, long: LongRequest) -> None:
         """Appends everything even if the client closes its connection, because it may not have asked for a response."""
@@ -160,6 +153,7 @@ class LongProduce:
             self._handler.answering(long.session, self._head, self._size, rows)
         )  # fmt: skip
         long.answer([frame], pause_ms)
+        self._handler.answered(self._handler.now() - self._began)
 
     def _appending(self, long: LongRequest, call: ProduceCall) -> Work[None]:
         session, refusal = long.session, refusal_of(call)

@@ -4,7 +4,8 @@ Behaviour: for each partition the handler checks its one batch by the header, st
 then the call returns. acks=0 gets no response (an error closes the connection, so that the client refreshes its
 metadata), but over its quota its connection is muted all the same. acks=1 is answered when this broker holds the batch,
 acks=all when the high watermark has passed it, a duplicate like its original. A batch whose records must be inspected
-(`record_inspection.py`) is copied and appended later, in order.
+(`record_inspection.py`), or whose transaction's coordinator must be asked (`transactional_produce.py`), is copied and
+appended later, in order.
 
 Versions: record errors from 8 on, leader hints from 10 on, topic ids from 13 on.
 A request has no task, future or timer of its own, except one with very many partitions or bytes (`long_produce.py`).
@@ -14,26 +15,34 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from broker.deadlines import Deadlines
+from broker.handlers.pending_produce import GatheredRow, PendingProduce, RowWaiter
 from broker.handlers.record_inspection import RecordInspection
+from broker.handlers.transaction_verification import TransactionVerification
+from broker.handlers.transactional_produce import TransactionalProduce
 from broker.partitions.hosted import HostedPartitions
 from broker.partitions.leader_hints import LeaderHints
 from broker.partitions.partition import Partition
 from broker.requests.context import Throttle
+from broker.requests.error_counts import ErrorCounts
 from broker.security.authorizer import Access
 from broker.security.session import ClientSession
-from broker.security.usage import DISK
+from broker.security.usage import ThrottleReason
+from broker.telemetry.request_trace import RequestTrace, RequestTracer
 from broker.tenancy.scope import tenant_text
 from common.errors import ErrorCode, ProtocolError
+from common.metric_catalogue.brokers import LATENCY_BUCKETS
+from common.metrics import Histogram, Metrics
 from common.pacing import Work
 from common.ports import Clock
+from kraft.image.tenants import local_name
 from kraft.records import AclOperation, AclResource
 from kraft.topic_names import INTERNAL_TOPICS
+from records.batch import is_transactional
 from records.record import InvalidRecords
 from storage.log.partition_log import Appended
 from wire.connection import Connection
@@ -53,6 +62,7 @@ from wire.hot_codec import (
     produce_decoding,
     produce_encoding,
 )
+from wire.loop_meter import LoopMeter
 from wire.outgoing import Reply
 
 ALL, LEADER, NONE = -1, 1, 0
@@ -71,121 +81,14 @@ class ProduceServices(Struct, frozen=True):
     hosted: HostedPartitions
     hints: LeaderHints
     inspection: RecordInspection
+    transactions: TransactionVerification
     deadlines: Deadlines
     throttle: Throttle
     clock: Clock
+    meter: LoopMeter
     disk_pause_ms: Callable[[], int]
     parts_at_once: int
-
-
-class GatheredRow(NamedTuple):
-    """The row of an appended part, valid when everything before `next_offset` is committed or written."""
-
-    number: int
-    row: ProducedRow
-    next_offset: int
-
-
-class PendingProduce:
-    """One request with unanswered batches. Referenced by what it waits for, and by the deadlines."""
-
-    __slots__ = (
-        "_answered",
-        "_handler",
-        "_pause_ms",
-        "_reply",
-        "_session",
-        "call",
-        "gathered",
-        "head",
-        "rows",
-        "settled",
-    )
-
-    def __init__(
-        self, handler: ProduceHandler, session: ClientSession, call: ProduceCall, head: RequestHead, pause_ms: int
-    ) -> None:
-        """`pause_ms`: throttle time for the response; the connection is muted for as long already."""
-        self._handler = handler
-        self._session = session
-        self._answered = 0
-        self._reply: Reply | None = None
-        self._pause_ms = pause_ms
-        self.call = call
-        self.head = head
-        self.rows: list[ProducedRow | None] = [None] * len(call.parts)
-        self.settled = False
-        self.gathered: dict[Partition, list[GatheredRow]] | None = None
-        """Rows by partition, if the owner waits once for all of them; None: each row waits on its own."""
-
-    @property
-    def access(self) -> Access | None:
-        """The rights of the session; None if it has all rights."""
-        return self._session.access
-
-    def answer(self, at: int, row: ProducedRow) -> None:
-        """Set the row of part `at`; the last one sends the response."""
-        if self.settled or self.rows[at] is not None:
-            return
-        self.rows[at] = row
-        self._answered += 1
-        if self._answered == len(self.rows):
-            self._finish()
-
-    def park(self, held_bytes: int) -> bool:
-        """All parts are under way. Returns whether some still have to be waited for."""
-        if self.settled:
-            return False
-        self._reply = self._session.connection.reply_later(held_bytes)
-        return True
-
-    def expire(self, now: float) -> float | None:
-        for at, row in enumerate(self.rows):
-            if row is None:
-                part = self.call.parts[at]
-                self.rows[at] = ProducedRow(part.topic, part.partition, ErrorCode.REQUEST_TIMED_OUT, -1)
-        self._finish()
-        return None
-
-    def _finish(self) -> None:
-        self.settled = True
-        rows = [row for row in self.rows if row is not None]
-        handler, reply = self._handler, self._reply
-        if reply is None:
-            handler.reply(self._session, reply, self.call.acks, self.head, self._pause_ms, rows)
-            return
-        began = handler.now()  # within another request than this one, or a timer
-        handler.reply(self._session, reply, self.call.acks, self.head, self._pause_ms, rows)
-        self._session.usage.spent(handler.now() - began)
-
-
-class RowWaiter:
-    """Waits for one batch of a request to be committed (acks=all) or written (acks=1)."""
-
-    __slots__ = ("_at", "_partition", "_pending", "_row")
-
-    def __init__(self, pending: PendingProduce, at: int, row: ProducedRow, partition: Partition) -> None:
-        self._pending = pending
-        self._at = at
-        self._row = row
-        self._partition = partition
-
-    @property
-    def settled(self) -> bool:
-        return self._pending.settled
-
-    def committed(self, offset: int) -> None:
-        self._pending.answer(self._at, self._row)
-
-    def refused(self, offset: int, error: ErrorCode) -> None:
-        self._pending.answer(self._at, self._failed(error))
-
-    def starved(self, offset: int) -> bool:
-        self._pending.answer(self._at, self._failed(ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND))
-        return True
-
-    def _failed(self, error: ErrorCode) -> ProducedRow:
-        return ProducedRow(self._row.topic, self._row.partition, error, -1)
+    tracer: RequestTracer | None = None
 
 
 class ProduceHandler:
@@ -195,12 +98,18 @@ class ProduceHandler:
         self._hosted = services.hosted
         self._hints = services.hints
         self._inspection = services.inspection
+        self._transactional = TransactionalProduce(services.transactions, self, services.clock)
         self._deadlines = services.deadlines
         self._throttle = services.throttle
         self._clock = services.clock
         self.now = services.clock.monotonic
+        self.meter = services.meter
         self._disk_pause_ms = services.disk_pause_ms
+        self._latency = Histogram(LATENCY_BUCKETS)
+        self.answered = self._latency.add
+        self._failures = ErrorCounts()
         self._loop = asyncio.get_running_loop()
+        self._tracer = services.tracer
         self.parts_at_once = services.parts_at_once
         self.bytes_at_once = BYTES_AT_ONCE
 
@@ -227,7 +136,11 @@ class ProduceHandler:
             return produce_decoding(buffer, body, end, version, prefix)
         pause_ms = self.pause_ms(session, head, end - at)
         pending = PendingProduce(self, session, call, head, pause_ms)
+        if self._tracer is not None:
+            pending.trace_by(self._tracer)
         self.take(pending, refusal_of(call), buffer, view, prefix)
+        if pending.trace is not None:
+            self._describe(pending.trace, session, call, head, end - at)
         if pause_ms:  # not when the response is sent: requests behind this one would be appended meanwhile
             connection: Connection = session.connection
             connection.mute_for(pause_ms / 1000)
@@ -237,6 +150,28 @@ class ProduceHandler:
             timeout_ms = min(max(call.timeout_ms, 0), TIMEOUT_MS_MAX)
             self._deadlines.add(self._loop.time() + timeout_ms / 1000, pending)
         return None
+
+    def _describe(
+        self, trace: RequestTrace, session: ClientSession, call: ProduceCall, head: RequestHead, size: int
+    ) -> None:
+        """Its batches are appended or rejected."""
+        topic = ""
+        if call.parts:
+            named = call.parts[0].topic
+            known = self._hosted.image.topics.get_by_id(named) if head.version >= BY_ID_FROM else None
+            topic = named.decode(errors="replace") if known is None else known.name
+        trace.appended(
+            self.now(),
+            {
+                "messaging.system": "kafka",
+                "messaging.destination.name": local_name(topic),
+                "messaging.client.id": (head.client_id or b"").decode(errors="replace"),
+                "tidelog.tenant": session.tenant or "",
+                "tidelog.request.bytes": size,
+                "tidelog.partitions": len(call.parts),
+                "tidelog.acks": call.acks,
+            },
+        )
 
     def take(
         self,
@@ -248,6 +183,9 @@ class ProduceHandler:
     ) -> None:
         """Append all parts of `pending`, or answer them all with `refusal`."""
         call = pending.call
+        transactional = call.transactional_id is not None
+        if transactional and refusal is None:
+            refusal = self._transactional.refusal(call, view, pending.access)
         if refusal is not None:
             for number, part in enumerate(call.parts):
                 pending.answer(number, ProducedRow(part.topic, part.partition, refusal, -1))
@@ -273,11 +211,14 @@ class ProduceHandler:
                 if partition.inspects_records or partition in self._inspection:
                     self._inspect(pending, number, partition, view, now_ms)
                     continue
+                if transactional and is_transactional(view, part.start, part.end):
+                    self._transactional.append(pending, number, partition, view, part.start, part.end, now_ms)
+                    continue
                 appended = partition.append_produced(buffer, view, part.start, part.end, call.acks, now_ms)
             except ProtocolError as error:
-                pending.answer(number, self._failed(part, error, partition, pending.head.version))
+                self.failed(pending, number, error)
                 continue
-            self._appended(pending, number, partition, appended)
+            self.appended(pending, number, partition, appended)
 
     def _may_write(
         self, access: Access, part: ProducedPart, partition: Partition | None, version: int, prefix: bytes
@@ -299,26 +240,32 @@ class ProduceHandler:
     ) -> None:
         part, acks = pending.call.parts[number], pending.call.acks
         partition.check_appendable(acks)
-        partition.check_batch(view, part.start, part.end, now_ms)
+        transactional = pending.call.transactional_id is not None and is_transactional(view, part.start, part.end)
+        partition.check_batch(view, part.start, part.end, now_ms, transactional=transactional)
 
         def inspected(batch: bytearray | ProtocolError) -> None:
             if pending.settled:
                 return  # timed out: the client may have retried the batch, so this copy must not be appended
             # not raised, because a raised error would keep its frames and their data alive
             if isinstance(batch, ProtocolError):
-                pending.answer(number, self._failed(part, batch, partition, pending.head.version))
+                self.failed(pending, number, batch)
                 return
+            wall_ms = self._clock.wall_ms()
             try:
                 with memoryview(batch) as whole:
-                    appended = partition.append_produced(batch, whole, 0, len(batch), acks, self._clock.wall_ms())
+                    if transactional:
+                        self._transactional.append(pending, number, partition, whole, 0, len(batch), wall_ms)
+                        return
+                    appended = partition.append_produced(batch, whole, 0, len(batch), acks, wall_ms)
             except ProtocolError as error:
-                pending.answer(number, self._failed(part, error, partition, pending.head.version))
+                self.failed(pending, number, error)
                 return
-            self._appended(pending, number, partition, appended)
+            self.appended(pending, number, partition, appended)
 
         self._inspection.submit(partition, bytes(view[part.start : part.end]), inspected)
 
-    def _appended(self, pending: PendingProduce, number: int, partition: Partition, appended: Appended) -> None:
+    def appended(self, pending: PendingProduce, number: int, partition: Partition, appended: Appended) -> None:
+        """Part `number` is in the log: answer it when that is as certain as the request wants."""
         part = pending.call.parts[number]
         row = ProducedRow(
             part.topic,
@@ -348,14 +295,17 @@ class ProduceHandler:
             error = self._hosted.missing_by_name(part.topic, part.partition)
         return ProducedRow(part.topic, part.partition, error, -1)
 
-    def _failed(self, part: ProducedPart, error: ProtocolError, partition: Partition, version: int) -> ProducedRow:
+    def failed(self, pending: PendingProduce, number: int, error: ProtocolError) -> None:
+        """Part `number` was rejected."""
+        part = pending.call.parts[number]
         message = error.message.encode() if error.message else None
         record_errors: Sequence[RecordError] = ()
         if isinstance(error, InvalidRecords):
             record_errors = [RecordError(index, why.encode()) for index, why in error.record_errors]
-        return ProducedRow(
+        row = ProducedRow(
             part.topic, part.partition, error.code, -1, record_errors=record_errors, error_message=message
         )
+        pending.answer(number, row)
 
     def reply(
         self,
@@ -368,17 +318,21 @@ class ProduceHandler:
     ) -> None:
         """Send the response, in the order of requests if it had to wait, with leader hints for rows that need them."""
         connection: Connection = session.connection
+        error = NO_ERROR
+        for row in rows:
+            if row.error:
+                error = row.error
+                self._failures.add(error)
+                break
         if acks == NONE:
-            if any(row.error for row in rows):
+            if error:
                 connection.close_after_flush()
             return
         version = head.version
         endpoints: Sequence[Endpoint] = ()
         prefix = session.topic_prefix
-        for row in rows:
-            if row.error:
-                rows, endpoints = self._explained(session, version, rows)
-                break
+        if error:
+            rows, endpoints = self._explained(session, version, rows)
         frame = encode_produce_response(version, head.correlation, rows, pause_ms, endpoints, prefix)
         if reply is not None:
             reply.send([frame])
@@ -392,11 +346,15 @@ class ProduceHandler:
         pause_ms = self.pause_ms(session, head, size)
         prefix, version = session.topic_prefix, head.version
         hints: dict[int, LeaderHint] = {}
+        failed = False
         for number, row in enumerate(rows):
             if number % PARTS_AT_ONCE == 0:
                 yield PARTS_AT_ONCE * ROW_COST
             if not row.error:
                 continue
+            if not failed:
+                failed = True
+                self._failures.add(row.error)
             hinted = self._hinted(row, version)
             if hinted.leader is not None:
                 hints[hinted.leader.leader] = hinted.leader
@@ -405,6 +363,11 @@ class ProduceHandler:
         frame = yield from produce_encoding(version, head.correlation, rows, pause_ms, endpoints, prefix)
         return frame, pause_ms
 
+    def register(self, metrics: Metrics) -> None:
+        """How soon requests are answered, and which were not answered well."""
+        metrics.histogram("tidelog_produce_latency_seconds", lambda: self._latency)
+        self._failures.register(metrics, "tidelog_produce_failures_total")
+
     def pause_ms(self, session: ClientSession, head: RequestHead, size: int) -> int:
         """For how long the client is to pause after a request of `size` bytes: the longer one of what its quotas say,
         and of what the disk needs."""
@@ -412,7 +375,7 @@ class ProduceHandler:
         disk_ms = self._disk_pause_ms()
         if disk_ms <= owed_ms:
             return owed_ms
-        session.usage.throttled(DISK, disk_ms - owed_ms)
+        session.usage.throttled(ThrottleReason.DISK, disk_ms - owed_ms)
         return disk_ms
 
     def _explained(
@@ -446,8 +409,6 @@ def _without_prefix(row: ProducedRow, prefix: str) -> ProducedRow:
 
 
 def refusal_of(call: ProduceCall) -> ErrorCode | None:
-    if call.transactional_id is not None:
-        return ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT  # there are no transactions; no client gets this far
     if call.acks not in (ALL, LEADER, NONE):
         return ErrorCode.INVALID_REQUIRED_ACKS
     return None

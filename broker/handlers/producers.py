@@ -1,15 +1,7 @@
-"""InitProducerId 0-5, without transactions, and DescribeProducers 0.
-
-InitProducerId returns a new producer id with epoch 0 from this broker's block. There are no transactions: for a
-transactional id the response is INVALID_TRANSACTION_TIMEOUT, as if `transaction.max.timeout.ms` were 0. Java's client,
-librdkafka, franz-go, sarama, kafka-python and aiokafka treat this as fatal; librdkafka would retry UNSUPPORTED_VERSION
-for ever.
-DescribeProducers returns the producers that this broker's replica remembers; only the leader answers.
-"""
+"""DescribeProducers 0: the producers that this broker's replica remembers, whether it leads or follows."""
 
 from __future__ import annotations
 
-from broker.coordination.producer_ids import ProducerIds
 from broker.partitions.hosted import HostedPartitions
 from broker.requests.context import RequestContext
 from common.errors import ErrorCode, ProtocolError
@@ -17,8 +9,6 @@ from common.pacing import Work
 from wire.messages import (
     DescribeProducersRequest,
     DescribeProducersResponse,
-    InitProducerIdRequest,
-    InitProducerIdResponse,
 )
 
 PRODUCER_COST = 4  # units of `common.pacing`
@@ -26,28 +16,6 @@ PRODUCER_COST = 4  # units of `common.pacing`
 _Topic = DescribeProducersResponse.TopicResponse
 _Partition = _Topic.PartitionResponse
 _Producer = _Partition.ProducerState
-
-NO_TRANSACTIONS = ErrorCode.INVALID_TRANSACTION_TIMEOUT
-
-
-class InitProducerId:
-    def __init__(self, producer_ids: ProducerIds) -> None:
-        self._producer_ids = producer_ids
-
-    async def handle(self, context: RequestContext, request: InitProducerIdRequest) -> InitProducerIdResponse:
-        if request.transactional_id is not None:
-            return _refused(NO_TRANSACTIONS)
-        try:
-            producer_id = await self._producer_ids.take()
-        except ProtocolError as error:
-            return _refused(error.code)
-        return InitProducerIdResponse(
-            throttle_time_ms=0, error_code=ErrorCode.NONE, producer_id=producer_id, producer_epoch=0
-        )
-
-
-def _refused(error: ErrorCode) -> InitProducerIdResponse:
-    return InitProducerIdResponse(throttle_time_ms=0, error_code=error, producer_id=-1, producer_epoch=-1)
 
 
 class DescribeProducers:
@@ -66,7 +34,7 @@ class DescribeProducers:
     def _row(self, topic: str, index: int) -> Work[_Partition]:
         yield PRODUCER_COST
         try:
-            partition = self._hosted.find_leader(topic, index)
+            partition = self._hosted.find(topic, index)
         except ProtocolError as error:
             return _Partition(partition_index=index, error_code=error.code, error_message=None, active_producers=[])
         producers: list[_Producer] = []

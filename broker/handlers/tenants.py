@@ -101,6 +101,7 @@ def _tenant(image: MetadataImage, tenant: TenantImage, usage: TenantUsage) -> _T
         partitions_moving=usage.moving,
         keys=len(image.keys.of_tenant(tenant.id)),
         acls=len(image.acls.of_tenant(tenant.id)),
+        hand_over=tenant.keys_phase.name.lower(),
     )
 
 

@@ -19,6 +19,7 @@ from broker.requests.forwarding import Forwarder
 from broker.tier.led import LedPartition
 from broker.tier.opening import LateStore
 from broker.tier.service import TierService
+from broker.tier.verified import LastVerifications
 from common.errors import ErrorCode, OutcomeUnknown, ProtocolError
 from common.ports import Clock
 from kraft.image.metadata import MetadataImage
@@ -61,6 +62,7 @@ class Plane(Protocol):
     guard: ClusterGuard
     publisher: ManifestPublisher
     service: TierService
+    verified: LastVerifications
 
     @property
     def export_trouble(self) -> ExportTrouble: ...
@@ -142,14 +144,16 @@ class TierDescriptions:
             led.append(_led_status(one, plane.publisher, damage.get(place, [])))
         dropped, more = await self._dropped(plane)
         sweep = plane.last_sweep
+        store = await self._store(plane, image)
         return BrokerTier(
             broker_id=self._node_id,
             cluster_id=image.cluster_id or "",
-            store=await self._store(plane, image),
+            store=store,
             partitions=led,
             dropped=dropped,
             more_dropped=more,
             sweep=None if sweep is None else _sweep_status(sweep),
+            verified=await plane.verified.known() if store.answers else plane.verified.last,
         )
 
     async def _store(self, plane: Plane, image: MetadataImage) -> StoreStatus:

@@ -13,6 +13,7 @@ from functools import partial
 
 from broker.partitions.config import LogDuties
 from broker.partitions.hosted import HostedPartitions
+from broker.partitions.open_transactions import OpenTransactions
 from broker.partitions.partition import Partition
 from common.errors import ProtocolError
 from common.lifecycle import end_tasks
@@ -28,6 +29,7 @@ from storage.log.partition_log import PartitionLog
 logger = logging.getLogger(__name__)
 
 REVIEW_S = 0.5
+TRANSACTIONS_S = 1.0  # between two looks at partitions with transactions
 STALL_MIN_S = 0.5  # a review that is this late shows that the event loop was stalled
 PARTITIONS_PER_TURN = 128
 QUIET_PER_ROUND = 512  # quiet partitions reviewed per round; see `ReviewResult.QUIET`
@@ -92,6 +94,7 @@ class Duties:
         self._review_s = review_s
         self._pacer = pacer
         self._stalls = Stalls(lag_max_s)
+        self.open_transactions = OpenTransactions(hosted.transactional_logs, hosted.get, hosted.now)
         self._cleaner: LogCleaner | None = None
         self._cleaner_config = cleaner_config(config, inflated_bytes_max)
         self._tasks: list[asyncio.Task[None]] = []
@@ -102,6 +105,7 @@ class Duties:
         self._begin("checkpoint-high-watermarks", self._high_watermark_checkpoint_s, self.checkpoint_high_watermarks)
         self._begin("retention", config.log_retention_check_interval_ms / 1000, self._retain)
         self._begin("expire-producers", config.producers_expire_s, self._expire_producers)
+        self._begin("open-transactions", TRANSACTIONS_S, self._look_at_transactions)
         if config.log_cleaner_enable:
             self._cleaner = LogCleaner(
                 self._logs.context,
@@ -231,6 +235,9 @@ class Duties:
                 if len(partition.log.producers):
                     yield from partition.log.producers.expire(now_ms)
             yield PARTITION_COST * len(partitions)
+
+    async def _look_at_transactions(self) -> None:
+        await self._pacer.run(self.open_transactions.look(), "open-transactions", own=True)
 
     def _high_watermark_of(self, log: PartitionLog) -> int:
         partition = self._hosted.get(log.topic, log.partition)

@@ -106,6 +106,10 @@ class HostedPartitions:
         return self._logs.context.rolled
 
     @property
+    def transactional_logs(self) -> dict[tuple[str, int], None]:
+        return self._logs.context.transactional
+
+    @property
     def position_changes(self) -> int:
         """A counter that grows whenever a high watermark moves or a leadership begins or ends."""
         return self._led_changes + self._logs.context.checkpoints.changes(HIGH_WATERMARKS)
@@ -378,7 +382,16 @@ class HostedPartitions:
         elif partition.become_leader(partition_image):
             self._leadership_changed(partition, partition.leader_epoch)
 
+    @property
+    def _has_lost_records(self) -> bool:
+        """Whether this broker registered after a loss. Then what names it the leader is from before that, and the
+        controllers, which change a few partitions at a time, have yet to come to it."""
+        registered = self.image.brokers.get(self.node_id)
+        return registered is not None and registered.is_unclean
+
     def _may_lead(self, partition: Partition, partition_image: PartitionImage) -> bool:
+        if self._has_lost_records:
+            return False
         if self.tier is not None:
             return self.tier.may_lead(partition, partition_image)
         topic = self.image.topics.by_id[partition.topic_id]
@@ -398,6 +411,8 @@ class HostedPartitions:
         """Resume leadership after `step_back` if the image still names this broker: the tier has answered."""
         image = self.image.partition(partition.topic_id, partition.index)
         if image is None or image.leader != self.node_id or self.roles.stopped or self.offline:
+            return
+        if self._has_lost_records:
             return
         if self._hosted(image) is partition and partition.become_leader(image):
             self._leadership_changed(partition, partition.leader_epoch)
@@ -458,6 +473,7 @@ class HostedPartitions:
 
     def _leadership_changed(self, partition: Partition, leader_epoch: int | None) -> None:
         self._led_changes += 1
+        self.transactional_logs[partition.topic, partition.index] = None
         if leader_epoch is None:
             self.led.pop(partition, None)
         else:

@@ -16,6 +16,7 @@ from typing import Protocol
 from broker.partitions.ack_delays import TimesAcks
 from broker.partitions.replica import LEADER, NO_LEADER, ByteWatch, Replica, Role
 from broker.partitions.replica_set import FetchingSession, Follower, IsrProposal, ReplicaSet, ReviewResult
+from broker.partitions.transactional_appends import Marker, Permission, Permissions, TransactionalAppends
 from broker.partitions.waiters import CommitCallback, CommitQueue, CommitWaiter
 from common.errors import ErrorCode, ProtocolError
 from common.invariants import check
@@ -24,9 +25,7 @@ from records.batch import BatchHeader, ProduceLimits, check_produced
 from records.framing import check_framing
 from storage.log.log_config import LogConfig
 from storage.log.partition_log import Appended, PartitionLog
-from storage.producers.producer_state import Duplicate
 
-DELETE_RECORDS = "DeleteRecords"  # cause of the truncation in the audit
 FIRST_BATCH_PATIENCE_S = 3.0  # a client resends a rejected batch after its retry.backoff.ms
 
 __all__ = ["NO_LEADER", "Partition", "PartitionHost", "Role"]
@@ -71,6 +70,7 @@ class Partition(Replica):
         "image",
         "inspects_records",
         "node_id",
+        "permissions",
         "replica_set",
         "shares_reads",
     )
@@ -94,6 +94,7 @@ class Partition(Replica):
         self.image: PartitionImage | None = None
         self.replica_set: ReplicaSet | None = None
         self.shares_reads = False  # consumers were redirected to a follower, which needs the high watermark soon
+        self.permissions: Permissions | None = None  # of this leadership, once there was a transaction
         self._waiting = CommitQueue()
         self._unwritten: CommitQueue | None = None
         self._host = host
@@ -120,9 +121,9 @@ class Partition(Replica):
             return False
         begins = self.role is not Role.LEADER or image.leader_epoch > self.leader_epoch
         self.image = image
-        min_insync = self.log.config.min_insync_replicas
         if begins:
             self._refused_at = self._now()
+            self.permissions = None
             self.role = Role.LEADER
             self.leader_id = self.node_id
             self.leader_epoch = image.leader_epoch
@@ -134,7 +135,7 @@ class Partition(Replica):
                 image.replicas,
                 image.isr,
                 image.partition_epoch,
-                min_insync,
+                self.log.config.min_insync_replicas,
                 self._now(),
                 image.settled_replica_count,
                 self._host.ack_delays,
@@ -158,7 +159,7 @@ class Partition(Replica):
         return changed
 
     def await_tier(self, image: PartitionImage) -> None:
-        """Serve no requests until the tier has answered: this elected leader may lack committed records."""
+        """Serve nothing until the tier has answered, or another is elected: this leader may lack committed records."""
         if image.leader_epoch < self.leader_epoch:
             return
         self._stand_down(Role.OFFLINE)
@@ -174,6 +175,7 @@ class Partition(Replica):
     def _stand_down(self, role: Role, error: ErrorCode = ErrorCode.NOT_LEADER_OR_FOLLOWER) -> None:
         self.role = role
         self.replica_set = None
+        self.permissions = None
         self._waiting.refuse_all(error)
         if self._unwritten is not None:
             self._unwritten.refuse_all(error)
@@ -197,7 +199,7 @@ class Partition(Replica):
             offline = self.role is Role.OFFLINE
             raise ProtocolError(ErrorCode.KAFKA_STORAGE_ERROR if offline else ErrorCode.NOT_LEADER_OR_FOLLOWER)
         if acks == -1 and replicas.is_starved:
-            self._refused_at = self._now()
+            self.note_refusal()
             message = f"{len(replicas.isr)} in-sync replicas where {replicas.effective_min_insync} are needed"
             raise ProtocolError(ErrorCode.NOT_ENOUGH_REPLICAS, message)
 
@@ -211,35 +213,44 @@ class Partition(Replica):
         self.check_appendable(acks)
         header = check_produced(view, at, end, self._produce_limits, now_ms)
         try:
-            if header.producer_id >= 0 and (known := self._find_duplicate(header)) is not None:
-                stamped = known.timestamp if self._produce_limits.log_append_time else -1
-                return Appended(known.base_offset, known.next_offset, stamped, True)
+            if header.producer_id >= 0 and (repeated := self.find_repeated(header)) is not None:
+                return repeated
             check_framing(buffer, at, end, header)
-            return self._append(buffer, view, at, end, header, now_ms)
+            return self.append_batch(buffer, view, at, end, header, now_ms)
         except ProtocolError as error:
             if error.code is ErrorCode.KAFKA_STORAGE_ERROR:  # others, such as a wrong sequence, concern one producer
-                self._refused_at = self._now()
+                self.note_refusal()
             raise
 
-    def _find_duplicate(self, header: BatchHeader) -> Duplicate | None:
-        """The earlier append that this batch repeats, or None. As in Apache Kafka, a forgotten producer may continue
-        with any sequence.
+    def note_refusal(self) -> None:
+        """A batch was rejected for a temporary reason: what was sent behind it must not come before it."""
+        self._refused_at = self._now()
+
+    def find_repeated(self, header: BatchHeader) -> Appended | None:
+        """The answer to a batch of a producer if it repeats an earlier one, else None. As in Apache Kafka, a forgotten
+        producer may continue with any sequence.
 
         Exception: if a new producer's first batch was rejected here just now, it must resend that batch before the
         later ones that are in flight.
         """
         try:
-            return self.log.find_duplicate(header)
+            known = self.log.find_duplicate(header)
         except ProtocolError as error:
             if error.code is not ErrorCode.UNKNOWN_PRODUCER_ID:
                 raise
             if self._now() - self._refused_at < FIRST_BATCH_PATIENCE_S:
                 raise ProtocolError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "a batch before it was refused") from error
             return None
+        if known is None:
+            return None
+        stamped = known.timestamp if self._produce_limits.log_append_time else -1
+        return Appended(known.base_offset, known.next_offset, stamped, True)
 
-    def check_batch(self, view: memoryview, at: int, end: int, now_ms: int) -> BatchHeader:
+    def check_batch(
+        self, view: memoryview, at: int, end: int, now_ms: int, *, transactional: bool = False
+    ) -> BatchHeader:
         """Check a client's batch as `append_produced` does, for an append later. Returns its header."""
-        header = check_produced(view, at, end, self._produce_limits, now_ms)
+        header = check_produced(view, at, end, self._produce_limits, now_ms, transactional=transactional)
         check_framing(view, at, end, header)
         return header
 
@@ -264,9 +275,22 @@ class Partition(Replica):
             raise ProtocolError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         self.check_appendable(0)
         with memoryview(batch) as view:
-            return self._append(batch, view, 0, len(batch), None, now_ms).next_offset
+            return self.append_batch(batch, view, 0, len(batch), None, now_ms).next_offset
 
-    def _append(
+    @property
+    def transactions(self) -> TransactionalAppends:
+        """What this leader appends in transactions."""
+        if self.permissions is None:
+            self.permissions = Permissions()
+        return TransactionalAppends(self, self.permissions)
+
+    def check_permission(self, permission: Permission) -> None:
+        self.transactions.check(permission)
+
+    def append_marker(self, marker: Marker, now_ms: int) -> int | None:
+        return self.transactions.append_marker(marker, now_ms)
+
+    def append_batch(
         self,
         buffer: bytearray | memoryview,
         view: memoryview,
@@ -275,10 +299,13 @@ class Partition(Replica):
         header: BatchHeader | None,
         now_ms: int,
     ) -> Appended:
+        """Append a batch that was checked or created here; no `header`: read it."""
         log, ends = self.log, self.log.ends  # attributes, here and below: this runs for every record
         before = ends.log_end
         appended = log.append_as_leader(buffer, view, at, end, self.leader_epoch, now_ms, header)
-        self.count_in(end - at)
+        if not self._is_busy:
+            self._begin_busy()
+        self.bytes_in += end - at
         replicas = self.replica_set
         if replicas is not None and replicas.appended(appended.next_offset, self.high_watermark == before, self._now()):
             self._host.unsettled(self)
@@ -458,40 +485,13 @@ class Partition(Replica):
         if replicas.outside or not self.is_settled:
             self._host.unsettled(self)
 
-    # removing ----------------------------------------------------------------------------------------------
-
-    def new_log_start(self, offset: int) -> int:
-        """The log start that DeleteRecords up to `offset` (-1: the high watermark) asks for.
-
-        Raises ProtocolError: NOT_LEADER_OR_FOLLOWER, POLICY_VIOLATION if the topic is only compacted,
-        OFFSET_OUT_OF_RANGE above the high watermark.
-        """
-        if self.replica_set is None:
-            raise ProtocolError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
-        if not self.log.config.deletes:
-            raise ProtocolError(ErrorCode.POLICY_VIOLATION)
-        target = self.high_watermark if offset == -1 else offset
-        if not 0 <= target <= self.high_watermark:
-            raise ProtocolError(ErrorCode.OFFSET_OUT_OF_RANGE)
-        return target
-
-    def delete_records(self, offset: int, actor: str = "") -> None:
-        """Move the log start to `offset`; followers learn of it in their next response. Raises AuditPending, and the
-        errors of `new_log_start`. Not for tiered partitions, where the tier moves the log start."""
-        if self.log.advance_log_start(self.new_log_start(offset), DELETE_RECORDS, actor):
-            self._notify(committed=True)
+    # positions ---------------------------------------------------------------------------------------------
 
     @property
     def low_watermark(self) -> int:
         """The lowest log start of this leader and its live followers."""
-        starts = [self.log.log_start_offset]
-        if self.replica_set is not None:
-            starts += [
-                follower.log_start_offset
-                for follower in self.replica_set.followers.values()
-                if self._host.is_alive(follower.node)
-            ]
-        return min(starts)
+        own, replicas = self.log.log_start_offset, self.replica_set
+        return own if replicas is None else replicas.low_watermark(own, self._host.is_alive)
 
     @property
     def knows_high_watermark(self) -> bool:

@@ -113,19 +113,15 @@ class Replica:
 
     # counting ----------------------------------------------------------------------------------------------
 
-    def count_in(self, size: int) -> None:
-        """So many bytes of records were appended as leader."""
-        if not self._is_busy:
-            self._is_busy = True
-            self._byte_watch.busy(self)
-        self.bytes_in += size
-
     def count_out(self, size: int) -> None:
         """A consumer gets so many bytes of records."""
         if not self._is_busy:
-            self._is_busy = True
-            self._byte_watch.busy(self)
+            self._begin_busy()
         self.bytes_out += size
+
+    def _begin_busy(self) -> None:
+        self._is_busy = True
+        self._byte_watch.busy(self)
 
     def look_at_bytes(self) -> tuple[int, int]:
         """Bytes in and out so far; the watch hears of the next ones again."""
@@ -140,7 +136,7 @@ class Replica:
         Raises ProtocolError (CORRUPT_MESSAGE, OFFSET_OUT_OF_RANGE, KAFKA_STORAGE_ERROR); then nothing is appended.
         """
         check(self.role is FOLLOWER, "only a follower appends what was fetched")
-        return self.log.append_as_follower(view, at, end) is not None
+        return self.log.append_as_follower(view, at, end, self.high_watermark) is not None
 
     @property
     def lacks_below(self) -> int:

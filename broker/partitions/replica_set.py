@@ -157,6 +157,7 @@ class ReplicaSet:
         "_delays",
         "_joining",
         "followers",
+        "is_starved",
         "isr",
         "local",
         "min_insync",
@@ -214,6 +215,7 @@ class ReplicaSet:
         # already applied from the controller's response, which does not have `settled`
         elif partition_epoch == self.partition_epoch:
             self.settled = settled
+            self._recount()
 
     @property
     def maximal_isr(self) -> frozenset[int]:
@@ -224,16 +226,14 @@ class ReplicaSet:
         """`min.insync.replicas`, but at most the number of replicas, without those being added."""
         return min(self.min_insync, self.settled)
 
-    @property
-    def is_starved(self) -> bool:
-        """Whether the committed ISR is too small to commit anything."""
-        size = len(self.isr)
-        return size < self.min_insync and size < self.settled
-
     def configure(self, min_insync: int) -> None:
         self.min_insync = min_insync
+        self._recount()
 
     def _recount(self) -> None:
+        size = len(self.isr)
+        self.is_starved = size < self.min_insync and size < self.settled
+        """Whether the committed ISR is too small to commit anything."""
         maximal = self.maximal_isr
         self._counted = [f for node, f in self.followers.items() if node in maximal]
         self._joining = [f for node, f in self.followers.items() if node not in maximal]
@@ -256,6 +256,11 @@ class ReplicaSet:
             ):
                 lowest = follower.end_offset
         return lowest
+
+    def low_watermark(self, own_start: int, is_alive: Callable[[int], bool]) -> int:
+        """The lowest log start of the leader, which is `own_start`, and of its live followers."""
+        live = (one.log_start_offset for one in self.followers.values() if is_alive(one.node))
+        return min(own_start, min(live, default=own_start))
 
     def isr_has_fetched_since(self, when: float) -> bool:
         """Whether every follower in the maximal ISR has fetched in this epoch at or after `when`."""

@@ -11,7 +11,7 @@ request costs one comparison.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from msgspec import Struct
 
@@ -21,7 +21,7 @@ from broker.quotas.tenant_bounds import PRESSURE, TenantBound
 from broker.quotas.timed_usage import TimedUsage, counted
 from broker.quotas.windows import WindowForm
 from broker.security.session import ClientSession
-from broker.security.usage import TOO_FAST, Usage
+from broker.security.usage import ThrottleReason, Usage
 from common.node_settings.quotas import QuotaSettings
 from kraft.image.client_quotas import (
     CONSUMER_BYTE_RATE,
@@ -38,6 +38,7 @@ WITHOUT_ROOM = frozenset({ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE})
 """APIs whose responses have no field for a throttle time."""
 ClientId = bytes | str | None
 _PRODUCE, _FETCH = int(ApiKey.PRODUCE), int(ApiKey.FETCH)
+_CONNECTION_RATE = ThrottleReason.CONNECTION_RATE  # looking a member up takes longer than the rest of a free request
 
 
 class TenantMeters:
@@ -49,11 +50,11 @@ class TenantMeters:
         self.ingress, self.egress, self.busy = Meter(form), Meter(form), Meter(form, round(form.sample_s * 1000))
         self._busy_seen_s: float | None = None
 
-    def limit(self, reason: str, bound: TenantBound, now: float) -> None:
+    def limit(self, reason: ThrottleReason, bound: TenantBound, now: float) -> None:
         at_once = reason == PRESSURE  # the broker has nothing left that could be used in advance
-        self.ingress.limit_from(now, reason, bound.ingress, at_once=at_once)
-        self.egress.limit_from(now, reason, bound.egress, at_once=at_once)
-        self.busy.limit_from(now, reason, bound.busy, at_once=at_once)
+        self.ingress.limit(now, reason, bound.ingress, at_once=at_once, saves=bound.saves)
+        self.egress.limit(now, reason, bound.egress, at_once=at_once, saves=bound.saves)
+        self.busy.limit(now, reason, bound.busy, at_once=at_once, saves=bound.saves)
         if self.busy.bound is None:
             self._busy_seen_s = None
 
@@ -69,30 +70,53 @@ class TenantMeters:
         """Record a request, and the time that the tenant's requests have taken since the last one. Returns whether a
         pause may be due."""
         ingress, egress, busy = self.ingress, self.egress, self.busy
-        is_near = egress.window.used > egress.free
         if ingress.bound is not None:
-            is_near |= ingress.record(in_bytes, now)
+            ingress.record(in_bytes, now)
         if out_bytes and egress.bound is not None:
-            is_near |= egress.record(out_bytes, now)
+            egress.record(out_bytes, now)
         if busy.bound is not None:
             busy_s, seen_s = usage.busy_s, self._busy_seen_s
             self._busy_seen_s = busy_s
             if seen_s is not None and busy_s > seen_s:
-                is_near |= busy.record(busy_s - seen_s, now)
-        return is_near
+                busy.record(busy_s - seen_s, now)
+        return ingress.is_near or egress.is_near or busy.is_near
 
 
 class Charged(Struct, frozen=True):
     """What the requests of one session with one client id are charged to, as of the bounds numbered `serial`.
-    `client_ids`: the id in the forms in which requests have it."""
+    `client_ids`: the id in the forms in which requests have it; `usage`: the counters of the session's tenant."""
 
     serial: int
     client_ids: tuple[ClientId, ...]
+    usage: Usage
     produced: tuple[Meter, ...] = ()
     fetched: tuple[Meter, ...] = ()
     timed: tuple[Meter, ...] = ()
     tenant: TenantMeters | None = None
     is_free: bool = False
+
+    def recorded(self, api_key: int, in_bytes: int, out_bytes: int, now: float) -> Sequence[Meter]:
+        """Record what a request used. Returns the meters that count for it if one of them may be over its bound."""
+        meters: tuple[Meter, ...] = ()
+        is_near = False
+        if api_key == _PRODUCE:
+            meters = self.produced
+            for meter in meters:
+                meter.record(in_bytes, now)
+                is_near |= meter.is_near
+        elif api_key == _FETCH:
+            meters = self.fetched
+            for meter in meters:
+                meter.record(out_bytes, now)
+                is_near |= meter.is_near
+        for meter in self.timed:  # whose time `TimedUsage` records
+            is_near |= meter.is_near
+        tenant = self.tenant
+        if tenant is not None:
+            is_near |= tenant.record(self.usage, in_bytes, out_bytes, now)
+        if not is_near:
+            return ()
+        return meters + self.timed if tenant is None else (*meters, *self.timed, *tenant.meters)
 
 
 class ClientThrottle:
@@ -110,7 +134,7 @@ class ClientThrottle:
 
     # bounds ------------------------------------------------------------------------------------------------
 
-    def bound_tenant(self, tenant: str, reason: str, bound: TenantBound) -> None:
+    def bound_tenant(self, tenant: str, reason: ThrottleReason, bound: TenantBound) -> None:
         """See `TenantBounds`."""
         meters = self._tenants.get(tenant)
         if meters is None:
@@ -139,7 +163,7 @@ class ClientThrottle:
 
     def charge(self, session: ClientSession, client_id: ClientId, api_key: int, in_bytes: int, out_bytes: int) -> int:
         """Milliseconds for which the client has to wait after the response to this request; 0 within its quotas."""
-        pause_ms, reason = 0, TOO_FAST
+        pause_ms, reason = 0, _CONNECTION_RATE
         if session.pause_ms and api_key not in WITHOUT_ROOM:
             pause_ms = session.take_pause()
         if not self._is_idle:
@@ -148,7 +172,7 @@ class ClientThrottle:
                 charged = self._charged(session, client_id)
             if not charged.is_free:
                 now = self._now()
-                for meter in _recorded(charged, session, api_key, in_bytes, out_bytes, now):
+                for meter in charged.recorded(api_key, in_bytes, out_bytes, now):
                     meter_ms = meter.pause_ms(now)
                     if meter_ms > pause_ms:
                         pause_ms, reason = meter_ms, meter.reason
@@ -164,7 +188,7 @@ class ClientThrottle:
         charged = self._charged(session, client_id)
         if charged.is_free:
             return 0
-        now, pause_ms, reason = self._now(), 0, ""
+        now, pause_ms, reason = self._now(), 0, ThrottleReason.SHARE
         for meter in _read_through(charged):
             meter_ms = meter.refuses_ms(now, out_bytes)
             if meter_ms > pause_ms:
@@ -199,14 +223,14 @@ class ClientThrottle:
             client_id.encode(),
         )  # Produce and Fetch have it as bytes, other requests as text
         if session.internal:
-            return Charged(self._serial, client_ids, is_free=True)
+            return Charged(self._serial, client_ids, usage, is_free=True)
         tenant = None if session.tenant is None else self._tenants.get(session.tenant)
         produced = self._metered(session, client_id, PRODUCER_BYTE_RATE)
         fetched = self._metered(session, client_id, CONSUMER_BYTE_RATE)
         timed = self._metered(session, client_id, REQUEST_PERCENTAGE)
         session.count_in(TimedUsage(usage, timed, self._now) if timed else usage)
         is_free = tenant is None and not (produced or fetched or timed)
-        return Charged(self._serial, client_ids, produced, fetched, timed, tenant, is_free)
+        return Charged(self._serial, client_ids, usage, produced, fetched, timed, tenant, is_free)
 
     def _metered(self, session: ClientSession, client_id: str, quota: str) -> tuple[Meter, ...]:
         """The meters of one kind of quota: operators' one, and the one that the client's tenant has set."""
@@ -226,28 +250,6 @@ class ClientThrottle:
 
 def _text(client_id: ClientId) -> str:
     return client_id.decode(errors="replace") if isinstance(client_id, bytes) else client_id or ""
-
-
-def _recorded(
-    charged: Charged, session: ClientSession, api_key: int, in_bytes: int, out_bytes: int, now: float
-) -> Iterable[Meter]:
-    """Record what a request used. Returns the meters that count for it if one of them may be over its bound."""
-    meters: tuple[Meter, ...] = ()
-    is_near = False
-    if api_key == _PRODUCE:
-        meters, used = charged.produced, in_bytes
-    elif api_key == _FETCH:
-        meters, used = charged.fetched, out_bytes
-    for meter in meters:
-        is_near |= meter.record(used, now)
-    for meter in charged.timed:  # whose time `TimedUsage` records
-        is_near |= meter.window.used > meter.free
-    tenant = charged.tenant
-    if tenant is not None:
-        is_near |= tenant.record(counted(session.usage), in_bytes, out_bytes, now)
-    if not is_near:
-        return ()
-    return meters + charged.timed if tenant is None else (*meters, *charged.timed, *tenant.meters)
 
 
 def _read_through(charged: Charged) -> Iterable[Meter]:

@@ -8,10 +8,9 @@ from weakref import WeakValueDictionary
 
 from broker.quotas.meters import Meter
 from broker.quotas.windows import WindowForm
+from broker.security.usage import ThrottleReason
 from kraft.image.client_quotas import REQUEST_PERCENTAGE
 
-CLIENT_QUOTA = "client_quota"
-"""Why a client waits: a quota of its user or client id."""
 METERS_MAX = 65_536
 LOOKED_AT = 3  # more than one, so that idle meters go faster than new ones come
 
@@ -26,7 +25,7 @@ class MeterKey(NamedTuple):
 
 
 class EntityMeters:
-    """A meter is kept until its window is empty, so that a client cannot begin a new window by connecting again; and as
+    """A meter is kept until its client is at rest, so that none begins a new window by connecting again, and as
     long as a session refers to it."""
 
     def __init__(self, form: WindowForm, meters_max: int = METERS_MAX) -> None:
@@ -45,7 +44,7 @@ class EntityMeters:
             meter = Meter(form, round(form.sample_s * 1000)) if is_time else Meter(form)
             self._known[key] = meter
         if meter.bound != bound:
-            meter.limit(CLIENT_QUOTA, bound)
+            meter.limit(now, ThrottleReason.CLIENT_QUOTA, bound)
         self._kept[key] = meter
         self._kept.move_to_end(key)
         if len(self._kept) > self._most:
@@ -56,7 +55,7 @@ class EntityMeters:
         """Look at the meters that were asked for longest ago."""
         for _ in range(min(LOOKED_AT, len(self._kept))):
             key, meter = self._kept.popitem(last=False)
-            if meter.window.total(now) > 0:
+            if not meter.window.is_at_rest(now):
                 self._kept[key] = meter
 
     def __len__(self) -> int:

@@ -243,7 +243,8 @@ class BrokerPressure:
                 for tenant, bound in held.bounds.items():
                     wanted.setdefault(tenant, [None, None, None])[resource] = bound
         for number, tenant in enumerate(list({**self._bounded, **wanted}), 1):
-            held_to = TenantBound(*wanted[tenant]) if tenant in wanted else NO_BOUND
+            ingress, egress, busy = wanted.get(tenant, (None, None, None))
+            held_to = TenantBound(ingress, egress, busy)
             if held_to != self._bounded.get(tenant, NO_BOUND):
                 self._bounds.bound_tenant(tenant, PRESSURE, held_to)
             if held_to == NO_BOUND:
@@ -286,20 +287,10 @@ class BrokerPressure:
     def register(self, metrics: Metrics) -> None:
         metrics.family(
             "tidelog_broker_pressure_seconds_total",
-            "counter",
-            "Time for which this broker held tenants back, by which of its limits it was at.",
             lambda: [({"limit": resource.name.lower()}, seconds) for resource, seconds in self.seconds.items()],
         )
-        metrics.gauge(
-            "tidelog_broker_tenants_held",
-            "Tenants that this broker holds back because it is at one of its limits.",
-            lambda: len(self._bounded),
-        )
-        metrics.gauge(
-            "tidelog_broker_queue_factor",
-            "Part of the time of the event loop that tenants may use; below 1 after requests waited for too long.",
-            lambda: self._queue.factor,
-        )
+        metrics.gauge("tidelog_broker_tenants_held", lambda: len(self._bounded))
+        metrics.gauge("tidelog_broker_queue_factor", lambda: self._queue.factor)
 
 
 def _rates(before: Seen | None, after: Seen, passed_s: float) -> Rates:

@@ -2,7 +2,9 @@
 
 A tenant without a share may use its whole quota here: one that uses more than all of it at one broker is over it for
 certain. A broker that has not heard an active controller for a long time grants an even part of each quota, as it does
-while the controller says so: then shares are switched off, or kept for a dry run alone.
+while the controller says so: then shares are switched off, or kept for a dry run alone. A tenant that moves to this
+broker's cell has an even part too, and saves nothing up, until the controller has answered for it: else a tenant that
+is held to its quota could use all of it, and a window's worth at once, at each of its new brokers.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from common.node_settings.shares import ShareSettings
 from common.node_settings.tenants import TenantSettings
 from common.pacing import Work
 from kraft.image.brokers import BrokerImage
+from kraft.image.cells import cell_of
 from kraft.image.delta import MetadataDelta
 from kraft.image.metadata import MetadataImage
 from kraft.image.tenants import EGRESS_RESERVED, INGRESS_RESERVED, TenantImage, limit_of
@@ -26,6 +29,8 @@ from storage.audit.audit_trail import Act, AuditTrail, inform
 from wire.messages import ReportUsageResponse
 
 NS = 1e9
+ARRIVAL_ANSWERS = 3
+"""Answers that its quota is not split until a tenant that moves here counts as one that needs no share."""
 SET_AT_ONCE, SET_COST = 50, 4  # tenants in one slice, and units of `common.pacing` of each
 
 
@@ -52,7 +57,9 @@ class TenantShares:
         settings: ShareSettings,
         defaults: TenantSettings,
         trail: AuditTrail,
+        broker_id: int,
     ) -> None:
+        self._broker_id = broker_id
         self._bounds = bounds
         self._image = image
         self._now = now
@@ -60,6 +67,7 @@ class TenantShares:
         self._defaults = defaults
         self._brokers = CellBrokers()
         self._shares: dict[str, Share] = {}
+        self._arriving: dict[str, int] = {}  # tenants that move to this broker's cell, and answers that are awaited
         self._bounded: dict[str, TenantBound] = {}
         self._answered_s = now()
         self._trail = trail
@@ -72,8 +80,8 @@ class TenantShares:
     # the controller's answers ------------------------------------------------------------------------------
 
     def held(self) -> Iterator[str]:
-        """The tenants with shares: they have to be reported although they use nothing."""
-        return iter(self._shares)
+        """The tenants with shares, and those that move here: they have to be reported although they use nothing."""
+        return iter(self._shares | self._arriving)
 
     def of(self, tenant: str) -> Share:
         """What the controller gave, for the next report."""
@@ -95,6 +103,7 @@ class TenantShares:
                     self._shares.pop(tenant, None)
                 else:
                     self._shares[tenant] = share
+                self._answer_arrival(tenant, is_split=row is not None and row.is_split)
             self._bound(tenant)
             self._announce(tenant)
 
@@ -116,6 +125,12 @@ class TenantShares:
             yield from self._bound_all(list(self._bounded))
         yield from self._bound_all([tenant for tenant in unanswered if tenant])
 
+    def _answer_arrival(self, tenant: str, *, is_split: bool) -> None:
+        """A controller that splits its quota cannot give a new broker a share at once: it takes it from others."""
+        left = self._arriving.pop(tenant, 0) - (not is_split)
+        if left > 0 and tenant not in self._shares:
+            self._arriving[tenant] = left
+
     @property
     def holds_even(self) -> bool:
         """Whether an even part of each quota holds, whatever the shares are."""
@@ -130,19 +145,33 @@ class TenantShares:
             self._announced.ends(tenant, now)
         elif self._announced.begins(tenant, now):
             quotas = quotas_of(known, self._defaults)
-            after = {one.name.lower(): [share[one], quotas[one]] for one in given}
-            cause = f"near its quota of {', '.join(after)}"
-            inform(self._trail, Act(AuditKind.SHARES_BEGAN, cause=cause, after={"tenant": tenant} | after))
+            parts = {one.name.lower(): [share[one], quotas[one]] for one in given}
+            cause = f"near its quota of {', '.join(parts)}"
+            after = {"tenant": tenant, "name": known.name} | parts
+            inform(self._trail, Act(AuditKind.SHARES_BEGAN, cause=cause, after=after))
 
     # bounds ------------------------------------------------------------------------------------------------
 
     def metadata_changed(self, delta: MetadataDelta, image: MetadataImage) -> None:
         for tenant in delta.access.tenants.changed:
-            if tenant not in image.tenants:
+            known = image.tenants.get(tenant)
+            if known is None:
                 self._shares.pop(tenant, None)
+                self._arriving.pop(tenant, None)
                 self._announced.forget(tenant)
-            if tenant in self._bounded or tenant in self._shares:
+            elif tenant not in self._shares and self._begins_to_come(known, delta.base, image):
+                self._arriving[tenant] = ARRIVAL_ANSWERS
+            if tenant in self._bounded or tenant in self._shares or tenant in self._arriving:
                 self._bound(tenant)
+
+    def _begins_to_come(self, tenant: TenantImage, before: MetadataImage, image: MetadataImage) -> bool:
+        """A move changes the tenant several times, and its clients are to wait for an even part once alone."""
+        was = before.tenants.get(tenant.id)
+        return self._comes_here(tenant, image) and (was is None or not self._comes_here(was, before))
+
+    def _comes_here(self, tenant: TenantImage, image: MetadataImage) -> bool:
+        own = image.brokers.get(self._broker_id)
+        return own is not None and tenant.target_cell == cell_of(own) != tenant.cell
 
     def bound_of(self, tenant: str) -> TenantBound:
         """What the tenant may use of this broker by its quotas alone."""
@@ -201,7 +230,7 @@ class TenantShares:
 
     def _bound_for(self, tenant: TenantImage) -> TenantBound:
         share, quotas = self.of(tenant.id), quotas_of(tenant, self._defaults)
-        holds_even = self.holds_even
+        holds_even = self.holds_even or tenant.id in self._arriving
         count = len(self._brokers.of(tenant, self._image().brokers)) if holds_even else 0
         found: list[float | None] = []
         for resource in RESOURCES:
@@ -213,4 +242,5 @@ class TenantShares:
             else:
                 found.append(float(min(own, quota) if own >= 0 else quota))
         busy = found[Resource.BUSY]
-        return TenantBound(found[Resource.INGRESS], found[Resource.EGRESS], None if busy is None else busy / NS)
+        saves = tenant.id not in self._arriving or not any(quotas)
+        return TenantBound(found[Resource.INGRESS], found[Resource.EGRESS], None if busy is None else busy / NS, saves)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from broker.quotas.meters import Meter
-from broker.security.usage import Usage
+from broker.security.usage import ThrottleReason, Usage
 
 PERCENT = 100.0
 
@@ -33,7 +33,7 @@ class TimedUsage(Usage):
     def connection_closed(self) -> None:
         self.of.connection_closed()
 
-    def throttled(self, reason: str, pause_ms: int) -> None:
+    def throttled(self, reason: ThrottleReason, pause_ms: int) -> None:
         self.of.throttled(reason, pause_ms)
 
     def _record(self, seconds: float) -> None:

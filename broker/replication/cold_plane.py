@@ -62,31 +62,15 @@ class ColdPlane:
     def register(self, metrics: Metrics) -> None:
         """Register metrics, named after Kafka's RemoteFetch… metrics."""
         cache, downloads = self.remote.cache, self.remote.downloads
-        metrics.counter(
-            "tidelog_tier_fetched_bytes_total",
-            "Bytes of records that clients were given from the tier.",
-            lambda: self.remote.read_bytes_total,
-        )
-        metrics.counter(
-            "tidelog_tier_downloaded_bytes_total", "Bytes read from the object store.", lambda: downloads.bytes_total
-        )
-        metrics.counter("tidelog_tier_downloads_total", "Downloads that succeeded.", lambda: downloads.finished_total)
-        metrics.counter(
-            "tidelog_tier_download_failures_total",
-            "Downloads that failed: the store did not answer, or an object is missing or damaged.",
-            lambda: downloads.failed_total,
-        )
-        metrics.gauge("tidelog_tier_downloads_running", "Downloads under way.", lambda: downloads.running)
-        metrics.gauge("tidelog_tier_downloads_queued", "Downloads that wait for a place.", lambda: downloads.queued)
-        metrics.gauge("tidelog_tier_reads_waiting", "Reads that wait for a download.", lambda: downloads.awaited)
-        metrics.gauge("tidelog_tier_cache_bytes", "Local disk that the cache takes.", lambda: cache.bytes_used)
-        metrics.counter(
-            "tidelog_tier_cache_evictions_total", "Chunks that made room for others.", lambda: cache.evicted_total
-        )
-        metrics.gauge("tidelog_tier_cache_open_files", "Files of the cache that are open.", lambda: cache.open_count)
-        metrics.gauge(
-            "tidelog_tier_index_bytes", "Memory of tiered segments' indexes.", lambda: self.remote.indexes.memory_bytes
-        )
-        metrics.gauge(
-            "tidelog_tier_readers", "Clients that read from the tier lately.", lambda: len(self.remote.sequences)
-        )
+        metrics.counter("tidelog_tier_fetched_bytes_total", lambda: self.remote.read_bytes_total)
+        metrics.counter("tidelog_tier_downloaded_bytes_total", lambda: downloads.bytes_total)
+        metrics.counter("tidelog_tier_downloads_total", lambda: downloads.finished_total)
+        metrics.counter("tidelog_tier_download_failures_total", lambda: downloads.failed_total)
+        metrics.gauge("tidelog_tier_downloads_running", lambda: downloads.running)
+        metrics.gauge("tidelog_tier_downloads_queued", lambda: downloads.queued)
+        metrics.gauge("tidelog_tier_reads_waiting", lambda: downloads.awaited)
+        metrics.gauge("tidelog_tier_cache_bytes", lambda: cache.bytes_used)
+        metrics.counter("tidelog_tier_cache_evictions_total", lambda: cache.evicted_total)
+        metrics.gauge("tidelog_tier_cache_open_files", lambda: cache.open_count)
+        metrics.gauge("tidelog_tier_index_bytes", lambda: self.remote.indexes.memory_bytes)
+        metrics.gauge("tidelog_tier_readers", lambda: len(self.remote.sequences))

@@ -229,7 +229,7 @@ class FetchReader:
                     raise
                 return self._read_cold(position, partition, call, version, bytes_max, at_least_one, client)
         last_stable = partition.last_stable_offset
-        aborted = None
+        aborted: list[tuple[int, int]] | None = [] if stable else None
         if stable and region is not None:
             aborted = _aborted(log, position.offset, region, last_stable)
         row = FetchedRow(

@@ -341,7 +341,7 @@ class FetchSessionCache:
         return session
 
     def has(self, session: FetchSession) -> bool:
-        """Whether this session is in use, and not a later one with the same id."""
+        """Whether this fetch session is open; a later one may have its id."""
         return self._sessions.get(session.id) is session
 
     def give_up(self, session: FetchSession) -> None:

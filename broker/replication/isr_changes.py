@@ -58,6 +58,7 @@ class IsrChanges:
         self._random = rng
         self._pending: dict[Partition, IsrProposal] = {}
         self._in_flight: dict[Partition, IsrProposal] = {}
+        self.shrinks = self.expansions = 0  # proposed since the start
         self._work = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
@@ -78,6 +79,9 @@ class IsrChanges:
 
     def propose(self, partition: Partition, proposal: IsrProposal) -> None:
         """A later proposal of a partition replaces an unanswered one."""
+        members = () if partition.replica_set is None else partition.replica_set.isr
+        self.shrinks += len(proposal.isr) < len(members)
+        self.expansions += len(proposal.isr) > len(members)
         self._pending[partition] = proposal
         self._work.set()
 

@@ -16,7 +16,7 @@ from msgspec import Struct
 from broker.requests.portions import Listing
 from broker.security.authorizer import Access
 from broker.security.session import ClientSession
-from broker.security.usage import MUTATIONS
+from broker.security.usage import ThrottleReason
 from common.pacing import Pacer, Work, at_once
 from wire.messages import Message, changed
 
@@ -48,7 +48,7 @@ class RequestContext(Struct):
         """Wait for as long as the controller says in `answer`, if that is longer."""
         owed_ms = getattr(answer, "throttle_time_ms", 0)
         if owed_ms > self.throttle_ms:
-            self.session.usage.throttled(MUTATIONS, owed_ms - self.throttle_ms)
+            self.session.usage.throttled(ThrottleReason.PARTITION_MUTATIONS, owed_ms - self.throttle_ms)
             self.throttle_ms = owed_ms
 
     def throttled(self, answer: M) -> M:

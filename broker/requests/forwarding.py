@@ -12,7 +12,7 @@ from typing import Protocol, TypeVar
 from msgspec import Struct
 
 from broker.requests.context import RequestContext
-from broker.requests.failures import failed
+from broker.requests.failures import failing
 from broker.security.session import NODE_PRINCIPAL
 from common.errors import ErrorCode, MalformedFrame, OutcomeUnknown, ProtocolError, known_error
 from common.pacing import Pacer, at_once
@@ -89,7 +89,7 @@ class Forwarder:
         try:
             return await self.forward(context, request)
         except ProtocolError as error:
-            response: R = failed(request, error)
+            response: R = await context.paced(failing(request, error))
             return response
 
     async def forward(self, context: RequestContext | None, request: Request[R]) -> R:

@@ -111,7 +111,5 @@ class ConnectionRates:
     def register(self, metrics: Metrics) -> None:
         metrics.family(
             "tidelog_connections_throttled_total",
-            "counter",
-            "Connections that had to wait, because their address or tenant connects too fast.",
             lambda: [({"of": what}, float(count)) for what, count in self.throttled.items()],
         )

@@ -15,7 +15,7 @@ from kraft.image.key_ranges import range_for, range_to_ask
 from kraft.image.metadata import MetadataImage
 from kraft.image.tenant_usage import topics_of
 from kraft.image.tenants import TenantImage
-from kraft.topic_names import KEYED_TOPICS
+from kraft.topic_names import CLIENT_KEY_TOPICS
 
 LEFT_ALONE_S = 60.0
 """How long clients may leave by themselves, and the interval of checks for remaining replicas."""
@@ -58,7 +58,7 @@ class MovedTenants:
         image, own = self._image(), self._broker_id
         if any(own in one.replicas for topic in topics_of(image, tenant) for one in topic.partitions.values()):
             return True
-        for topic in filter(None, map(image.topics.get, KEYED_TOPICS)):
+        for topic in filter(None, map(image.topics.get, CLIENT_KEY_TOPICS)):
             for held in (range_for(topic, tenant), range_to_ask(topic, tenant)):
                 if held is not None and any(own in topic.partitions[i].replicas for i in range(held.first, held.end)):
                     return True

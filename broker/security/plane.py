@@ -195,16 +195,10 @@ class Security:
         self.rates.register(metrics)
         metrics.family(
             "tidelog_authentication_failures_total",
-            "counter",
-            "Authentications that failed and sessions that were ended, by cause.",
             lambda: [({"cause": cause}, float(count)) for cause, count in self.failures.counts.items()],
         )
-        metrics.counter("tidelog_authentications_total", "Authentications that succeeded.", lambda: self.authenticated)
-        metrics.gauge(
-            "tidelog_authentications_queued",
-            "Checks of passwords and tokens that wait or are under way.",
-            lambda: self.verifications.queued,
-        )
+        metrics.counter("tidelog_authentications_total", lambda: self.authenticated)
+        metrics.gauge("tidelog_authentications_queued", lambda: self.verifications.queued)
 
 
 class _Door:

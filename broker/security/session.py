@@ -13,6 +13,8 @@ from common.pacing import Lane
 
 ANONYMOUS = "User:ANONYMOUS"
 NODE_PRINCIPAL = "User:NODE"
+SOFTWARE_LENGTH_MAX = 300
+UNKNOWN_SOFTWARE = ("unknown", "unknown")
 
 
 class ClosedListener(Protocol):
@@ -47,6 +49,7 @@ class ClientSession(Struct):
     charged: Any = None  # the quotas that its requests are charged to: `broker.quotas.client_throttle.Charged`
     usage: Usage = field(default_factory=Usage)  # its own until `grant`
     is_granted: bool = False
+    software: tuple[str, str] = UNKNOWN_SOFTWARE  # name and version, as the client said in ApiVersions
     topic_prefix: bytes = b""
     """Of the tenant's topic names; empty for others."""
 
@@ -64,6 +67,19 @@ class ClientSession(Struct):
         if client is None:
             client = (NODES if self.internal else self.principal, self.client_host)
         return Lane(client, id(self))
+
+    @property
+    def client_port(self) -> int:
+        """0 if it is not known."""
+        connection = self.connection
+        if connection is None:
+            return 0
+        address = connection.peer if connection.identity is None else connection.identity.client_address
+        return int(address[1])
+
+    def introduce(self, name: str, version: str) -> None:
+        """The client has named its software. Long names are cut."""
+        self.software = name[:SOFTWARE_LENGTH_MAX], version[:SOFTWARE_LENGTH_MAX]
 
     def reader_number(self, numbers: Iterator[int]) -> int:
         """A number that distinguishes readers, taken from `numbers` on first use."""

@@ -7,11 +7,23 @@ nodes' connections are not counted. All counters only grow, from 0 when the brok
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator
+from enum import StrEnum
 
 from wire.traffic import Traffic
 
-TOO_FAST, DISK, MUTATIONS = "connection_rate", "disk", "partition_mutations"
-"""Why a client has to wait: it connects too fast; the disk fills up; it creates or deletes partitions too fast."""
+
+class ThrottleReason(StrEnum):
+    """Why a client has to wait: a quota of its user or client id; it creates or deletes partitions too fast, or
+    connects too fast; the disk fills up; its tenant's share of a quota is used up; the broker is at its limit."""
+
+    CLIENT_QUOTA = "client_quota"
+    PARTITION_MUTATIONS = "partition_mutations"
+    CONNECTION_RATE = "connection_rate"
+    DISK = "disk"
+    SHARE = "share"
+    PRESSURE = "pressure"
+
+
 NODES = "nodes"
 """The first part of the lane group of another node's session, see `ClientSession.lane`."""
 
@@ -28,7 +40,7 @@ class Usage(Traffic):
         self.attempts = 0
         self.opened = 0
         self.closed = 0
-        self.throttled_ms: dict[str, int] = {}
+        self.throttled_ms: dict[ThrottleReason, int] = {}
         self._reported = 0
 
     @property
@@ -81,7 +93,7 @@ class Usage(Traffic):
     def connection_closed(self) -> None:
         self.closed += 1
 
-    def throttled(self, reason: str, pause_ms: int) -> None:
+    def throttled(self, reason: ThrottleReason, pause_ms: int) -> None:
         """A client has to wait for so long."""
         self.throttled_ms[reason] = self.throttled_ms.get(reason, 0) + pause_ms
 

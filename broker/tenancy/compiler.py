@@ -215,6 +215,8 @@ def _inward(field_class: FieldClass, name: str, is_array: bool, siblings: Mappin
         return _config_resource(name, TenantScope.name_in)
     if field_class is FieldClass.PRINCIPAL:
         return _value(name, TenantScope.principal_in)
+    if field_class is FieldClass.PRINCIPAL_NAME:
+        return _value(name, lambda scope, value: scope.name_in(value) if value else value)
     if field_class is FieldClass.ACL_RESOURCE:
         return _acl_resource(name, _pattern_field(siblings), TenantScope.resource_in)
     return None
@@ -229,6 +231,8 @@ def _outward(field_class: FieldClass, name: str, is_array: bool, siblings: Mappi
         return _config_resource(name, TenantScope.name_out)
     if field_class is FieldClass.PRINCIPAL:
         return _value(name, TenantScope.principal_out)
+    if field_class is FieldClass.PRINCIPAL_NAME:
+        return _value(name, TenantScope.name_out)
     if field_class is FieldClass.ACL_RESOURCE:
         return _acl_resource(name, _pattern_field(siblings), TenantScope.resource_out)
     if field_class is FieldClass.HOST:

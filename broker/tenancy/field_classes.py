@@ -22,6 +22,7 @@ class FieldClass(Enum):
     CONFIG_RESOURCE = auto()  # as a name, if the type beside it is a topic or a group
     ACL_RESOURCE = auto()  # as a name; the wildcard becomes the prefix alone, with the pattern type PREFIXED
     PRINCIPAL = auto()  # the prefix goes after the type: User:<prefix>key
+    PRINCIPAL_NAME = auto()  # as TOPIC_NAME: a principal's name whose type stands beside it; "" stays as it is
     HOST = auto()  # out: the broker's name below the proxies' domain, and their port
     CLUSTER_ID = auto()  # out: the tenant's id
     LOG_DIRECTORY = auto()  # out: one path for all tenants
@@ -34,7 +35,7 @@ class FieldClass(Enum):
 TEXT, KEY, RES = FieldClass.TEXT, FieldClass.COORDINATOR_KEY, FieldClass.CONFIG_RESOURCE
 ACL, WHO, HOST, FILTER = FieldClass.ACL_RESOURCE, FieldClass.PRINCIPAL, FieldClass.HOST, FieldClass.FILTER
 OWN, ALL = FieldClass.OPAQUE, FieldClass.COMMON
-CLUSTER_ID, LOG_DIRECTORY = FieldClass.CLUSTER_ID, FieldClass.LOG_DIRECTORY
+NAMED, CLUSTER_ID, LOG_DIRECTORY = FieldClass.PRINCIPAL_NAME, FieldClass.CLUSTER_ID, FieldClass.LOG_DIRECTORY
 
 ENTITIES: Mapping[str, FieldClass | None] = {
     "topicName": FieldClass.TOPIC_NAME,

@@ -11,13 +11,11 @@ from collections.abc import Callable
 from typing import NoReturn, TypeVar
 
 from broker.requests.context import RequestContext
-from broker.tenancy.compiler import Compiler, Rewrite, RewriteWork
+from broker.tenancy.compiled_names import CompiledNames
 from broker.tenancy.scope import ForeignName, ProxyAddress, TenantScope, prefix_of
 from common.errors import MalformedFrame
 from common.pacing import Work
 from kraft.image.metadata import MetadataImage
-from wire.apis import APIS
-from wire.listeners import ListenerKind
 from wire.messages import Message
 
 M = TypeVar("M", bound="Message")
@@ -28,28 +26,23 @@ logger = logging.getLogger(__name__)
 class TenantNames:
     """Implements `broker.requests.context.Rewriter`. Requests of operators and nodes are not changed."""
 
-    def __init__(self, image: Callable[[], MetadataImage], proxies: ProxyAddress, compiler: Compiler) -> None:
-        """Raises UnclassifiedField if a served message has a field without a class."""
-        apis = [api for api in APIS.values() if ListenerKind.TENANT in api.kinds]
+    def __init__(self, image: Callable[[], MetadataImage], proxies: ProxyAddress, compiled: CompiledNames) -> None:
         self._image = image
         self._proxies = proxies
-        self._inward: dict[int, Rewrite | None] = {api.key: compiler.inward(api) for api in apis}
-        self._inward_work: dict[int, RewriteWork | None] = {api.key: compiler.inward_work(api) for api in apis}
-        self._outward: dict[int, Rewrite | None] = {api.key: compiler.outward(api) for api in apis}
-        self._outward_work: dict[int, RewriteWork | None] = {api.key: compiler.outward_work(api) for api in apis}
+        self._compiled = compiled
 
     def inward(self, context: RequestContext, request: M) -> M:
         tenant = context.tenant
         if tenant is None:
             return request
-        rewrite = self._inward[context.api_key]
+        rewrite = self._compiled.inward[context.api_key]
         if rewrite is not None:
             rewrite(self._scope(context, tenant), request)
         return request
 
     def inward_work(self, context: RequestContext, request: M) -> Work[M]:
         tenant = context.tenant
-        rewrite = None if tenant is None else self._inward_work[context.api_key]
+        rewrite = None if tenant is None else self._compiled.inward_work[context.api_key]
         if tenant is not None and rewrite is not None:
             yield from rewrite(self._scope(context, tenant), request)
         return request
@@ -59,7 +52,7 @@ class TenantNames:
         tenant = context.tenant
         if tenant is None:
             return response
-        rewrite = self._outward[context.api_key]
+        rewrite = self._compiled.outward[context.api_key]
         if rewrite is None:
             return response
         scope = self._scope(context, tenant)
@@ -73,7 +66,7 @@ class TenantNames:
     def outward_work(self, context: RequestContext, response: M) -> Work[M]:
         """Raises MalformedFrame as `outward` does."""
         tenant = context.tenant
-        rewrite = None if tenant is None else self._outward_work[context.api_key]
+        rewrite = None if tenant is None else self._compiled.outward_work[context.api_key]
         if tenant is None or rewrite is None:
             return response
         scope = self._scope(context, tenant)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from random import Random
 
 from broker.partitions.partition import Partition
@@ -190,15 +190,29 @@ class LedPartition:
     @property
     def uncopied_bytes(self) -> int:
         """Bytes of closed segments that wait to be copied; 0 while copying is disabled."""
+        return sum(self._uncopied())
+
+    @property
+    def undecided_bytes(self) -> int:
+        """Those of `uncopied_bytes` that wait for the end of a transaction."""
+        first = self.partition.log.producers.first_undecided_offset
+        return 0 if first is None else sum(self._uncopied(first))
+
+    @property
+    def tier_end_offset(self) -> int:
+        """Where the tier ends, as far as this leader knows."""
+        return self.view.tier_end_offset if self.view is not None else self.partition.tier_end_offset
+
+    def _uncopied(self, decided: int = 0) -> Iterator[int]:
+        """Sizes of closed segments that wait to be copied and end above `decided`, the newest first."""
         if not self.copies:
-            return 0
-        tier_end = self.view.tier_end_offset if self.view is not None else self.partition.tier_end_offset
-        lag, segments = 0, self.partition.log.segments
+            return
+        tier_end = self.tier_end_offset
+        segments = self.partition.log.segments
         for at in range(len(segments) - 2, -1, -1):
-            if segments[at].base_offset < tier_end:
+            if segments[at].base_offset < tier_end or segments[at + 1].base_offset <= decided:
                 break
-            lag += segments[at].size
-        return lag
+            yield segments[at].size
 
     def is_due(self, config: TierConfig, now: float) -> bool:
         """Whether retention and deletion are due."""
@@ -262,17 +276,32 @@ class LedPartition:
 class CopyLag:
     """Bytes of led partitions that the tier does not hold yet, known without a walk over all partitions."""
 
-    def __init__(self) -> None:
+    def __init__(self, now: Callable[[], float]) -> None:
+        """`now`: a monotonic clock in seconds."""
+        self._now = now
         self.bytes = 0  # of closed segments, per partition as of the tier's last look at it
-        self._noted: dict[LedPartition, int] = {}  # partitions with a lag
+        self.undecided_bytes = 0  # those that wait for the end of a transaction
+        # Partitions with a lag: both, which segment is next, and since when; those that wait longest come first.
+        self._noted: dict[LedPartition, tuple[int, int, int, float]] = {}
 
     def note(self, led: LedPartition) -> None:
         """Update the lag; each roll, copy and settings change makes the tier look at the partition."""
-        self.forget(led)
-        lag = led.uncopied_bytes
-        if lag:
-            self._noted[led] = lag
-            self.bytes += lag
+        lag, before = led.uncopied_bytes, self._noted.get(led)
+        if before is None or not lag or led.tier_end_offset != before[2]:
+            self.forget(led)
+        if not lag:
+            return
+        undecided, known = led.undecided_bytes, self._noted.get(led, (0, 0, 0, self._now()))
+        self._noted[led] = lag, undecided, led.tier_end_offset, known[3]
+        self.bytes += lag - known[0]
+        self.undecided_bytes += undecided - known[1]
+
+    @property
+    def waiting_s(self) -> float:
+        """For how long a partition has had a segment to copy without a copy that ended, the longest."""
+        return next((self._now() - since for _, _, _, since in self._noted.values()), 0.0)
 
     def forget(self, led: LedPartition) -> None:
-        self.bytes -= self._noted.pop(led, 0)
+        lag, undecided, _, _ = self._noted.pop(led, (0, 0, 0, 0.0))
+        self.bytes -= lag
+        self.undecided_bytes -= undecided

@@ -17,6 +17,7 @@ from broker.tier.opening import LateStore, OpenStore
 from broker.tier.proposals import Proposals
 from broker.tier.service import TierService
 from broker.tier.services import TierServices
+from broker.tier.verified import LastVerifications
 from common.identifiers import random_uuid
 from common.metrics import Metrics
 from common.pacing import Pacer
@@ -60,6 +61,7 @@ class TierPlane:
         self.delete_delay_ms = config.delete_delay_ms
         self.store = LateStore(config.uri, parse_uri(config.uri).name, open_store, ports.clock)
         self.root = TierRoot(cluster_id)
+        self.verified = LastVerifications(self.store, self.root, ports.clock)
         self.guard = ClusterGuard(
             self.store,
             self.root,
@@ -116,16 +118,8 @@ class TierPlane:
     def register(self, metrics: Metrics) -> None:
         register_tier_metrics(metrics, self.service)
         proposals = self.proposals
-        metrics.counter(
-            "tidelog_tier_proposals_accepted_total",
-            "Swaps that jobs proposed and that were made.",
-            lambda: proposals.accepted,
-        )
-        metrics.counter(
-            "tidelog_tier_proposals_refused_total",
-            "Proposals that were refused, each with a verdict that says why.",
-            lambda: proposals.refused,
-        )
+        metrics.counter("tidelog_tier_proposals_accepted_total", lambda: proposals.accepted)
+        metrics.counter("tidelog_tier_proposals_refused_total", lambda: proposals.refused)
 
     async def start(self) -> None:
         """Open the store. A failure is logged, and opening is retried when the store is needed."""

@@ -21,9 +21,15 @@ from object_store.store import ObjectStore
 from storage.audit.audit_trail import audited
 from storage.log import tier_start
 from storage.log.leader_epochs import LeaderEpochCache
-from storage.producers.producer_snapshot import Snapshot, decode_snapshot, encode_snapshot
+from storage.producers.producer_snapshot import NO_OFFSET, Snapshot, decode_snapshot, encode_snapshot
 from tiering.bucket.keys import TierRoot
-from tiering.bucket.segment import LEADER_EPOCHS, PRODUCER_SNAPSHOT, TieredSegment
+from tiering.bucket.segment import (
+    LEADER_EPOCHS,
+    OPEN_TRANSACTIONS,
+    PRODUCER_SNAPSHOT,
+    TieredSegment,
+    producers_section,
+)
 from tiering.shard.lineage import fits_from
 from tiering.shard.partition_tier import PartitionTier
 from tiering.shard.shard_protocol import MoveLogStart
@@ -48,16 +54,25 @@ async def read_end(store: ObjectStore, root: TierRoot, tier: PartitionTier) -> T
     if segment.end_offset != tier.tier_end_offset:
         raise NotNow(f"the tier's last segment does not end at {tier.tier_end_offset}")
     key = root.segment_key(tier.path, segment.id)
-    snapshot = encode_snapshot(Snapshot([], []))
-    if PRODUCER_SNAPSHOT in segment.sections:  # absent in a restored topic, where producers start over
-        snapshot = await _section(store, key, segment, PRODUCER_SNAPSHOT)
+    snapshot, section = encode_snapshot(Snapshot([], [])), producers_section(segment)
+    is_restored = section is not None and PRODUCER_SNAPSHOT not in segment.sections
+    if section is not None:
+        snapshot = await _section(store, key, segment, OPEN_TRANSACTIONS if is_restored else PRODUCER_SNAPSHOT)
     epochs = await _section(store, key, segment, LEADER_EPOCHS)
     try:
-        decode_snapshot(snapshot)
+        known = decode_snapshot(snapshot)
+        if is_restored:
+            snapshot = encode_snapshot(_open_alone(known))
         entries = LeaderEpochCache.decode(epochs).entries()
     except ValueError as error:
         raise NotNow(f"a damaged section of {key}: {error}") from error
     return TierEnd(segment.end_offset, tier.log_start_offset, entries, snapshot)
+
+
+def _open_alone(known: Snapshot) -> Snapshot:
+    """In a restored topic producers start over; only their open transactions count."""
+    opened = [entry for entry in known.entries if entry.transaction_start != NO_OFFSET]
+    return Snapshot([entry._replace(last_sequence=-1, last_offset=NO_OFFSET, offset_delta=0) for entry in opened], [])
 
 
 async def _section(store: ObjectStore, key: str, segment: TieredSegment, name: str) -> bytes:

@@ -13,7 +13,8 @@ import logging
 from collections.abc import Coroutine
 from typing import Any
 
-from broker.partitions.partition import DELETE_RECORDS, Partition
+from broker.partitions.partition import Partition
+from broker.partitions.record_deletion import DELETE_RECORDS
 from broker.partitions.replica import Role
 from broker.tier.adoption import adopt
 from broker.tier.agenda import Agenda
@@ -26,6 +27,7 @@ from broker.tier.led import CopyLag, Fenced, LedPartition, NotNow
 from broker.tier.reconciling import begin_at_end, lost_committed, read_end, reconcile
 from broker.tier.services import TierServices
 from broker.tier.starts import TierStarts, report_start
+from broker.tier.undecided import end_undecided
 from common.errors import ErrorCode, OutcomeUnknown, ProtocolError
 from common.lifecycle import duty, end_tasks
 from common.pacing import Work
@@ -77,7 +79,7 @@ class TierService:
         self._start_places = asyncio.Semaphore(config.starts_max)
         self.starts = TierStarts(config.backoff)
         self._agenda = Agenda(config.places)
-        self.copy_lag = CopyLag()
+        self.copy_lag = CopyLag(self._clock.monotonic)
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._tasks: dict[asyncio.Task[None], None] = {}
@@ -407,13 +409,15 @@ class TierService:
             incarnation = self._hosted.image.incarnation
             await adopt(led, self._services.store, self._services.root, self._calls, incarnation)
         await tier_start.settled(partition.log)  # it may have started there as a follower
-        if (led.held_back or _is_tiered(partition)) and lost_committed(led):
+        begins = (led.held_back or _is_tiered(partition)) and lost_committed(led)
+        if begins:
             await self._begin_again(led)
         if led.held_back:
             led.let_lead()
             self._hosted.resume_leadership(partition)
             if not led.is_current:
                 raise Fenced("this broker no longer waits to lead")
+        await end_undecided(led, self._services, lost=begins)
         await reconcile(led, self._calls)
         self._services.manifests.lead(led.known)
         self._consider_erasure(led)

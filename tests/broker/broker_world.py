@@ -8,7 +8,7 @@ from typing import Any
 
 from broker.coordination.groups.config import GroupConfig
 from broker.coordination.groups.coordinator import GroupCoordinator
-from broker.coordination.internal_topics import InternalTopics, group_topic
+from broker.coordination.internal_topics import InternalTopics, group_topic, transaction_topic
 from broker.coordination.runtime import CoordinatorRuntime, RuntimeConfig
 from broker.requests.context import RequestContext, WrittenRows
 from broker.requests.forwarding import Forwarder, ForwardLimits
@@ -69,7 +69,7 @@ class BrokerWorld:
         config = GroupConfig(group_initial_rebalance_delay_ms=0)
         self.coordinator = GroupCoordinator(self.runtime, config, lambda: self.image, random.Random(2))
         self.internal_topics = InternalTopics(
-            [group_topic(partitions=1)],
+            [group_topic(partitions=1), transaction_topic(partitions=1)],
             lambda: self.image,
             lambda request: self.forwarder.forward(None, request),
             LoopClock(),

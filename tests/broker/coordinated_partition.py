@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from struct import Struct
 from typing import TypeVar
 
+from broker.partitions.transactional_appends import Marker, Permission
 from common.errors import ErrorCode, ProtocolError
 from records.batch import read_header, stamp
+from records.builder import build_batch
+from records.control import MarkerKind
+from records.record import Record
 from storage.log.leader_epochs import LeaderEpochCache
 from storage.log.log_config import LogConfig
 
@@ -58,6 +63,8 @@ class MemoryPartition:
     log: MemoryLog = field(default_factory=MemoryLog)
     waiting: list[tuple[int, Callable[[ErrorCode | None], None]]] = field(default_factory=list)
     regions: list[MemoryRegion] = field(default_factory=list)
+    open_transactions: dict[int, int] = field(default_factory=dict)  # producer id → epoch
+    void: ErrorCode | None = None  # why permissions are void
 
     def check_room(self, size: int) -> None:
         if self.refuse is not None:
@@ -68,10 +75,32 @@ class MemoryPartition:
             raise ProtocolError(self.refuse_append)
         if leader_epoch != self.leader_epoch or not self.is_leader:
             raise ProtocolError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        header = read_header(batch, 0)
+        if header.is_transactional:
+            if header.producer_epoch < self.open_transactions.get(header.producer_id, -1):
+                raise ProtocolError(ErrorCode.INVALID_PRODUCER_EPOCH)
+            self.open_transactions[header.producer_id] = header.producer_epoch
+        return self._append(batch, header.count)
+
+    def check_permission(self, permission: Permission) -> None:
+        if self.void is not None:
+            raise ProtocolError(self.void)
+
+    def append_marker(self, marker: Marker, now_ms: int) -> int | None:
+        if self.refuse_append is not None:
+            raise ProtocolError(self.refuse_append)
+        if not self.is_leader:
+            raise ProtocolError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        if self.open_transactions.pop(marker.producer_id, None) is None:
+            return None
+        return self._append(marker_batch(marker, now_ms), 1)
+
+    def _append(self, batch: bytearray, count: int) -> int:
+        leader_epoch = self.leader_epoch
         stamp(batch, 0, self.log.log_end_offset, leader_epoch)
         self.log.leader_epochs.assign(leader_epoch, self.log.log_end_offset)
         self.log.batches.append(bytes(batch))
-        self.log.log_end_offset += read_header(batch, 0).count
+        self.log.log_end_offset += count
         if self.auto_commit:
             self.commit()
         return self.log.log_end_offset
@@ -118,3 +147,16 @@ class MemoryPartition:
         region = MemoryRegion(b"".join(chosen))
         self.regions.append(region)
         return region
+
+
+def marker_batch(marker: Marker, now_ms: int) -> bytearray:
+    """The control batch, as a partition's leader writes it."""
+    kind = MarkerKind.COMMIT if marker.commit else MarkerKind.ABORT
+    key, value = Struct(">hh").pack(0, kind), Struct(">hi").pack(0, marker.coordinator_epoch)
+    return build_batch(
+        [Record(0, now_ms, key, value, ())],
+        producer_id=marker.producer_id,
+        producer_epoch=marker.producer_epoch,
+        transactional=True,
+        control=True,
+    )

@@ -1,12 +1,20 @@
-"""A request chain that lets everything pass: an operator listener without tenants or quotas."""
+"""A request chain that lets everything pass, an operator listener without tenants or quotas; and idempotent producers
+without transactions."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
+from broker.config import BrokerConfig
+from broker.coordination.runtime import CoordinatorRuntime, RuntimeConfig
+from broker.coordination.transactions.coordinator import TransactionCoordinator
+from broker.data_plane import DataPlane, Machinery
+from broker.handlers.transactions import TransactionHandlers
 from broker.requests.context import RequestChain, RequestContext
 from broker.security.session import ClientSession
 from common.pacing import Work
+from kraft.image.metadata import MetadataImage
 
 
 class KeepNames:
@@ -40,3 +48,14 @@ class NoQuota:
 
 def open_chain() -> RequestChain:
     return RequestChain(KeepNames(), NoQuota())
+
+
+def idempotence(
+    plane: DataPlane, machinery: Machinery, config: BrokerConfig, image: Callable[[], MetadataImage]
+) -> TransactionHandlers:
+    """Handlers of a broker that coordinates no transaction."""
+    runtime = CoordinatorRuntime(machinery.ports.clock, RuntimeConfig(), machinery.pacer)
+    coordinator = TransactionCoordinator(
+        runtime=runtime, producer_ids=plane.producer_ids, config=config.transactions, image=image, version=lambda: 0
+    )
+    return TransactionHandlers(coordinator, plane.producer_ids, image, lambda: 0, lambda _: 0, lambda _: None)

@@ -22,7 +22,7 @@ from kraft.controller.usage_rates import Verdict
 from kraft.image.configs import CLUSTER_DEFAULT
 from kraft.image.delta import MetadataDelta, replayed
 from kraft.image.metadata import MetadataImage
-from kraft.image.tenants import INGRESS
+from kraft.image.tenants import CONNECTIONS_MAX, INGRESS
 from kraft.records import BrokerRegistrationChangeRecord, ConfigRecord, ResourceType, TenantRecord, TenantState
 from storage.audit.audit_trail import Act
 from tests.kraft.images import POLICY
@@ -32,6 +32,7 @@ from wire.messages import ReportUsageResponse
 
 A, B = "lkc-aaaaaa", "lkc-bbbbbb"
 QUOTA = 9_000_000
+CONNECTIONS = 9
 INTERVAL_S = 5.0
 RULES = ShareSettings()
 
@@ -68,7 +69,9 @@ class WorldBroker:
         self.round = 0
         self.trail = Trail()
         self.began_s = world.now - INTERVAL_S
-        self.shares = TenantShares(self, lambda: world.image, lambda: world.now, RULES, TenantSettings(), self.trail)
+        self.shares = TenantShares(
+            self, lambda: world.image, lambda: world.now, RULES, TenantSettings(), self.trail, broker_id
+        )
 
     def bound_tenant(self, tenant: str, reason: str, bound: TenantBound) -> None:
         self.bounds[tenant] = bound
@@ -186,3 +189,13 @@ class QuotaWorld:
 
     def served(self, tenant: str = A) -> int:
         return sum(broker.served(tenant) for broker in self.brokers.values())
+
+
+def overloaded() -> QuotaWorld:
+    """Three brokers whose tenant wants all of its quota at each of them."""
+    world = QuotaWorld(**{INGRESS: QUOTA, CONNECTIONS_MAX: CONNECTIONS})
+    for broker in world.east:
+        broker.offered[A] = QUOTA
+    world.pass_time(60)
+    assert sum(world.shares().values()) == QUOTA
+    return world

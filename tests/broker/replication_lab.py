@@ -12,9 +12,9 @@ from broker.config import BrokerConfig
 from broker.data_plane import DataPlane, Machinery
 from broker.dispatch import Dispatcher
 from broker.handlers.list_offsets import ListOffsets
-from broker.handlers.log_dirs import DescribeLogDirs
+from broker.handlers.log_dirs import AlterReplicaLogDirs, DescribeLogDirs
 from broker.handlers.log_offsets import DeleteRecords, OffsetForLeaderEpoch
-from broker.handlers.producers import DescribeProducers, InitProducerId
+from broker.handlers.producers import DescribeProducers
 from broker.listeners import Listen
 from broker.partitions.config import LogDuties
 from broker.partitions.partition import Partition
@@ -22,6 +22,7 @@ from broker.quotas.client_throttle import ClientThrottle
 from broker.replication.config import ReplicationConfig
 from broker.requests.context import RequestChain
 from common.errors import ErrorCode
+from common.node_settings.monitoring import MonitoringSettings
 from common.pacing import Pacer, at_once
 from common.ports import Ports
 from kraft.batches import MetadataRecord
@@ -44,7 +45,7 @@ from records.compression import Compression
 from records.record import Record, decode_records
 from storage.directory.log_directory import LogDirectory
 from tests.broker.lab_client import LabClient
-from tests.broker.open_chain import KeepNames
+from tests.broker.open_chain import KeepNames, idempotence
 from tests.broker.reserved_port import LOCALHOST, ReservedPort
 from tests.storage.memory_trail import MemoryTrail
 from tests.virtual_time import lab_ports
@@ -176,7 +177,6 @@ class LabBroker:
         self.audited = self.audit.lines
         self.broker_epoch = -1
         self._replication = replication
-        self._image: MetadataImage = EMPTY_IMAGE
         self.ports = (ReservedPort(), ReservedPort())
         self.after_frame: Callable[[], None] = lambda: None
         """Called behind each frame's handler, before this turn of the loop ends."""
@@ -191,7 +191,7 @@ class LabBroker:
         )
         config = BrokerConfig(
             self.node_id, listeners, {}, SECRET, self.rack, replication=self._replication,
-            duties=LogDuties(free_bytes_min=0, log_cleaner_enable=False),
+            duties=LogDuties(free_bytes_min=0, log_cleaner_enable=False), monitoring=self.lab.monitoring,
         )  # fmt: skip
         ports = self.lab.ports(self.lab.root / f"broker-{self.node_id}")
         self.machinery = Machinery(ports, Tick(), BufferPool(), Watch(), Pacer())
@@ -206,9 +206,10 @@ class LabBroker:
         handlers = [
             ListOffsets(self.plane.partitions, lambda: self.plane.fetch.reader.cold),
             DeleteRecords(self.plane.partitions),
-            InitProducerId(self.plane.producer_ids),
+            idempotence(self.plane, self.machinery, config, lambda: self.lab.controller.image),
             OffsetForLeaderEpoch(self.plane.partitions),
             DescribeLogDirs(self.plane.partitions, ports.disk, "data"),
+            AlterReplicaLogDirs(self.plane.partitions, "data"),
             DescribeProducers(self.plane.partitions),
         ]
         pacer = self.machinery.pacer
@@ -227,7 +228,6 @@ class LabBroker:
             self.machinery.watch,
             secret=SECRET,
         )
-        self._image = EMPTY_IMAGE
         self.broker_epoch = self.lab.controller.image.next_offset
         self.lab.controller.change(
             RegisterBrokerRecord(
@@ -322,6 +322,7 @@ class Lab:
         self.ports = ports
         self.controller = Controller()
         self.connections: list[LabClient] = []
+        self.monitoring = MonitoringSettings()
         config = ReplicationConfig(**({"replica_fetch_wait_max_ms": 100} | replication))  # type: ignore[arg-type]
         self.brokers = [LabBroker(self, node, config, racks[node] if racks else "") for node in range(count)]
 
@@ -491,8 +492,7 @@ async def list_offset(connection: LabClient, timestamp: int, version: int = 9, *
             )
         ],
     )
-    response = await connection.call(request, version, 10.0)
-    return response.topics[0].partitions[0]
+    return (await connection.call(request, version, 10.0)).topics[0].partitions[0]
 
 
 async def within(seconds: float, awaited: Awaitable[Any]) -> Any:

@@ -20,6 +20,7 @@ from broker.partitions.config import LogDuties
 from broker.security.authorizer import AuthorizerConfig
 from broker.security.config import SecurityConfig
 from broker.security.session import ANONYMOUS, ClientSession
+from broker.tenancy.compiled_names import CompiledNames
 from broker.tenancy.compiler import Compiler
 from broker.tenancy.rewriter import TenantNames
 from broker.tenancy.scope import ProxyAddress
@@ -216,7 +217,9 @@ class TenantLab:
 
     def compile_with(self, compiler: Compiler) -> Callable[[], None]:
         """Rewrite from now on as `compiler` has it; call the result to go back."""
-        names = TenantNames(lambda: self.broker.observer.image, ProxyAddress(DOMAIN, PROXY_PORT), compiler)
+        names = TenantNames(
+            lambda: self.broker.observer.image, ProxyAddress(DOMAIN, PROXY_PORT), CompiledNames(compiler)
+        )
         before = self.broker.dispatcher.serving.chain
         self.broker.dispatcher.serving.chain = type(before)(names, before.throttle)
 

@@ -84,7 +84,12 @@ def request(api: Api, version: int, values: dict[str, Any]) -> Any:
             return values[path]
         inside = any(key.startswith(f"{path}.") for key in values)
         if name in _GIVEN and not inside:
-            return _GIVEN[name]
+            given = _GIVEN[name]
+            return (
+                "x"
+                if given is None and field.type_str == "string" and not field.nullable_for_version_q(version)
+                else given
+            )
         if field.is_struct_array():
             return [build(getattr(make, field.type_str.removeprefix("[]")), field, path)]
         if field.is_struct():

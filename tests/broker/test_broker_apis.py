@@ -8,15 +8,17 @@ from broker.apis import ROWS, routes
 from broker.gates.gating import ClusterRight
 from broker.handlers.elections import ElectLeaders
 from broker.handlers.groups import GroupHandlers
-from broker.requests.failures import failed
+from broker.requests.failures import failing
 from broker.requests.forwarding import Forwarder
 from common.errors import ErrorCode, ProtocolError
+from common.pacing import at_once
 from kraft.controller.decisions import DECISIONS
 from kraft.controller.requests import ANSWERS
 from tests.broker.gate_oracle.own_rights import own_rights
 from wire.apis import APIS, NODES, ApiKey
 from wire.codec import encode_response
 from wire.listeners import ListenerKind
+from wire.messages import AlterClientQuotasRequest, AlterUserScramCredentialsRequest
 
 BROKERS = {row.key for row in ROWS}
 HANDLED_FIRST = {
@@ -33,7 +35,7 @@ HANDLED_FIRST = {
 
 def test_every_served_api_is_answered_by_brokers_or_by_the_controller() -> None:
     assert set(APIS) == BROKERS | set(ANSWERS) | {ApiKey.API_VERSIONS}
-    assert BROKERS & set(ANSWERS) == {ApiKey.FETCH, ApiKey.UNREGISTER_BROKER}
+    assert BROKERS & set(ANSWERS) == {ApiKey.FETCH, ApiKey.DESCRIBE_QUORUM, ApiKey.UNREGISTER_BROKER}
     assert all(key.listeners == NODES for key in ApiKey if key in set(ANSWERS) - BROKERS)
 
 
@@ -56,11 +58,38 @@ def test_what_is_only_forwarded_is_the_controllers_to_decide() -> None:
 def test_a_request_that_no_controller_decides_has_an_answer(key: ApiKey) -> None:
     """Every version can be encoded; the error stands in the whole, or in the rows, of which there are none here."""
     api = APIS[key]
-    answer = failed(api.request(), ProtocolError(ErrorCode.NOT_CONTROLLER, "away"))
+    answer = at_once(failing(api.request(), ProtocolError(ErrorCode.NOT_CONTROLLER, "away")))
     assert getattr(answer, "error_code", ErrorCode.NOT_CONTROLLER) == ErrorCode.NOT_CONTROLLER
     assert getattr(answer, "error_message", "away") == "away"
     for version in range(api.min_version, api.max_version + 1):
         assert encode_response(key, version, 1, answer)
+
+
+def test_a_request_of_many_elements_fails_in_slices() -> None:
+    """These are not cut into portions."""
+    error = ProtocolError(ErrorCode.REQUEST_TIMED_OUT, "late")
+    deletions = [
+        AlterUserScramCredentialsRequest.ScramCredentialDeletion(name=f"u{at}", mechanism=1) for at in range(9)
+    ]
+    entity = AlterClientQuotasRequest.EntryData.EntityData(entity_type="user", entity_name="u")
+    entries = [AlterClientQuotasRequest.EntryData(entity=[entity], ops=[])] * 9
+    for request, rows in (
+        (AlterUserScramCredentialsRequest(deletions=deletions, upsertions=[]), "results"),
+        (AlterClientQuotasRequest(entries=entries, validate_only=False), "entries"),
+    ):
+        assert len(list(failing(request, error))) >= 9
+        answer = at_once(failing(request, error))
+        assert [(row.error_code, row.error_message) for row in getattr(answer, rows)] == [(error.code, "late")] * 9
+
+
+def test_an_entry_of_many_entities_fails_in_slices() -> None:
+    row = AlterClientQuotasRequest.EntryData
+    entities = [row.EntityData(entity_type=f"t{at}", entity_name="u") for at in range(99)]
+    request = AlterClientQuotasRequest(entries=[row(entity=entities, ops=[])], validate_only=False)
+    error = ProtocolError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+    assert len(list(failing(request, error))) >= 99
+    (entry,) = at_once(failing(request, error)).entries
+    assert [one.entity_type for one in entry.entity] == [one.entity_type for one in entities]
 
 
 def test_produce_and_fetch_alone_have_no_gate() -> None:

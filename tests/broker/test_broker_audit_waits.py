@@ -11,6 +11,7 @@ import pytest
 
 from broker.handlers.log_offsets import DeleteRecords
 from broker.partitions.config import LogDuties
+from broker.partitions.record_deletion import RecordDeletion
 from common.errors import ErrorCode
 from kraft.records import RemoveTopicRecord
 from records.audit_event import AuditKind
@@ -35,7 +36,9 @@ async def test_a_follower_moves_its_log_start_when_the_audit_has_told_of_it(tmp_
         for number in range(6):
             assert (await produce(client, batch(b"%d" % number))).error_code == ErrorCode.NONE
         slow(lab, 0, 1)
-        deleting = asyncio.ensure_future(audited(lambda: lab[0].partition.delete_records(4, "someone@somewhere")))
+        deleting = asyncio.ensure_future(
+            audited(lambda: RecordDeletion(lab[0].partition).delete(4, "someone@somewhere"))
+        )
         await eventually(lambda: lab[0].audit.waiting)
         assert lab[0].partition.log.log_start_offset == 0
         lab[0].audit.flush()
@@ -164,9 +167,9 @@ async def test_a_log_start_that_comes_while_another_waits_is_followed(tmp_path: 
         for number in range(6):
             await produce(client, batch(b"%d" % number))
         slow(lab, 1)
-        lab[0].partition.delete_records(2)
+        RecordDeletion(lab[0].partition).delete(2)
         await eventually(lambda: lab[1].audit.waiting)
-        lab[0].partition.delete_records(5)
+        RecordDeletion(lab[0].partition).delete(5)
         await eventually(lambda: [act.after["log_start_offset"] for act in lab[1].audit.waiting][-1] == 5)
         while lab[0].partition.low_watermark < 5:
             lab[1].audit.flush()

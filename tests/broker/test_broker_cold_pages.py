@@ -10,8 +10,20 @@ from broker.audit.feeds import LogFeed
 from broker.coordination.loading import LoadLimits, load_shard
 from common.pacing import Pacer
 from tests.broker.cold_disk import PageCache
-from tests.broker.replication_lab import TOPIC, Lab, batch, eventually, fetch, list_offset, produce, row_of, values_of
+from tests.broker.replication_lab import (
+    NOW_MS,
+    TOPIC,
+    Lab,
+    batch,
+    eventually,
+    fetch,
+    list_offset,
+    produce,
+    row_of,
+    values_of,
+)
 from tests.broker.test_groups_scale import new_shard
+from tests.broker.transaction_lab import TXN_ID, coordinated, marker, of_transaction
 
 SEGMENTS = 3
 
@@ -122,3 +134,21 @@ async def test_a_follower_cuts_a_cold_log(tmp_path: Path) -> None:
         await eventually(lambda: lab[0].partition.log.log_end_offset == 2)
         assert cache.waits == []
         assert lab[0].values() == [b"committed", b"instead"]
+
+
+@pytest.mark.parametrize("min_bytes", [0, 1])
+async def test_a_reader_that_does_not_wait_gets_aborted_records_of_a_closed_segment(
+    tmp_path: Path, min_bytes: int
+) -> None:
+    """The file that lists them is not open yet, so a thread opens it."""
+    cache = PageCache()
+    async with Lab(tmp_path, count=1, ports=cache.ports) as lab:
+        lab.controller.create_topic((0, 1), isr=(0,))
+        coordinated(lab)
+        client, partition = await lab[0].connect(), lab[0].partition
+        assert (await produce(client, of_transaction(), transactional_id=TXN_ID)).error_code == 0
+        partition.append_marker(marker(commit=False), NOW_MS)
+        partition.log.roll_now(0)
+        row = row_of(await fetch(client, 0, isolation=1, max_wait_ms=0, min_bytes=min_bytes))
+        assert values_of(bytes(row.records or b""))
+        assert [one.first_offset for one in row.aborted_transactions] == [0]

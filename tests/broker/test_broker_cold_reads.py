@@ -365,17 +365,17 @@ async def test_the_ends_of_tier_and_disk(tmp_path: Path) -> None:
         log = world.partition().log
 
         async def ask() -> list[tuple[int, int]]:
-            rows = [await list_offset(world.client, timestamp) for timestamp in (-2, -4, -5)]
+            rows = [await list_offset(world.client, timestamp, 11) for timestamp in (-2, -4, -5, -6)]
             return [(row.error_code, row.offset) for row in rows]
 
-        assert await ask() == [(0, 0), (0, 0), (0, -1)], "no tier"
+        assert await ask() == [(0, 0), (0, 0), (0, -1), (0, -1)], "no tier"
         tier = await world.tier.copy(world.partition(), keep=2)
         local = log.local_log_start_offset
         assert local < tier.tier_end_offset == 40
-        assert await ask() == [(0, 0), (0, local), (0, 39)]
+        assert await ask() == [(0, 0), (0, local), (0, 39), (0, 40)]
         world.tier.claimed = False
         again = int(ErrorCode.OFFSET_NOT_AVAILABLE)
-        assert await ask() == [(0, 0), (0, local), (again, -1)]
+        assert await ask() == [(0, 0), (0, local), (again, -1), (again, -1)]
         assert (await list_offset(world.client, NOW_MS)).error_code == again
         assert (await list_offset(world.client, -1)).offset == 40, "the hot end needs no tier"
 

@@ -18,6 +18,7 @@ from common.errors import ErrorCode
 from common.machine_disk import MachineDisk
 from common.node_settings.listeners import AcceptSettings
 from common.node_settings.topics import BrokerLogSettings
+from common.node_settings.transactions import VerificationSettings
 from common.ports import Ports
 from common.settings import INT_MAX
 from kraft.image.delta import MetadataDelta
@@ -114,8 +115,11 @@ class Obeying:
 
     def __init__(self) -> None:
         self.settings = LogSettings(0, {})
-        self.duties = self.fetch = self
+        self.duties = self.fetch = self.transactions = self
         self.given: dict[str, Any] = {}
+
+    def configure(self, settings: VerificationSettings) -> None:
+        self.given["transactions"] = settings.verification_enable
 
     def wait_for_tier(self, wait_ms: int) -> None:
         self.given["fetch"] = wait_ms

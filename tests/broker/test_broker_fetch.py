@@ -27,7 +27,12 @@ from tests.broker.replication_lab import (
     within,
 )
 from wire.client import ConnectionLost
-from wire.messages import DeleteRecordsRequest, DescribeLogDirsRequest, OffsetForLeaderEpochRequest
+from wire.messages import (
+    AlterReplicaLogDirsRequest,
+    DeleteRecordsRequest,
+    DescribeLogDirsRequest,
+    OffsetForLeaderEpochRequest,
+)
 
 pytestmark = pytest.mark.virtual_time
 
@@ -333,6 +338,31 @@ async def test_deleted_records_are_gone_on_every_replica(tmp_path: Path) -> None
         await lab[2].plane.fetchers.stop()
         await produce(client, batch(b"x"), acks=1)
         assert (await delete(4, timeout_ms=100)).error_code == 0, "nothing to move"
+
+
+async def test_a_replica_stays_in_the_one_directory(tmp_path: Path) -> None:
+    """Errors are those of Apache Kafka's ReplicaManager; of a topic whose future directory's name would be too long,
+    too."""
+    directories, long = AlterReplicaLogDirsRequest.AlterReplicaLogDir, "n" * 220
+
+    def to(path: str, **topics: list[int]) -> AlterReplicaLogDirsRequest.AlterReplicaLogDir:
+        rows = [directories.AlterReplicaLogDirTopic(name=name, partitions=found) for name, found in topics.items()]
+        return directories(path=path, topics=rows)
+
+    async with Lab(tmp_path, count=1) as lab:
+        await two_partitions(lab)
+        client = await lab[0].connect()
+        dirs = [to("data", **{TOPIC: [0, 7], "absent": [0], long: [0]}), to("elsewhere", **{TOPIC: [1]})]
+        for version in (1, 2):
+            answer = await client.call(AlterReplicaLogDirsRequest(dirs=dirs), version, 5.0)
+            assert {(row.topic_name, one.partition_index): one.error_code
+                    for row in answer.results for one in row.partitions} == {
+                (TOPIC, 0): ErrorCode.NONE,
+                (TOPIC, 7): ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+                ("absent", 0): ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+                (long, 0): ErrorCode.INVALID_TOPIC_EXCEPTION,
+                (TOPIC, 1): ErrorCode.LOG_DIR_NOT_FOUND,
+            }  # fmt: skip
 
 
 async def test_log_directories_are_described(tmp_path: Path) -> None:

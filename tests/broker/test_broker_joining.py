@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from broker.partitions.partition import Partition
 from broker.replication.fetch_sessions import FetchSession
 from broker.security.session import ClientSession
 from common.errors import ErrorCode
-from kraft.records import PartitionChangeRecord
+from kraft.records import BrokerRegistrationChangeRecord, PartitionChangeRecord
 from tests.broker.replication_lab import TOPIC_ID, Lab, batch, eventually
 from tests.virtual_time import stall
 from wire.hot_codec import FetchCall, FetchPart
@@ -123,3 +124,20 @@ async def test_what_was_whole_while_the_isr_was_too_small_is_not_behind_at_the_n
         replicas = partition.replica_set
         assert replicas is not None
         assert replicas.proposal is None
+
+
+async def test_a_broker_that_has_lost_records_does_not_lead_where_it_led_before(tmp_path: Path) -> None:
+    """The controllers change the partitions of a broker a few at a time, after its registration."""
+    async with Lab(tmp_path) as lab:
+        lab.controller.create_topic((1, 0, 2))
+        epoch = lab.controller.image.brokers[0].epoch
+        lab.controller.change(BrokerRegistrationChangeRecord(0, epoch, fenced=True, lost_data=True))
+        lab.controller.elect(0)
+        await asyncio.sleep(0.1)
+        assert not lab[0].partition.is_leader
+        assert lab[0].partition.leader_epoch == 1
+        lab.controller.elect(1)
+        lab.controller.change(BrokerRegistrationChangeRecord(0, epoch, fenced=False))
+        await eventually(lambda: lab[0].partition.leader_id == 1, "it follows")
+        lab.controller.elect(0)
+        await eventually(lambda: lab[0].partition.is_leader, "it is elected once it has caught up")

@@ -15,6 +15,7 @@ from kraft.records import PartitionRecord, TopicRecord
 from kraft.topic_names import INTERNAL_TOPICS
 from records.batch import read_header
 from records.compression import Compression
+from tests.broker.lab_client import LabClient
 from tests.broker.replication_lab import (
     PATIENCE_S,
     TOPIC,
@@ -54,7 +55,6 @@ async def test_errors_are_kafkas(tmp_path: Path) -> None:
             ({"topic": "unknown"}, good, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
             ({"index": 7}, good, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
             ({"acks": 2}, good, ErrorCode.INVALID_REQUIRED_ACKS),
-            ({"transactional_id": "t"}, good, ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT),
             ({}, bytes(damaged), ErrorCode.CORRUPT_MESSAGE),
             ({}, batch(b"x" * 2000), ErrorCode.MESSAGE_TOO_LARGE),
             ({}, good + good, ErrorCode.INVALID_RECORD),
@@ -80,13 +80,14 @@ async def test_internal_topics_take_no_record_of_a_client(tmp_path: Path, topic:
         assert partition is not None and partition.log.log_end_offset == 0
 
 
-async def test_a_transactional_batch_is_refused_for_good(tmp_path: Path) -> None:
+async def test_a_transactional_batch_needs_a_transactional_id(tmp_path: Path) -> None:
     async with Lab(tmp_path, count=1) as lab:
         lab.controller.create_topic((0,))
         client = await lab[0].connect()
         data = batch(b"x", producer_id=7, producer_epoch=0, base_sequence=0, transactional=True)
-        row = await produce(client, data)
-        assert row.error_code == ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT
+        for version in (3, 11, 13):
+            row = await produce(client, data, version=version)
+            assert row.error_code == ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
 
 
 async def test_a_duplicate_is_answered_with_its_first_offset_and_not_before_it_is_committed(tmp_path: Path) -> None:
@@ -159,13 +160,25 @@ async def test_sequences_survive_failover(tmp_path: Path) -> None:
         assert (await produce(second, data)).base_offset == 0, "known as a duplicate"
         stale = batch(b"x", producer_id=7, producer_epoch=2, base_sequence=0)
         assert (await produce(second, stale)).error_code == ErrorCode.INVALID_PRODUCER_EPOCH
-        described = await second.call(
-            DescribeProducersRequest(topics=[DescribeProducersRequest.TopicRequest(name=TOPIC, partition_indexes=[0])]),
-            0,
-            5.0,
-        )
-        (producer,) = described.topics[0].partitions[0].active_producers
+        (producer,) = (await described(second)).active_producers
         assert (producer.producer_id, producer.producer_epoch, producer.last_sequence) == (7, 3, 0)
+
+
+async def described(client: LabClient) -> Any:
+    """The partition's row of DescribeProducers."""
+    topic = DescribeProducersRequest.TopicRequest(name=TOPIC, partition_indexes=[0])
+    return (await client.call(DescribeProducersRequest(topics=[topic]), 0, 5.0)).topics[0].partitions[0]
+
+
+async def test_every_replica_describes_its_producers_and_no_other_broker_does(tmp_path: Path) -> None:
+    """kafka-transactions.sh asks the brokers of --broker-id, whatever they lead."""
+    async with Lab(tmp_path) as lab:
+        lab.controller.create_topic((0, 1))
+        clients = [await broker.connect() for broker in lab.brokers]
+        await produce(clients[0], batch(b"x", producer_id=7, producer_epoch=3, base_sequence=0))
+        rows = [await described(client) for client in clients]
+        assert rows[0].active_producers == rows[1].active_producers != []
+        assert [row.error_code for row in rows] == [0, 0, ErrorCode.NOT_LEADER_OR_FOLLOWER]
 
 
 async def test_acks_0_is_not_answered_and_an_error_closes_the_connection(tmp_path: Path) -> None:
@@ -241,7 +254,3 @@ async def test_producer_ids_are_handed_out_once(tmp_path: Path) -> None:
         answers = [await client.call(request, 4, 5.0) for client in clients for _ in range(25)]
         assert all((answer.error_code, answer.producer_epoch) == (0, 0) for answer in answers)
         assert len({answer.producer_id for answer in answers}) == 50
-        refused = await clients[0].call(
-            InitProducerIdRequest(transactional_id="t", transaction_timeout_ms=1000), 4, 5.0
-        )
-        assert refused.error_code == ErrorCode.INVALID_TRANSACTION_TIMEOUT

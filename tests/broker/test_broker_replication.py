@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from broker.partitions.record_deletion import RecordDeletion
 from common.errors import ErrorCode, ProtocolError
 from kraft.records import BrokerRegistrationChangeRecord, PartitionChangeRecord, PartitionRecord, RemoveTopicRecord
 from records.batch import CRC_FROM
@@ -309,7 +310,7 @@ async def test_a_follower_below_the_leaders_log_start_starts_again_there(tmp_pat
         lab.controller.change(_isr((0, 1)))
         for number in range(6):
             await produce(client, batch(b"%d" % number))
-        lab[0].partition.delete_records(4)
+        RecordDeletion(lab[0].partition).delete(4)
         await lab[2].start()
         await eventually(lambda: lab[2].partition.log.log_end_offset == 6)
         assert lab[2].partition.log.log_start_offset == 4

@@ -14,11 +14,16 @@ from common.pacing import SLICE_COST, Work, at_once
 from storage.log.log_config import LogConfig
 
 
-def led(*, size: int = 0, created_ms: int = 0, sizes: tuple[int, ...] = ()) -> LedPartition:
+def led(
+    *, size: int = 0, created_ms: int = 0, sizes: tuple[int, ...] = (), undecided: int | None = None
+) -> LedPartition:
     active = SimpleNamespace(size=size, created_ms=created_ms)
     segments = [SimpleNamespace(base_offset=number, size=one) for number, one in enumerate(sizes)]
     log = SimpleNamespace(
-        active=active, segments=segments, config=LogConfig(tier_roll_ms=600_000, remote_storage_enable=True)
+        active=active,
+        segments=segments,
+        config=LogConfig(tier_roll_ms=600_000, remote_storage_enable=True),
+        producers=SimpleNamespace(first_undecided_offset=undecided),
     )
     partition = cast(Partition, SimpleNamespace(log=log))
     return LedPartition(partition, 1, 1, held_back=False, on_unclaimed=lambda _: None)
@@ -57,7 +62,7 @@ def test_all_that_are_due_at_once_are_taken_in_slices() -> None:
 
 
 def test_what_waits_to_be_copied_is_known_without_a_walk_over_all() -> None:
-    lag, first, second = CopyLag(), led(sizes=(5, 7, 100)), led(sizes=(9, 100))
+    lag, first, second = CopyLag(lambda: 0.0), led(sizes=(5, 7, 100)), led(sizes=(9, 100))
     for one in (first, second):
         one.partition.tier_end_offset = 0
         lag.note(one)
@@ -67,6 +72,41 @@ def test_what_waits_to_be_copied_is_known_without_a_walk_over_all() -> None:
     assert lag.bytes == 16
     lag.forget(second)
     assert lag.bytes == 7
+
+
+def test_how_long_a_copy_waits_is_of_the_partition_that_makes_no_progress() -> None:
+    now = [0.0]
+    lag, first, second = CopyLag(lambda: now[0]), led(sizes=(5, 7, 100)), led(sizes=(9, 100))
+    assert lag.waiting_s == 0
+
+    def waiting_s(at: float) -> float:
+        now[0] = at
+        return lag.waiting_s
+
+    for one, now[0] in ((first, 1.0), (second, 2.0), (first, 3.0)):
+        one.partition.tier_end_offset = 0
+        lag.note(one)
+    assert waiting_s(11.0) == 10
+    first.partition.tier_end_offset, now[0] = 1, 4.0
+    lag.note(first)
+    assert (lag.bytes, waiting_s(11.0)) == (16, 9)
+    lag.forget(second)
+    assert waiting_s(11.0) == 7
+    lag.forget(first)
+    assert (lag.bytes, waiting_s(11.0)) == (0, 0)
+
+
+def test_what_waits_for_the_end_of_a_transaction_is_part_of_the_lag() -> None:
+    lag, one = CopyLag(lambda: 0.0), led(sizes=(5, 7, 11, 100), undecided=2)
+    one.partition.tier_end_offset = 0
+    lag.note(one)
+    assert (lag.bytes, lag.undecided_bytes) == (23, 11), "segments end where the next ones begin"
+    for undecided, waits in ((1, 18), (0, 23), (3, 0), (None, 0)):
+        cast(SimpleNamespace, one.partition.log.producers).first_undecided_offset = undecided
+        lag.note(one)
+        assert (lag.bytes, lag.undecided_bytes) == (23, waits)
+    lag.forget(one)
+    assert (lag.bytes, lag.undecided_bytes) == (0, 0)
 
 
 def test_a_time_that_is_named_again_and_again_is_kept_once() -> None:

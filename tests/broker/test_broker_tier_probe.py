@@ -14,10 +14,15 @@ from object_store.errors import ObjectMissing, StoreDenied, StoreError, StoreUna
 from object_store.store import ObjectInfo
 from tests.object_store.memory_store import MemoryStore
 from tiering.bucket.keys import TierRoot
+from tiering.bucket.verified import Run, Verifications
 from tiering.shard.description import StoreStatus, decode_broker
 from wire.messages import DescribeTierRequest, schema_uuid
 
 BEGAN_MS, ENDED_MS = 1_000, 90_000
+SEEN, NEWER = (
+    Verifications(cluster_id="cluster"),
+    Verifications(cluster_id="cluster", runs=(Run(began_ms=1, ended_ms=2),)),
+)
 
 
 class Clock:
@@ -52,6 +57,9 @@ def described(error: StoreError) -> StoreStatus:
     async def open_store(_: str) -> RefusingStore:
         return RefusingStore(clock, error)
 
+    async def known() -> Verifications:
+        return NEWER
+
     plane: Any = SimpleNamespace(
         uri="s3://bucket",
         root=TierRoot("cluster"),
@@ -59,6 +67,7 @@ def described(error: StoreError) -> StoreStatus:
         guard=SimpleNamespace(missing=None, stale=None),
         service=SimpleNamespace(led=[], copier=SimpleNamespace(counts=SimpleNamespace(refused_since_ms=0))),
         last_sweep=None,
+        verified=SimpleNamespace(last=SEEN, known=known),
         export_trouble=SimpleNamespace(since_ms=0, reason=""),
     )
     nothing: Any = None
@@ -67,9 +76,11 @@ def described(error: StoreError) -> StoreStatus:
     handler = TierDescriptions(0, lambda: plane, nothing, coordinator, forwarder, clock)
     request = DescribeTierRequest(topic_id=schema_uuid(bytes(16)), partition_index=-1, after_base_offset=-1)
     answer = asyncio.run(handler.describe_tier(nothing, request))
-    told = decode_broker(answer.description).store
-    assert told is not None
-    return told
+    report = decode_broker(answer.description)
+    store = report.store
+    assert store is not None
+    assert report.verified == (NEWER if store.answers else SEEN), "the store is not asked again that does not answer"
+    return store
 
 
 @pytest.mark.parametrize("kind", [StoreDenied, StoreUnavailable])

@@ -18,7 +18,7 @@ from kraft.image.difference import differing
 from kraft.image.metadata import MetadataImage
 from kraft.image.snapshot import decode_snapshot, encode_snapshot
 from kraft.records import BrokerRegistrationChangeRecord, FeatureLevelRecord, RegisterBrokerRecord, RemoveTopicRecord
-from kraft.topic_names import GROUP_TOPIC
+from kraft.topic_names import CLIENT_KEY_TOPICS, GROUP_TOPIC
 from tests.kraft.decisions import decide_alter_partition_reassignments
 from tests.kraft.images import POLICY, new_cluster, new_topic
 from tests.kraft.tenants import CELLS, cells_of_three, created, with_topics
@@ -62,15 +62,16 @@ def registered(image: MetadataImage, broker: int, cell: str) -> MetadataImage:
     return replayed(image, [record])
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(st.data())
 def test_no_key_changes_its_partition_whatever_cells_come(data: st.DataObject) -> None:
-    """Operators' groups and tenants' ones, used before or after a cell appeared, a broker changed cells or went."""
+    """Operators' keys and tenants' ones of both topics, used before or after a cell appeared, a broker changed cells or
+    went, and before or after the other topic."""
     rng = random.Random(data.draw(st.integers(0, 1 << 30)))
     image = new_cluster()
     for broker in range(3):
         image = registered(image, broker, data.draw(st.sampled_from(["default", "b"])))
-    used: dict[str, int] = {}
+    used: dict[tuple[str, str], int] = {}
     for step in range(data.draw(st.integers(1, 25))):
         act = data.draw(st.sampled_from(["broker", "fence", "topic", "tenant", "range", "range", "use", "use"]))
         if act == "broker":
@@ -80,8 +81,8 @@ def test_no_key_changes_its_partition_whatever_cells_come(data: st.DataObject) -
             broker = data.draw(st.sampled_from(sorted(image.brokers)))
             epoch = image.brokers[broker].epoch
             image = replayed(image, [BrokerRegistrationChangeRecord(broker, epoch, fenced=data.draw(st.booleans()))])
-        elif act == "topic" and GROUP_TOPIC not in image.topics:
-            image, _ = with_topics(image, new_topic(GROUP_TOPIC, PARTITIONS, data.draw(st.sampled_from([1, 3]))))
+        elif act == "topic" and (name := data.draw(st.sampled_from(CLIENT_KEY_TOPICS))) not in image.topics:
+            image, _ = with_topics(image, new_topic(name, PARTITIONS, data.draw(st.sampled_from([1, 3]))))
         elif act == "tenant":
             image, _ = created(image, f"t{step}", seed=step)
         elif act == "range":
@@ -89,15 +90,17 @@ def test_no_key_changes_its_partition_whatever_cells_come(data: st.DataObject) -
         elif act == "use":
             owners = ["", *(tenant.prefix for tenant in image.tenants.values())]
             key = data.draw(st.sampled_from(owners)) + data.draw(st.sampled_from(KEYS))
-            index = keeping_partition(image, GROUP_TOPIC, key)
+            name = data.draw(st.sampled_from(CLIENT_KEY_TOPICS))
+            index = keeping_partition(image, name, key)
             if index is not None:
-                used.setdefault(key, index)
-        assert {key: keeping_partition(image, GROUP_TOPIC, key) for key in used} == used
-    topic = image.topics.get(GROUP_TOPIC)
-    if topic is not None and topic.ranges:
+                used.setdefault((name, key), index)
+        assert {(name, key): keeping_partition(image, name, key) for name, key in used} == used
+    topics = [topic for name in CLIENT_KEY_TOPICS if (topic := image.topics.get(name)) is not None]
+    assert len({bool(topic.ranges) for topic in topics}) < 2, "topics are divided together"
+    for topic in topics:
         covered = [index for held in topic.ranges for index in range(held.first, held.end)]
-        assert covered == list(topic.partitions), "ranges are disjoint, and cover the topic"
-        assert topic.ranges[0].count == PARTITIONS
+        assert covered == list(topic.partitions if topic.ranges else ()), "ranges are disjoint, and cover the topic"
+        assert not topic.ranges or topic.ranges[0].count == PARTITIONS
     assert decode_snapshot(encode_snapshot(image)) == image
 
 

@@ -51,7 +51,7 @@ def test_a_simple_consumer_commits_without_a_group() -> None:
     assert (fetched(driver), fetched(driver, "u", 1), fetched(driver, "u", 0)) == (5, 7, None)
     assert driver.shard.describe(GROUP).state is GroupState.EMPTY
     assert [listed.protocol_type for listed in at_once(driver.shard.list_groups())] == [""]
-    assert driver.commit({("t", 0): 6}, "m", 3) is ErrorCode.ILLEGAL_GENERATION
+    assert driver.commit({("t", 0): 6}, "m", 3) is ErrorCode.GROUP_ID_NOT_FOUND
 
 
 def test_members_commit_in_their_generation_alone() -> None:

@@ -7,8 +7,9 @@ import random
 import pytest
 
 from broker.coordination.groups.config import GroupConfig
-from broker.coordination.groups.group_shard import OFFSETS_AT_ONCE, GroupShard
-from broker.coordination.groups.offsets import CommittedOffsets
+from broker.coordination.groups.group_shard import GroupShard
+from broker.coordination.groups.offset_decisions import OFFSETS_AT_ONCE
+from broker.coordination.groups.offset_store import OffsetStore
 from broker.coordination.groups.records import offset_record
 from broker.coordination.groups.retention import Retention
 from broker.coordination.groups.tenant_index import ByTenant
@@ -152,7 +153,7 @@ def test_a_round_of_retention_begins_at_the_cost_of_its_first_groups() -> None:
         return Keeping.COMING
 
     retention = Retention(
-        QUICK, CommittedOffsets(), committed, lambda _: None, topic_id_of=lambda _: None, keeping_of=keeping_of
+        QUICK, OffsetStore(), committed, lambda _: None, topic_id_of=lambda _: None, keeping_of=keeping_of
     )
     CountedName.lookups = 0
     retention.step(Now(0.0, 0))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from broker.coordination.groups.config import GroupConfig
 from broker.coordination.groups.values import GroupState
 from broker.coordination.shard import CoordinatorRecord
@@ -20,7 +22,7 @@ class FullDriver(GroupDriver):
         if not self.is_full:
             super().append(records)
             return
-        before: list[CoordinatorRecord] = []
+        before: list[Any] = []
         for record in records:
             before.append(self.shard.before(record))
             self.shard.replay(record.key, record.value)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from broker.coordination.groups.tenant_cleanup import CleanupConfig, TenantGroupCleanup
+from broker.coordination.tenant_cleanup import CleanupConfig, TenantCleanup
 from broker.handlers.acls import AclHandlers
 from broker.handlers.scram import ScramHandlers
 from broker.handlers.tenants import TenantHandlers
@@ -32,7 +32,9 @@ from kraft.records import (
     ScramMechanism,
     TenantRecord,
     TenantState,
+    TopicRecord,
 )
+from kraft.topic_names import GROUP_TOPIC
 from tests.broker.broker_world import BrokerWorld, context, over_the_wire, reply_over_the_wire, versions_of
 from tests.kraft.decisions import (
     decide_alter_user_scram_credentials,
@@ -53,6 +55,7 @@ from wire.messages import (
     DescribeUserScramCredentialsRequest,
     EnvelopeResponse,
     UpdateFeaturesRequest,
+    raw_uuid,
 )
 
 pytestmark = pytest.mark.virtual_time
@@ -263,31 +266,35 @@ class RecordedGroups:
     def __init__(self) -> None:
         self.left = [2, 1, 0, 0, 0, 0]
 
+    topic = GROUP_TOPIC
+
     def hosted(self) -> list[int]:
         return [0]
 
-    async def remove_groups(self, index: int, prefixes: tuple[str, ...], most: int) -> int:
+    async def remove_keys(self, index: int, prefixes: tuple[str, ...], most: int) -> int:
         assert prefixes == ("lkc-aaaaaa_",)
         return self.left.pop(0)
 
 
 async def test_the_controller_is_told_of_a_deleted_tenants_groups_when_they_are_gone() -> None:
     world = AccessWorld()
-    groups: Any = RecordedGroups()
-    cleanup = TenantGroupCleanup(groups, world, lambda: (0, 7), CleanupConfig(round_s=0.0))
+    groups = RecordedGroups()
+    world.replay(TopicRecord(GROUP_TOPIC, b"g" * 16))
+    cleanup = TenantCleanup([groups], lambda: world.image, world, lambda: (0, 7), CleanupConfig(round_s=0.0))
     for state in (TenantState.ACTIVE, TenantState.DELETING):
         delta = MetadataDelta(world.image)
         delta.replay(TenantRecord("lkc-aaaaaa", "a", "default", 1, state=state))
         world.image = delta.image()
         cleanup.metadata_changed(delta, world.image)
         running = {task.get_name() for task in asyncio.all_tasks()}
-        assert (duty("tenant-groups") in running) == (state is TenantState.DELETING)
+        assert (duty("tenant-cleanup") in running) == (state is TenantState.DELETING)
     async with asyncio.timeout(5):
         while not world.told:  # noqa: ASYNC110  nothing tells of it
             await asyncio.sleep(0)
     await cleanup.stop()
     told = world.told[0]
     assert (told.broker_id, told.broker_epoch, told.tenants, told.partitions) == (0, 7, ["lkc-aaaaaa"], [0])
+    assert raw_uuid(told.topic_id) == b"g" * 16
     assert len(groups.left) <= 3, "not before a round found none"
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import uuid
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
 
-from broker.handlers.group_offsets import GroupOffsetHandlers
+from broker.handlers.group_offsets import IDS_FROM, GroupOffsetHandlers
 from broker.handlers.groups import PROTOCOLS_MAX, GroupHandlers
 from common.errors import ErrorCode
 from common.pacing import SLICE_COST, Pacer
@@ -32,6 +33,13 @@ pytestmark = pytest.mark.virtual_time
 
 TOPIC_ID = bytes(range(16))
 _CommitTopic = OffsetCommitRequest.OffsetCommitRequestTopic
+
+
+def identified(version: int, topic: str, topic_id: bytes = TOPIC_ID) -> dict[str, Any]:
+    """How OffsetCommit and OffsetFetch of a version identify a topic; "none" does not exist."""
+    if version < IDS_FROM:
+        return {"name": topic}
+    return {"topic_id": uuid.UUID(bytes=topic_id if topic == "t" else bytes(15) + b"\7")}
 
 
 class Groups(BrokerWorld):
@@ -106,7 +114,7 @@ class Groups(BrokerWorld):
         partition = _CommitTopic.OffsetCommitRequestPartition(
             partition_index=0, committed_offset=offset, committed_leader_epoch=2, committed_metadata="m"
         )
-        asked = _CommitTopic(name=topic, partitions=[partition])
+        asked = _CommitTopic(**identified(version, topic), partitions=[partition])
         request = OffsetCommitRequest(
             group_id="g", generation_id_or_member_epoch=generation, member_id=member, topics=[asked]
         )
@@ -304,13 +312,23 @@ async def fetch(groups: Groups, version: int, *, everything: bool = False, group
         request = OffsetFetchRequest(group_id=group, topics=None if everything else [old_topic])
     else:
         group_class = OffsetFetchRequest.OffsetFetchRequestGroup
-        new_topic = group_class.OffsetFetchRequestTopics(name=topic, partition_indexes=[0, 7])
+        new_topic = group_class.OffsetFetchRequestTopics(**identified(version, topic), partition_indexes=[0, 7])
         request = OffsetFetchRequest(
             groups=[group_class(group_id=group, topics=None if everything else [new_topic])], require_stable=True
         )
     response = await groups.ask("OffsetFetch", version, request)
     found = response if version < 8 else response.groups[0]
-    rows = [(t.name, p.partition_index, p.committed_offset, p.error_code) for t in found.topics for p in t.partitions]
+    names = {uuid.UUID(bytes=TOPIC_ID): "t"}
+    rows = [
+        (
+            t.name if version < IDS_FROM else names.get(t.topic_id, "none"),
+            p.partition_index,
+            p.committed_offset,
+            p.error_code,
+        )
+        for t in found.topics
+        for p in t.partitions
+    ]
     return found.error_code if version >= 2 else 0, rows
 
 
@@ -332,7 +350,55 @@ async def test_offset_commit(groups: Groups, version: int) -> None:
     assert await groups.commit(version, 6, "stranger", generation) == ErrorCode.UNKNOWN_MEMBER_ID
     assert (await fetch(groups, 9))[1][0] == ("t", 0, 5, 0)
     code = await groups.commit(version, 6, member_id, generation, "none")
-    assert code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if version < IDS_FROM else ErrorCode.UNKNOWN_TOPIC_ID
+    assert code == unknown
+
+
+async def test_topics_by_id_and_by_name_have_the_same_offsets(groups: Groups) -> None:
+    """And an id that no topic has is answered beside one that exists, in the order of the request."""
+    assert await groups.commit(10, 42) == 0
+    assert await fetch(groups, 9) == await fetch(groups, 10) == (0, [("t", 0, 42, 0), ("t", 7, -1, 0)])
+    unknown = ErrorCode.UNKNOWN_TOPIC_ID
+    assert await fetch(groups, 10, topic="none") == (0, [("none", 0, -1, unknown), ("none", 7, -1, unknown)])
+    row = _CommitTopic.OffsetCommitRequestPartition(
+        partition_index=0, committed_offset=43, committed_leader_epoch=2, committed_metadata="m"
+    )
+    both = [_CommitTopic(**identified(10, name), partitions=[row]) for name in ("none", "t")]
+    request = OffsetCommitRequest(group_id="g", generation_id_or_member_epoch=-1, member_id="", topics=both)
+    answer = await groups.ask("OffsetCommit", 10, request)
+    assert [topic.topic_id for topic in answer.topics] == [topic.topic_id for topic in both]
+    assert [topic.partitions[0].error_code for topic in answer.topics] == [unknown, 0]
+    assert (await fetch(groups, 9))[1][0] == ("t", 0, 43, 0)
+
+
+@pytest.mark.parametrize("version", versions_of("OffsetCommit"))
+async def test_partitions_that_do_not_exist_are_refused_beside_others(groups: Groups, version: int) -> None:
+    rows = [
+        _CommitTopic.OffsetCommitRequestPartition(
+            partition_index=index, committed_offset=42, committed_leader_epoch=2, committed_metadata="m"
+        )
+        for index in (99, 0, -1)
+    ]
+    asked = [_CommitTopic(**identified(version, "t"), partitions=rows)]
+    request = OffsetCommitRequest(group_id="g", generation_id_or_member_epoch=-1, member_id="", topics=asked)
+    answer = await groups.ask("OffsetCommit", version, request)
+    unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    codes = [(row.partition_index, row.error_code) for row in answer.topics[0].partitions]
+    assert codes == [(99, unknown), (0, 0), (-1, unknown)]
+    assert (await fetch(groups, 9, everything=True)) == (0, [("t", 0, 42, 0)])
+
+
+@pytest.mark.parametrize("version", versions_of("OffsetCommit"))
+async def test_a_member_commits_for_no_group(groups: Groups, version: int) -> None:
+    code = await groups.commit(version, 42, "member", 0)
+    assert code == (ErrorCode.GROUP_ID_NOT_FOUND if version >= 9 else ErrorCode.ILLEGAL_GENERATION)
+
+
+async def test_a_topic_that_does_not_exist_has_no_id_to_be_answered_with(groups: Groups) -> None:
+    assert await groups.commit(10, 42) == 0
+    groups.replay(RemoveTopicRecord(TOPIC_ID))
+    assert await fetch(groups, 9, everything=True) == (0, [("t", 0, 42, 0)])
+    assert await fetch(groups, 10, everything=True) == (0, [])
 
 
 @pytest.mark.parametrize("version", versions_of("OffsetCommit"))

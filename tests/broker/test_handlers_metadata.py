@@ -16,7 +16,7 @@ from common.pacing import CLIENTS_SHARE, SLICE_COST, Pacer
 from kraft.controller.policy import ControllerPolicy
 from kraft.observers.controller_channel import ControllerUnavailable
 from kraft.records import PartitionChangeRecord
-from kraft.topic_names import GROUP_TOPIC
+from kraft.topic_names import GROUP_TOPIC, TRANSACTION_TOPIC
 from tests.broker.broker_world import BrokerWorld, context, over_the_wire, reply_over_the_wire, versions_of
 from tests.common.call_count import counted_calls
 from wire.apis import APIS
@@ -339,20 +339,22 @@ async def test_seekers_of_another_coordinator_are_told_for_good() -> None:
     ctx = context("FindCoordinator", 4)
     response = await cluster(world).find_coordinator(ctx, FindCoordinatorRequest(key_type=2, coordinator_keys=["t"]))
     (told,) = response.coordinators
-    assert (told.error_code, told.error_message) == (ErrorCode.INVALID_REQUEST, "Only groups have a coordinator here.")
+    assert (told.error_code, told.error_message) == (
+        ErrorCode.INVALID_REQUEST,
+        "Only groups and transactions have a coordinator here.",
+    )
     assert GROUP_TOPIC not in world.image.topics
 
 
 @pytest.mark.parametrize("version", [1, 4])
-async def test_transactional_producers_are_led_to_a_live_broker_where_they_are_refused(version: int) -> None:
-    """franz-go takes an error of InitProducerId as final, and asks for the coordinator again for ever."""
+async def test_the_topic_of_transactions_is_created_for_the_first_that_asks(version: int) -> None:
     world = BrokerWorld()
-    world.set_fenced(0, True)
     ctx = context("FindCoordinator", version)
     request = FindCoordinatorRequest(key_type=1, key="t", coordinator_keys=["t"])
     response = await cluster(world).find_coordinator(ctx, over_the_wire(version, request))
-    (told,) = response.coordinators if version >= 4 else [response]
-    assert (told.error_code, told.node_id, told.port) == (0, 1, 9093)
+    (found,) = response.coordinators if version >= 4 else [response]
+    leader = world.image.topics.by_name[TRANSACTION_TOPIC].partitions[0].leader
+    assert (found.error_code, found.node_id, found.port) == (0, leader, 9092 + leader)
     assert GROUP_TOPIC not in world.image.topics
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from broker.loop_watch import LoopWatch
 from common.metrics import Metrics
-from wire.loop_meter import LoopMeter
+from wire.loop_meter import BACK_TO_BACK_S, LoopMeter
 
 
 class World:
@@ -36,6 +36,23 @@ def test_the_loop_was_busy_for_its_turns_or_its_thread_whichever_is_more() -> No
     world.now += 5.0
     world.cpu_s += 50.0
     assert world.watch.look().busy_s == pytest.approx(8.0), "at most all of the time"
+
+
+def test_what_the_loop_takes_between_turns_is_no_load() -> None:
+    """Nor are the jobs' own times less for it."""
+    world, steps_s = World(), BACK_TO_BACK_S / 2
+    for _ in range(10_000):
+        world.turn(1e-4)
+        world.now += steps_s
+    world.cpu_s += 10_000 * (1e-4 + steps_s)
+    world.now += 1.0
+    assert world.watch.look().busy_s == pytest.approx(1.0, rel=0.01)
+    for _ in range(10_000):
+        world.turn(1e-4)
+        world.now += steps_s
+    world.cpu_s += 10_000 * (1e-4 + steps_s) + 0.5
+    world.now += 1.0
+    assert world.watch.look().busy_s == pytest.approx(2.5, rel=0.01), "other work of the thread is"
 
 
 def test_waits_in_other_queues_are_waits_of_jobs() -> None:

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from broker.quotas.client_throttle import ClientThrottle
-from broker.quotas.entity_meters import CLIENT_QUOTA, EntityMeters, MeterKey
+from broker.quotas.entity_meters import EntityMeters, MeterKey
 from broker.quotas.tenant_bounds import SHARE, TenantBound
 from broker.quotas.windows import WindowForm
 from broker.security.session import ClientSession
-from broker.security.usage import Usage
+from broker.security.usage import ThrottleReason, Usage
 from common.node_settings.quotas import QuotaSettings
 from kraft.batches import MetadataRecord
 from kraft.fleet_records import ClientQuotaRecord, RemoveClientQuotaRecord
@@ -75,7 +75,7 @@ async def test_connections_of_a_user_share_its_quota_and_those_of_others_do_not(
     assert world.produce(first, 10_000) == 0
     assert world.produce(second, 500, b"another client") == 500
     assert world.produce(other, 1 << 30) == 0
-    assert second.usage.throttled_ms == {CLIENT_QUOTA: 500}
+    assert second.usage.throttled_ms == {ThrottleReason.CLIENT_QUOTA: 500}
 
 
 async def test_a_users_clients_have_a_quota_each_under_a_default_for_both(world: World) -> None:
@@ -116,7 +116,7 @@ async def test_a_tenants_client_is_under_the_tenants_quota_and_the_operators(wor
     assert world.produce(same_name, 1 << 30) == 0
     world.throttle.bound_tenant(TENANT_A, SHARE, TenantBound(ingress=100))
     assert world.produce(of_a, 2_000) == 10_000
-    assert of_a.usage.throttled_ms == {CLIENT_QUOTA: 500, SHARE: 10_000}
+    assert of_a.usage.throttled_ms == {ThrottleReason.CLIENT_QUOTA: 500, SHARE: 10_000}
 
 
 async def test_time_of_requests_counts_for_the_quota_and_for_the_tenant(world: World) -> None:
@@ -130,7 +130,7 @@ async def test_time_of_requests_counts_for_the_quota_and_for_the_tenant(world: W
     assert world.throttle.charge(alice, b"c", METADATA, 10, 0) == 1_000
     alice.usage.served(50)
     assert world.throttle.charge(alice, b"c", METADATA, 10, 0) == 1_000, "a sample's length at most"
-    assert reported.throttled_ms == {CLIENT_QUOTA: 2_000}
+    assert reported.throttled_ms == {ThrottleReason.CLIENT_QUOTA: 2_000}
     world.change(RemoveClientQuotaRecord(entity_of({USER: "alice"})))
     world.set({USER: "bob"}, request_percentage=10)
     assert world.throttle.charge(alice, b"c", METADATA, 10, 0) == 0

@@ -16,7 +16,7 @@ from broker.quotas.pressure import BrokerCounters, BrokerPressure
 from broker.quotas.tenant_bounds import PRESSURE, SHARE
 from broker.quotas.tenant_shares import TenantShares
 from broker.security.session import ClientSession
-from broker.security.usage import UsageBook
+from broker.security.usage import ThrottleReason, UsageBook
 from common.metrics import Metrics
 from common.node_settings.pressure import PressureSettings
 from common.node_settings.quotas import QuotaSettings
@@ -89,7 +89,7 @@ class World:
         self.book, self.trail = UsageBook(), Trail()
         self.throttle = ClientThrottle(QuotaSettings(), lambda: self.now)
         self.shares = TenantShares(
-            self.throttle, lambda: self.image, lambda: self.now, ShareSettings(), TenantSettings(), self.trail
+            self.throttle, lambda: self.image, lambda: self.now, ShareSettings(), TenantSettings(), self.trail, 0
         )
         self.pressure = BrokerPressure(
             book=self.book,
@@ -122,7 +122,7 @@ class World:
                 at_once(self.pressure.look_at_tenants())
         return {tenant: (client.served - before[tenant]) / int(seconds) for tenant, client in self.clients.items()}
 
-    def waited_ms(self, tenant: str, reason: str = PRESSURE) -> int:
+    def waited_ms(self, tenant: str, reason: ThrottleReason = PRESSURE) -> int:
         return self.book.of(tenant).throttled_ms.get(reason, 0)
 
 

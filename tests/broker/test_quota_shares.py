@@ -7,6 +7,7 @@ import logging
 import pytest
 
 from broker.quotas.tenant_bounds import NO_BOUND, TenantBound
+from broker.quotas.tenant_shares import ARRIVAL_ANSWERS
 from common.metrics import Metrics
 from common.pacing import at_once
 from kraft.controller.quota_coordinator import coordinator_of
@@ -17,7 +18,7 @@ from kraft.quotas.announced_tenants import QUIET_S
 from kraft.quotas.tenant_quotas import Resource
 from kraft.records import RemoveTenantRecord, TenantState
 from records.audit_event import AuditKind
-from tests.broker.quota_world import INTERVAL_S, QUOTA, A, B, QuotaWorld
+from tests.broker.quota_world import INTERVAL_S, QUOTA, A, B, QuotaWorld, overloaded
 from tests.common.call_count import counted_calls
 from tests.kraft.images import POLICY
 from tests.kraft.usage_reports import report, tenant_row
@@ -132,15 +133,6 @@ def test_quotas_of_loops_are_split_too() -> None:
 # controllers and brokers that fail -----------------------------------------------------------------------------
 
 
-def overloaded() -> QuotaWorld:
-    world = QuotaWorld()
-    for broker in world.east:
-        broker.offered[A] = QUOTA
-    world.pass_time(60)
-    assert sum(world.shares().values()) == QUOTA
-    return world
-
-
 def test_a_new_controller_keeps_the_shares_until_all_have_reported() -> None:
     world = overloaded()
     before = world.shares()
@@ -224,25 +216,6 @@ def test_lost_late_and_doubled_messages_give_no_share_twice() -> None:
         broker.serve(1.7)
         broker.report(**fates[number * 5 % 4])
         assert sum(world.shares().values()) <= QUOTA
-
-
-def test_absurd_reports_leave_others_their_share() -> None:
-    world = overloaded()
-    liar, image = world.brokers[2], world.image
-    world.silent = {2}
-    for number, (bytes_in, epoch) in enumerate([(-5, 0), (1 << 62, 0), (1 << 59, 0), (77, 1)]):
-        liar.round += 1
-        world.now += INTERVAL_S
-        row = tenant_row(A, bytes_in)
-        uptime_ms = int((world.now - liar.began_s) * 1000)
-        request = report(2, image.brokers[2].epoch + epoch, liar.round, uptime_ms, tenants=[row])
-        world.answer(request)
-        for broker in (0, 1):
-            world.brokers[broker].serve(INTERVAL_S)
-            world.brokers[broker].report()
-        shares = world.shares()
-        assert shares[0] > QUOTA // 8 and shares[1] > QUOTA // 8, number
-        assert shares[0] + shares[1] <= QUOTA
 
 
 def test_a_controllers_clock_that_jumps_back_stops_no_split() -> None:
@@ -351,6 +324,7 @@ def test_shares_are_told_of_when_they_begin_and_end(caplog: pytest.LogCaptureFix
         began, ended = broker.trail.acts
         assert (began.event, ended.event) == (AuditKind.SHARES_BEGAN, AuditKind.SHARES_ENDED)
         assert began.cause == "near its quota of ingress" and began.after["ingress"][1] == QUOTA
+        assert began.after["name"] == world.image.tenants[A].name
         assert began.after["tenant"] == ended.before["tenant"] == A and ended.before["seconds"] >= 120
 
 
@@ -379,13 +353,64 @@ def test_a_tenant_that_moves_while_it_is_throttled_takes_its_quota_along() -> No
     world.move("west")
     for west in (3, 4, 5):
         world.brokers[west].offered[A] = QUOTA
-    world.pass_time(60)
+    world.pass_time(65)
     assert len(world.shares()) == 6 and sum(world.shares().values()) == QUOTA
     world.change_tenant(state=TenantState.ACTIVE, cell="west", target_cell=None)
     for broker in world.east:
         broker.offered[A] = 0
     world.pass_time(90)
     assert set(world.shares()) == {3, 4, 5} and sum(world.shares().values()) == QUOTA
+
+
+@pytest.mark.parametrize("rounds", [0, 1, 2, 3, 4, 5])
+def test_brokers_that_a_throttled_tenant_moves_to_do_not_each_grant_its_whole_quota(rounds: int) -> None:
+    """The controller has not said a word about it to them yet, or has given them shares."""
+    world = overloaded()
+    world.move("west")
+    world.pass_time(rounds * INTERVAL_S)
+    for east, west in ((0, 3), (1, 4), (2, 5)):
+        world.brokers[east].offered[A], world.brokers[west].offered[A] = 0, QUOTA
+    world.change_tenant(state=TenantState.ACTIVE, cell="west", target_cell=None)
+    assert 0 < world.served() <= QUOTA
+    world.pass_time(60)
+    assert QUOTA * 93 // 100 <= world.served() <= QUOTA
+
+
+def test_a_tenant_below_its_quota_has_no_bound_by_parts_soon_after_its_move_has_begun() -> None:
+    world = QuotaWorld()
+    world.brokers[0].offered[A] = QUOTA // 2
+    world.pass_time(60)
+    world.move("west")
+    assert world.brokers[3].bounds[A] == TenantBound(ingress=QUOTA // 6, saves=False)
+    world.pass_time(ARRIVAL_ANSWERS * INTERVAL_S)
+    assert all(world.brokers[west].bounds[A] == WHOLE for west in (3, 4, 5))
+    world.change_tenant(keys_epoch=7)  # a later step of the same move
+    assert all(world.brokers[west].bounds[A] == WHOLE for west in (3, 4, 5))
+    assert world.waited_ms() == 0
+
+
+def test_a_new_broker_holds_an_even_part_for_as_long_as_others_have_all_shares() -> None:
+    world = overloaded()
+    world.move("west")
+    comes = world.brokers[3]
+    row = ReportUsageResponse.TenantShares(tenant=A, is_split=True)
+    for _ in range(3 * ARRIVAL_ANSWERS):
+        comes.shares.take([A], ReportUsageResponse(error_code=0, keep=False, even=False, shares=[row]))
+        assert comes.bounds[A] == TenantBound(ingress=QUOTA // 6, saves=False)
+    for left in reversed(range(ARRIVAL_ANSWERS)):
+        comes.shares.take([A], ReportUsageResponse(error_code=0, keep=False, even=False, shares=[]))
+        assert (comes.bounds[A] == WHOLE) is (left == 0)
+
+
+def test_the_controller_says_that_a_quota_is_split_where_no_share_is_left() -> None:
+    world = overloaded()
+    world.move("west")
+    number = world.brokers[3].round + 1
+    request = report(3, world.image.brokers[3].epoch, number, 10**9, bytes_in=0, tenants=[tenant_row(A, 0)])
+    answer = world.answer(request)
+    assert answer is not None
+    (row,) = answer.shares
+    assert (row.tenant, row.ingress, row.is_split) == (A, -1, True)
 
 
 def test_nothing_is_kept_of_a_tenant_that_is_gone() -> None:

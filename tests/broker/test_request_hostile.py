@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -83,22 +85,42 @@ async def test_no_slice_of_a_hostile_request_is_long(lab: TenantLab, who: str) -
 
 
 class CallbackCalls:
-    """A profiler that counts the calls which each callback of the loop makes, in Python and in C."""
+    """A profiler that counts the calls which each callback of the loop makes, in Python and in C.
+
+    The loop's own calls between callbacks do not count: after a stall of the machine it sorts all timers that are due.
+    """
 
     def __init__(self) -> None:
-        self.most = self._calls = 0
+        self.most: Counter[str] = Counter()  # calls by name, of the callback that made the most
+        self._calls: Counter[str] = Counter()
 
-    def __call__(self, frame: FrameType, event: str, _: object) -> None:
+    def __call__(self, frame: FrameType, event: str, called: object) -> None:
         if event == "call":
-            self._calls += 1
+            self._calls[frame.f_code.co_qualname] += 1
+        elif event in ("c_call", "c_return", "c_exception") and _is_of_loop(frame):
+            if event != "c_call" and self._calls.total() > self.most.total():
+                self.most = self._calls
+            self._calls = Counter()
         elif event == "c_call":
-            self._calls += 1
-            if frame.f_code.co_name == "_run" and frame.f_globals["__name__"] == asyncio.events.__name__:
-                self.most, self._calls = max(self.most, self._calls), 0
+            self._calls[getattr(called, "__qualname__", "")] += 1
+
+
+def _is_of_loop(frame: FrameType) -> bool:
+    return frame.f_code.co_name == "_run" and frame.f_globals["__name__"] == asyncio.events.__name__
+
+
+@pytest.fixture
+def only_own_garbage() -> Iterator[None]:
+    """What other tests left is not cleared within a callback of this one."""
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
 
 
 @pytest.mark.asyncio(loop_scope="module")
 @pytest.mark.parametrize("who", [OPERATOR, ALPHA])
+@pytest.mark.usefixtures("only_own_garbage")
 async def test_no_callback_of_a_hostile_request_makes_many_calls(lab: TenantLab, who: str) -> None:
     """Also of what no work counts, such as the names of a tenant's request becoming internal ones.
 
@@ -118,7 +140,7 @@ async def test_no_callback_of_a_hostile_request_makes_many_calls(lab: TenantLab,
         finally:
             sys.setprofile(None)
             wire.close()
-        assert counted.most <= CALLS_MAX, f"{hostile.label}: {counted.most}"
+        assert counted.most.total() <= CALLS_MAX, f"{hostile.label}: {counted.most.most_common(9)}"
 
 
 @pytest.mark.asyncio(loop_scope="module")

@@ -169,12 +169,12 @@ def test_clients_requests_are_cut_or_known_to_be_short() -> None:
         and any(field.is_array() and field.min_version <= api.max_version for field in api.request._struct._fields)
     }
     assert uncut == {
-        "AlterBalance", "AlterCell", "AlterClientQuotas", "AlterTenant", "AlterUserScramCredentials",
-        "CreateApiKey", "CreateTenant",
-        "DescribeApiKeys", "DescribeCells", "DescribeClientQuotas", "DescribeTenants",
-        "DescribeTopicPartitions", "DescribeUsage", "JoinGroup",
-        "ListConfigResources", "ListGroups", "Metadata", "PlanBalance", "RestoreTopic", "SyncGroup",
-        "UpdateFeatures",
+        "AddPartitionsToTxn", "AlterBalance", "AlterCell", "AlterClientQuotas", "AlterReplicaLogDirs",
+        "AlterTenant", "AlterUserScramCredentials", "CreateApiKey", "CreateDelegationToken", "CreateTenant",
+        "DescribeApiKeys", "DescribeCells", "DescribeClientQuotas", "DescribeDelegationToken", "DescribeQuorum",
+        "DescribeTenants", "DescribeTopicPartitions", "DescribeUsage", "JoinGroup", "ListConfigResources",
+        "ListGroups", "ListTransactions", "Metadata", "PlanBalance", "RestoreTopic", "SyncGroup", "UpdateFeatures",
+        "WriteTxnMarkers",
     }  # fmt: skip
 
 

@@ -14,7 +14,8 @@ import pytest_asyncio
 from broker.security.config import SecurityConfig
 from common.errors import ErrorCode
 from tests.broker.gate_oracle.node import PASSWORD, GatedNode, authenticate
-from tests.broker.gate_oracle.questions import Ids, metadata
+from tests.broker.gate_oracle.questions import metadata
+from tests.broker.gate_oracle.things import Ids
 from tests.broker.tenant_lab import Wire
 from wire.codec import encode_request
 from wire.messages import AlterUserScramCredentialsRequest, SaslHandshakeRequest

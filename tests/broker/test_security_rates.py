@@ -22,8 +22,9 @@ from kraft.image.client_quotas import IP, entity_of
 from kraft.image.delta import MetadataDelta, replayed
 from kraft.image.metadata import EMPTY_IMAGE, MetadataImage
 from kraft.records import TenantRecord
+from tests.broker.gate_oracle.cluster_questions import api_versions
 from tests.broker.gate_oracle.node import GatedNode
-from tests.broker.gate_oracle.questions import Ids, api_versions
+from tests.broker.gate_oracle.things import Ids
 from tests.common.steered_clock import SteeredClock
 from wire.messages import SaslHandshakeRequest
 

@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.apis import FIELD_CLASSES
+from broker.apis import COMPILED_NAMES, FIELD_CLASSES
 from broker.requests.context import RequestContext
 from broker.security.session import ClientSession
+from broker.tenancy.compiled_names import CompiledNames
 from broker.tenancy.compiler import Compiler, UnclassifiedField
 from broker.tenancy.field_classes import ENTITIES, NAMES, FieldClass
 from broker.tenancy.rewriter import TenantNames
@@ -38,7 +39,7 @@ TOPICS = TopicsImage(
         }
     )
 )
-REWRITER = TenantNames(lambda: EMPTY_IMAGE, ProxyAddress("example.org", 9094), Compiler(FIELD_CLASSES))
+REWRITER = TenantNames(lambda: EMPTY_IMAGE, ProxyAddress("example.org", 9094), COMPILED_NAMES)
 _PREFIXED = (
     FieldClass.TOPIC_NAME,
     FieldClass.GROUP_ID,
@@ -80,21 +81,21 @@ def test_a_field_that_stands_nowhere_is_noticed(message: str) -> None:
     for path in FIELD_CLASSES[message]:
         less = {path_: found for path_, found in FIELD_CLASSES[message].items() if path_ != path}
         with pytest.raises(UnclassifiedField, match=path):
-            TenantNames(lambda: EMPTY_IMAGE, ProxyAddress(), Compiler(dict(FIELD_CLASSES) | {message: less}))
+            CompiledNames(Compiler(dict(FIELD_CLASSES) | {message: less}))
 
 
 @pytest.mark.parametrize("entity", [name for name in ENTITIES if name not in ("brokerId", "producerId")])
 def test_an_entity_that_stands_nowhere_is_noticed(entity: str) -> None:
     less = {name: found for name, found in ENTITIES.items() if name != entity}
     with pytest.raises(UnclassifiedField, match=entity):
-        TenantNames(lambda: EMPTY_IMAGE, ProxyAddress(), Compiler(FIELD_CLASSES, entities=less))
+        CompiledNames(Compiler(FIELD_CLASSES, entities=less))
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_field_whose_name_has_no_class_is_noticed(name: str) -> None:
     less = {other: found for other, found in NAMES.items() if other != name}
     with pytest.raises(UnclassifiedField, match=name):
-        TenantNames(lambda: EMPTY_IMAGE, ProxyAddress(), Compiler(FIELD_CLASSES, names=less))
+        CompiledNames(Compiler(FIELD_CLASSES, names=less))
 
 
 @pytest.mark.parametrize("api", tenant_apis(), ids=lambda api: api.name)

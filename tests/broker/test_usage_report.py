@@ -11,7 +11,7 @@ import pytest
 from broker.partitions.ack_delays import AckDelays
 from broker.quotas.tenant_bounds import TenantBound
 from broker.quotas.tenant_shares import TenantShares
-from broker.security.usage import DISK, NODES, TOO_FAST, Usage, UsageBook
+from broker.security.usage import NODES, ThrottleReason, Usage, UsageBook
 from broker.usage_report import (
     PARTITIONS_MAX,
     ROWS_PER_PIECE,
@@ -84,7 +84,9 @@ class World:
         self.now = 100.0
         self.pacer = Pacer()
         machine = Machine(lambda: self.now, lambda: 2.0, lambda: 77, lambda: (40, 100), lambda: LOOP)
-        shares = TenantShares(self, lambda: EMPTY_IMAGE, lambda: self.now, ShareSettings(), TenantSettings(), NoTrail())
+        shares = TenantShares(
+            self, lambda: EMPTY_IMAGE, lambda: self.now, ShareSettings(), TenantSettings(), NoTrail(), 0
+        )
         given: list[Any] = [self.book, self, self, machine, self.pacer, lambda: 9, 5.0, shares]
         self.reporter = UsageReporter(*given)
 
@@ -124,7 +126,7 @@ async def test_a_round_names_those_that_used_something_since_they_were_taken() -
     world = World()
     uses(world.book.of("lkc-aaaaaa"), 10)
     uses(world.book.operators, 5)
-    world.book.of("lkc-bbbbbb").throttled(TOO_FAST, 70)
+    world.book.of("lkc-bbbbbb").throttled(ThrottleReason.CONNECTION_RATE, 70)
     (request,) = [*await world.reported()][-1:]
     rows = [row for one in world.heard for row in one.tenants]
     assert {row.tenant: (row.bytes_in, row.requests, row.busy_ns) for row in rows} == {
@@ -254,7 +256,7 @@ def test_the_largest_are_kept() -> None:
 async def test_a_tenant_that_was_deleted_stays_in_the_total() -> None:
     world = World()
     uses(world.book.of("lkc-aaaaaa"), 10)
-    world.book.of("lkc-aaaaaa").throttled(DISK, 1_500)
+    world.book.of("lkc-aaaaaa").throttled(ThrottleReason.DISK, 1_500)
     await world.reported()
     world.book.forget("lkc-aaaaaa")
     (request,) = await world.reported()
@@ -301,8 +303,8 @@ async def test_it_reports_at_its_interval_until_it_is_stopped() -> None:
 async def test_the_tenants_that_were_throttled_first_are_named() -> None:
     world = World()
     for number in range(THROTTLED_MAX + 5):
-        world.book.of(f"lkc-{number:06}").throttled("share", 2_000)
-    world.book.operators.throttled(DISK, 7_000)
+        world.book.of(f"lkc-{number:06}").throttled(ThrottleReason.SHARE, 2_000)
+    world.book.operators.throttled(ThrottleReason.DISK, 7_000)
     await world.reported()
     metrics = Metrics()
     world.reporter.register(metrics)

@@ -19,12 +19,14 @@ from broker.coordination.groups.values import (
     ListedGroup,
     MemberHeartbeat,
     MemberIdentity,
+    PendingCommitRequest,
     SyncReply,
     SyncRequest,
 )
 from broker.coordination.placement import keeping_partition
 from broker.coordination.runtime import CoordinatorRuntime
 from broker.coordination.shard import CoordinatorRecord, Now, Parked, Ticket
+from broker.partitions.transactional_appends import Permission
 from common.decision import Decision
 from common.errors import ErrorCode, ProtocolError
 from common.pacing import Lane, Work
@@ -69,6 +71,8 @@ class GroupCoordinator:
             return GroupShard(config, rng, topic_id_of, keeping_of)
 
         runtime.host(GROUP_TOPIC, make_shard)
+
+    topic = GROUP_TOPIC
 
     def partition_of(self, group_id: str) -> int:
         """The partition that holds the group; COORDINATOR_NOT_AVAILABLE if there is none.
@@ -150,24 +154,45 @@ class GroupCoordinator:
 
         return await self._runtime.write(GROUP_TOPIC, self.partition_of(request.group_id), decide)
 
-    async def fetch_offsets(self, group_id: str, wanted: Wanted) -> list[list[CommittedOffset | None]]:
-        """In the order of `wanted`; None where nothing was committed."""
+    async def commit_pending(self, request: PendingCommitRequest, permission: Permission) -> tuple[ErrorCode, ...]:
+        """As `commit`, in the transaction of a producer that has a permission for the group's partition: the offsets
+        count when it commits. Raises also errors of a permission that is void."""
+        codes: list[ErrorCode] = []
+        for part in list(batched(request.commit.offsets, OFFSETS_AT_ONCE)) or [[]]:
+            commit = request.commit._replace(offsets=tuple(part))
+            codes += await self._commit_pending_part(request._replace(commit=commit), permission)
+        return tuple(codes)
+
+    async def _commit_pending_part(
+        self, request: PendingCommitRequest, permission: Permission
+    ) -> tuple[ErrorCode, ...]:
+        def decide(shard: GroupShard, now: Now, _: Ticket) -> Decision[CoordinatorRecord, tuple[ErrorCode, ...]]:
+            return shard.commit_pending(request, now)
+
+        index = self.partition_of(request.commit.group_id)
+        return await self._runtime.write(GROUP_TOPIC, index, decide, permission=permission)
+
+    async def fetch_offsets(self, group_id: str, wanted: Wanted, *, stable: bool) -> list[list[CommittedOffset | None]]:
+        """In the order of `wanted`; None where nothing was committed, and with `stable` UNSTABLE where an open
+        transaction may change the offset."""
 
         def query(shard: GroupShard, _: Now) -> Work[list[list[CommittedOffset | None]]]:
             found: list[list[CommittedOffset | None]] = []
             for topic, partitions in wanted:
                 row: list[CommittedOffset | None] = []
                 for some in batched(partitions, OFFSETS_AT_ONCE):
-                    row += [shard.fetch_offset(group_id, topic, partition) for partition in some]
+                    row += [shard.fetch_offset(group_id, topic, partition, stable=stable) for partition in some]
                     yield TOPIC_COST + len(some) * OFFSET_COST
                 found.append(row)
             return found
 
         return await self._runtime.read_slowly(GROUP_TOPIC, self.partition_of(group_id), query, Lane(LANE, group_id))
 
-    async def fetch_all_offsets(self, group_id: str) -> dict[str, TopicOffsets]:
+    async def fetch_all_offsets(self, group_id: str, *, stable: bool) -> dict[str, TopicOffsets]:
+        """All that were committed, as `fetch_offsets`."""
+
         def query(shard: GroupShard, _: Now) -> Work[dict[str, TopicOffsets]]:
-            return shard.fetch_offsets(group_id)
+            return shard.fetch_offsets(group_id, stable=stable)
 
         return await self._runtime.read_slowly(GROUP_TOPIC, self.partition_of(group_id), query, Lane(LANE, group_id))
 
@@ -195,7 +220,7 @@ class GroupCoordinator:
 
         self._runtime.notify(GROUP_TOPIC, act)
 
-    async def remove_groups(self, index: int, prefixes: tuple[str, ...], most: int) -> int:
+    async def remove_keys(self, index: int, prefixes: tuple[str, ...], most: int) -> int:
         """Remove at most `most` groups whose ids begin with `prefixes` from one partition. Returns how many there were
         before."""
 

@@ -11,25 +11,20 @@ import random
 from collections.abc import Callable, Iterator
 from itertools import islice
 
-from broker.coordination.groups.classic_group import CONSUMER_PROTOCOL_TYPE, ClassicGroup
+from broker.coordination.groups.classic_group import ClassicGroup
 from broker.coordination.groups.config import GroupConfig
-from broker.coordination.groups.membership import GIVEN_UP_AT_ONCE, MEMBERS_AT_ONCE, STRING_BYTES_MAX, Memberships
-from broker.coordination.groups.offsets import CommittedOffsets, TopicOffsets, read_value, split_place
+from broker.coordination.groups.membership import GIVEN_UP_AT_ONCE, MEMBERS_AT_ONCE, Memberships
+from broker.coordination.groups.offset_decisions import OFFSET_COST, OFFSETS_AT_ONCE, OffsetDecisions
+from broker.coordination.groups.offset_store import OffsetStore, PlaceBefore
+from broker.coordination.groups.offsets import TopicOffsets
 from broker.coordination.groups.rebalance import Effects, Rebalances, TimerKey, TimerKind
-from broker.coordination.groups.records import (
-    OFFSET_KEY_PREFIXES,
-    GroupKey,
-    decode_key,
-    encode_group_key,
-    group_record,
-    offset_record,
-)
+from broker.coordination.groups.records import GroupKey, decode_key, encode_group_key, group_record
 from broker.coordination.groups.retention import Retention
 from broker.coordination.groups.taking_up import TakingUp
 from broker.coordination.groups.tenant_index import ByTenant, each_once
 from broker.coordination.groups.values import (
     NO_MEMBER,
-    NO_TIME,
+    UNSTABLE,
     CommitRequest,
     CommittedOffset,
     GroupDescription,
@@ -40,16 +35,16 @@ from broker.coordination.groups.values import (
     ListedGroup,
     MemberHeartbeat,
     MemberIdentity,
+    PendingCommitRequest,
     SyncReply,
     SyncRequest,
 )
 from broker.coordination.packed_records import Run, pack_runs
-from broker.coordination.shard import Answer, CoordinatorRecord, Now, Parked, Ticket
+from broker.coordination.shard import Answer, CoordinatorRecord, Now, Parked, Ticket, replay_each
 from broker.deadlines import DeadlineQueue
-from common.decision import Decision
+from common.decision import Decision, ProducerStamp
 from common.errors import ErrorCode, ProtocolError
 from common.pacing import Work
-from common.settings import LONG_MAX
 from kraft.image.key_ranges import Keeping
 from kraft.image.tenants import local_name
 
@@ -59,9 +54,7 @@ RETENTION_TURN_S = 0.02
 TAKE_UP_TURN_S = 0.002
 NAMES_AT_ONCE = 200
 GROUP_BYTES = 200  # memory of a group's entries beside its record
-OFFSETS_AT_ONCE = 200
 REMOVED_AT_ONCE = 1_000
-OFFSET_COST = 4
 
 
 class GroupShard:
@@ -78,7 +71,9 @@ class GroupShard:
         keeping_of: KeepingOf = lambda _: Keeping.SERVED,
     ) -> None:
         self.committed: ByTenant[bytes] = ByTenant()
-        self.offsets = CommittedOffsets()
+        self._store = OffsetStore()
+        self.offsets = self._store.counting
+        self.pending = self._store.pending
         self.groups: ByTenant[ClassicGroup] = ByTenant()
         self._config = config
         self._topic_id_of = topic_id_of
@@ -88,8 +83,9 @@ class GroupShard:
         self._rebalances = Rebalances(config, self._timers, self._effects)
         self._memberships = Memberships(config, self._rebalances, self._effects, rng)
         self._retention = Retention(
-            config, self.offsets, self.committed, group_of=self._group, topic_id_of=topic_id_of, keeping_of=keeping_of
+            config, self._store, self.committed, group_of=self._group, topic_id_of=topic_id_of, keeping_of=keeping_of
         )
+        self._decisions = OffsetDecisions(config, self._store, self.committed, self._rebalances, self._group)
         self._taking_up = TakingUp(self.committed, self._is_served, self._taken_up)
         self._maybe_moved: dict[str, None] = {}  # groups in memory that may be served elsewhere
         self._since: Now | None = None  # None while loading; when sessions of groups that are brought into memory begin
@@ -97,9 +93,7 @@ class GroupShard:
     # shard -------------------------------------------------------------------------------------------------
 
     def replay(self, key: bytes, value: bytes | None) -> None:
-        if key[:2] in OFFSET_KEY_PREFIXES:
-            at = 4 + int.from_bytes(key[2:4], "big")
-            self.offsets.put(key[2:at], key[at:], value)
+        if self._store.replay(key, value):
             return
         decoded = decode_key(key)
         if decoded is None:
@@ -113,29 +107,49 @@ class GroupShard:
             self._taking_up.discard(decoded.group_id)
             self._forget(decoded.group_id)
 
-    def before(self, record: CoordinatorRecord) -> CoordinatorRecord:
-        """A record that restores the current value of `record`'s key."""
-        if (key := record.key)[:2] in OFFSET_KEY_PREFIXES:
-            return record._replace(value=self.offsets.value_of(key))
-        return record._replace(value=self.committed.get(decoded.group_id) if (decoded := decode_key(key)) else None)
+    def replay_all(self, records: list[tuple[bytes, bytes | None]]) -> int:
+        if self.pending:
+            return replay_each(self, records)
+        return self.offsets.put_all(records, self.replay)
 
-    def undo(self, before: list[CoordinatorRecord], now: Now) -> None:
+    @property
+    def has_pending(self) -> bool:
+        return bool(self.pending)
+
+    def begin_batch(self, offset: int) -> None:
+        self._store.begin_batch(offset)
+
+    def replay_pending(self, producer: ProducerStamp, records: list[tuple[bytes, bytes | None]]) -> int:
+        return self._store.replay_pending(producer, records)
+
+    def end_transaction(self, producer: ProducerStamp, *, commit: bool) -> int:
+        return self._store.end_transaction(producer, commit=commit)
+
+    def before(self, record: CoordinatorRecord) -> PlaceBefore | CoordinatorRecord:
+        """What `record` is about to change: a place, or a group's record."""
+        place = self._store.before(record.key)
+        if place is not None:
+            return place
+        decoded = decode_key(record.key)
+        return record._replace(value=None if decoded is None else self.committed.get(decoded.group_id))
+
+    def undo(self, before: list[PlaceBefore | CoordinatorRecord], now: Now) -> None:
         """Members of a generation without a record join again."""
-        for key, value in before:
-            self.replay(key, value)
-            decoded = decode_key(key)
+        for one in before:
+            if isinstance(one, PlaceBefore):
+                self._store.restore(one)
+                continue
+            self.replay(one.key, one.value)
+            decoded = decode_key(one.key)
             if isinstance(decoded, GroupKey):
                 group = self.groups.get(decoded.group_id)
                 if group is not None:
                     self._rebalances.assignment_lost(group, now)
-                elif value is not None:
+                elif one.value is not None:
                     self._taking_up.add(decoded.group_id)
 
-    def replay_all(self, records: list[tuple[bytes, bytes | None]]) -> int:
-        return self.offsets.put_all(records, self.replay)
-
     def pack(self) -> Iterator[tuple[bytes, int]]:
-        yield from self.offsets.pack()
+        yield from self._store.pack()
         for group_id in list(self.committed):
             value = self.committed.get(group_id)
             if value is not None:
@@ -143,13 +157,13 @@ class GroupShard:
 
     def unpack(self, run: Run) -> None:
         if run.begin:
-            self.offsets.unpack(run)
+            self._store.unpack(run)
             return
         for key, value in run.pairs:
             self.replay(key, value)
 
     def held_bytes(self) -> int:
-        return self.offsets.held_bytes() + len(self.committed) * GROUP_BYTES + sum(map(len, self.committed.values()))
+        return self._store.held_bytes() + len(self.committed) * GROUP_BYTES + sum(map(len, self.committed.values()))
 
     def loaded(self, now: Now) -> list[CoordinatorRecord]:
         """Every member has a whole session to find its new coordinator."""
@@ -319,77 +333,29 @@ class GroupShard:
     # offsets -----------------------------------------------------------------------------------------------
 
     def commit(self, request: CommitRequest, now: Now) -> Decision[CoordinatorRecord, tuple[ErrorCode, ...]]:
-        """One code per offset, in order. Raises errors of the whole request."""
-        if len(request.group_id.encode()) > STRING_BYTES_MAX:
-            raise ProtocolError(ErrorCode.INVALID_GROUP_ID)
-        self._check_committer(request, now)
-        expire_timestamp = min(now.wall_ms + request.retention_ms, LONG_MAX) if request.retention_ms >= 0 else NO_TIME
-        codes: list[ErrorCode] = []
-        records: list[CoordinatorRecord] = []
-        for item in request.offsets:
-            if len(item.metadata.encode()) > self._config.offset_metadata_max_bytes:
-                codes.append(ErrorCode.OFFSET_METADATA_TOO_LARGE)
-                continue
-            codes.append(ErrorCode.NONE)
-            committed = CommittedOffset(
-                item.offset, item.leader_epoch, item.metadata, now.wall_ms, expire_timestamp, item.topic_id
-            )
-            records.append(offset_record(request.group_id, item.topic, item.partition, committed))
-        return Decision(tuple(codes), records)
+        """See `OffsetDecisions`, here and below."""
+        return self._decisions.commit(request, now)
 
-    def _check_committer(self, request: CommitRequest, now: Now) -> None:
-        """Members commit in their generation; any client may commit for a group without members."""
-        group = self._group(request.group_id)
-        by_member = request.generation >= 0 or request.member_id != NO_MEMBER or request.instance_id is not None
-        if group is None:
-            if request.generation >= 0:
-                raise ProtocolError(ErrorCode.ILLEGAL_GENERATION)
-            return
-        if request.generation < 0 and group.state is GroupState.EMPTY:
-            return
-        if not by_member:
-            raise ProtocolError(ErrorCode.UNKNOWN_MEMBER_ID)
-        member = group.validate_member(request.member_id, request.instance_id)
-        if request.generation != group.generation:
-            raise ProtocolError(ErrorCode.ILLEGAL_GENERATION)
-        if group.state is GroupState.COMPLETING_REBALANCE:
-            raise ProtocolError(ErrorCode.REBALANCE_IN_PROGRESS)
-        if member.join_ticket is None:  # a commit shows that the member is alive
-            self._rebalances.refresh_session(group, member, now)
+    def commit_pending(
+        self, request: PendingCommitRequest, now: Now
+    ) -> Decision[CoordinatorRecord, tuple[ErrorCode, ...]]:
+        return self._decisions.commit_pending(request, now)
 
-    def fetch_offset(self, group_id: str, topic: str, partition: int) -> CommittedOffset | None:
+    def fetch_offset(
+        self, group_id: str, topic: str, partition: int, *, stable: bool = False
+    ) -> CommittedOffset | None:
+        """None if nothing was committed; with `stable` UNSTABLE if an open transaction may change it."""
+        if stable and self._decisions.is_unstable(group_id, topic, partition):
+            return UNSTABLE
         return self.offsets.get(group_id, topic, partition)
 
-    def fetch_offsets(self, group_id: str) -> Work[dict[str, TopicOffsets]]:
-        """All offsets as of now: topic → partition → offset."""
-        found: dict[str, TopicOffsets] = {}
-        for count, (place, value) in enumerate(self.offsets.items(group_id), 1):
-            topic, partition = split_place(place)
-            committed = read_value(value)
-            if committed is not None:
-                found.setdefault(topic, {})[partition] = committed
-            if count % OFFSETS_AT_ONCE == 0:
-                yield OFFSETS_AT_ONCE * OFFSET_COST
-        return found
+    def fetch_offsets(self, group_id: str, *, stable: bool = False) -> Work[dict[str, TopicOffsets]]:
+        return self._decisions.fetch(group_id, stable=stable)
 
     def delete_offsets(
         self, group_id: str, partitions: tuple[tuple[str, int], ...]
     ) -> Decision[CoordinatorRecord, tuple[ErrorCode, ...]]:
-        """One code per (topic, partition), in order. Raises GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP."""
-        group = self._group(group_id)
-        if group is None and not self.offsets.has(group_id):
-            raise ProtocolError(ErrorCode.GROUP_ID_NOT_FOUND)
-        if group is not None and group.members and group.protocol_type != CONSUMER_PROTOCOL_TYPE:
-            raise ProtocolError(ErrorCode.NON_EMPTY_GROUP)
-        codes, records = [], []
-        for topic, partition in partitions:
-            if group is not None and group.members and group.is_subscribed_to(topic):
-                codes.append(ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC)
-                continue
-            codes.append(ErrorCode.NONE)
-            if self.offsets.get(group_id, topic, partition) is not None:
-                records.append(offset_record(group_id, topic, partition, None))
-        return Decision(tuple(codes), records)
+        return self._decisions.delete_offsets(group_id, partitions)
 
     def topics_deleted(self, now: Now) -> list[CoordinatorRecord]:
         """Topics were deleted from the image: remove their offsets soon."""
@@ -410,7 +376,7 @@ class GroupShard:
         group = self._group(group_id)
         if group is not None:
             return group.describe()
-        state = GroupState.EMPTY if self.offsets.has(group_id) else GroupState.DEAD
+        state = GroupState.EMPTY if self._store.has(group_id) else GroupState.DEAD
         return GroupDescription(group_id, state, "", "", ())
 
     def list_groups(self, prefix: str = "") -> Work[list[ListedGroup]]:
@@ -424,25 +390,14 @@ class GroupShard:
                     listed += self._taking_up.listed(group_id)
                 elif group is not None:
                     listed.append(ListedGroup(group_id, group.protocol_type or "", group.state, group.type))
-                elif self.offsets.has(group_id):
+                elif self._store.has(group_id):
                     listed.append(ListedGroup(group_id, "", GroupState.EMPTY, GroupType.CLASSIC))
             if count % NAMES_AT_ONCE == 0:
                 yield NAMES_AT_ONCE * OFFSET_COST
         return listed
 
     def delete_group(self, group_id: str, most: int = OFFSETS_AT_ONCE) -> Decision[CoordinatorRecord, ErrorCode | None]:
-        """Remove at most `most` offsets, and with the last of them the group. None: there are more, call again."""
-        group = self._group(group_id)
-        if group is None and not self.offsets.has(group_id):
-            return Decision(ErrorCode.GROUP_ID_NOT_FOUND)
-        if group is not None and (group.members or group.state is not GroupState.EMPTY):
-            return Decision(ErrorCode.NON_EMPTY_GROUP)
-        records = self.offsets.tombstones(group_id, most)
-        if len(records) < self.offsets.count(group_id):
-            return Decision(None, records)
-        if group_id in self.committed:
-            records.append(group_record(group_id, None))
-        return Decision(ErrorCode.NONE, records)
+        return self._decisions.delete_group(group_id, most)
 
     def remove_groups(self, prefixes: tuple[str, ...], most: int, now: Now) -> Decision[CoordinatorRecord, int]:
         """Remove at most `most` groups whose ids begin with `prefixes`, with or without members, and some offsets.
@@ -474,14 +429,18 @@ class GroupShard:
 
     def names(self, prefixes: tuple[str, ...]) -> Iterator[str | None]:
         """All known groups with these prefixes, as `each_once`. They may change meanwhile."""
-        return each_once(prefixes, self.groups.with_prefix, self.offsets.groups, self.committed.with_prefix)
+        holders = (self.groups.with_prefix, self.offsets.groups, self.pending.groups, self.committed.with_prefix)
+        return each_once(prefixes, *holders)
 
     def is_exported(self, group_id: str) -> bool:
         """False if another partition holds the group, or will."""
         return self._keeping_of(group_id) in (Keeping.SERVED, Keeping.LEAVING)
 
     def records_of(self, group_id: str) -> Work[list[CoordinatorRecord]]:
-        """A group's durable state, as records that rebuild it elsewhere."""
+        """A group's durable state, as records that rebuild it elsewhere. Raises UNSTABLE_OFFSET_COMMIT while offsets
+        are pending: their markers come here."""
+        if self.pending.has(group_id):
+            raise ProtocolError(ErrorCode.UNSTABLE_OFFSET_COMMIT, "a transaction is open in the group")
         records: list[CoordinatorRecord] = []
         for count, place in enumerate(self.offsets.places(group_id), 1):
             record = self.offsets.record(group_id, place)

@@ -44,8 +44,7 @@ class CommittedOffsets:
 
         Raises UnreadableRecord for an invalid key.
         """
-        if len(place) < PLACE_OVERHEAD or (place[0] << 8 | place[1]) + PLACE_OVERHEAD != len(place):
-            raise UnreadableRecord("a truncated or invalid offset key")
+        check_place(place)
         places = self._by_name.get(name)
         if value is not None:
             if places is None:
@@ -55,6 +54,13 @@ class CommittedOffsets:
             places.pop(place, None)
             if not places:
                 del self._by_name[name], self._by_group[name[2:].decode()]
+
+    def put_valid(self, name: bytes, values: Places) -> None:
+        """Many offsets of a group at once, whose keys are known to be valid."""
+        places = self._by_name.get(name)
+        if places is None:
+            places = self._begin(name)
+        places.update(values)
 
     def _begin(self, name: bytes) -> Places:
         try:
@@ -162,6 +168,12 @@ class CommittedOffsets:
 
 
 _NO_PLACES: Places = {}
+
+
+def check_place(place: bytes) -> None:
+    """Raises UnreadableRecord unless it is a whole topic and a partition."""
+    if len(place) < PLACE_OVERHEAD or (place[0] << 8 | place[1]) + PLACE_OVERHEAD != len(place):
+        raise UnreadableRecord("a truncated or invalid offset key")
 
 
 def read_value(value: bytes) -> CommittedOffset | None:

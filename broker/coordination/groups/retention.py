@@ -8,7 +8,8 @@ from typing import NamedTuple
 
 from broker.coordination.groups.classic_group import CONSUMER_PROTOCOL_TYPE, ClassicGroup
 from broker.coordination.groups.config import GroupConfig
-from broker.coordination.groups.offsets import CommittedOffsets, split_place, tombstone
+from broker.coordination.groups.offset_store import OffsetStore
+from broker.coordination.groups.offsets import read_value, split_place, tombstone
 from broker.coordination.groups.records import group_record
 from broker.coordination.groups.tenant_index import ByTenant
 from broker.coordination.groups.values import NO_TIME, CommittedOffset, GroupState
@@ -52,7 +53,7 @@ class Retention:
     def __init__(
         self,
         config: GroupConfig,
-        offsets: CommittedOffsets,
+        offsets: OffsetStore,
         committed: ByTenant[bytes],
         group_of: Callable[[str], ClassicGroup | None],
         topic_id_of: Callable[[str], bytes | None],
@@ -116,7 +117,8 @@ class Retention:
         if keeping is Keeping.SERVED:
             removed = self._expired(group_id, some, now)
             records += removed
-            if is_last and len(removed) == self._offsets.count(group_id) and self._is_idle(group_id):
+            is_last_offset = is_last and len(removed) == self._offsets.count(group_id)
+            if is_last_offset and not self._offsets.pending.has(group_id) and self._is_idle(group_id):
                 records.append(group_record(group_id, None))
         elif keeping is Keeping.FOREIGN:
             records += [tombstone(group_id, place) for place in some if self._offsets.holds(group_id, place)]
@@ -133,15 +135,17 @@ class Retention:
         return is_empty and group_id in self._committed
 
     def _expired(self, group_id: str, places: list[bytes], now: Now) -> list[CoordinatorRecord]:
-        """Tombstones of offsets that have expired, or whose topic was deleted, even if another has its name now."""
+        """Tombstones of offsets that have expired, or whose topic was deleted, even if another has its name now. While
+        an offset is pending, its place does not expire."""
         group = self._group_of(group_id)
         rule = rule_of(group)
         retention_ms = self._config.offsets_retention_ms
         topics: dict[str, tuple[bytes | None, bool]] = {}
         records = []
         for place in places:
-            committed = self._offsets.at(group_id, place)
-            if committed is None:
+            committed = self._offsets.counting.at(group_id, place)
+            pending = self._offsets.pending.values(group_id, place)
+            if committed is None and not pending:
                 continue
             topic = split_place(place)[0]
             known = topics.get(topic)
@@ -149,7 +153,17 @@ class Retention:
                 is_kept = rule.keeps or (group is not None and bool(group.members) and group.is_subscribed_to(topic))
                 known = topics[topic] = (self._topic_id_of(topic), is_kept)
             topic_id, is_kept = known
-            is_orphan = topic_id is None or committed.topic_id not in (ZERO_UUID, topic_id)
-            if is_orphan or (not is_kept and is_over(committed, rule, retention_ms, now.wall_ms)):
+            is_orphan = _is_orphan(committed, topic_id) and all(
+                _is_orphan(read_value(value), topic_id) for value in pending
+            )
+            if not is_orphan and (committed is None or pending or is_kept):
+                continue
+            if committed is None or is_orphan or is_over(committed, rule, retention_ms, now.wall_ms):
                 records.append(tombstone(group_id, place))
         return records
+
+
+def _is_orphan(committed: CommittedOffset | None, topic_id: bytes | None) -> bool:
+    """Whether its topic, which has `topic_id` now, is not the one that it was committed for. True if it cannot be
+    read."""
+    return committed is None or topic_id is None or committed.topic_id not in (ZERO_UUID, topic_id)

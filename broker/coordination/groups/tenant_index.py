@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
 from typing import Any, TypeVar
 
 from kraft.image.tenants import SEPARATOR, TENANT_ID, tenant_of
@@ -26,17 +27,19 @@ def each_once(prefixes: Iterable[str], *holders: Callable[[str], list[str]]) -> 
 class ByTenant(dict[str, Value]):
     """A dict by internal group id. Use only the mutating methods defined here, which keep the index."""
 
-    __slots__ = ("_of_tenant",)
+    __slots__ = ("_of_tenant", "_tenants_ids")
 
     def __init__(self) -> None:
         super().__init__()
         self._of_tenant: dict[str, dict[str, None]] = {}
+        self._tenants_ids = 0  # of all tenants together
 
     def __setitem__(self, group_id: str, value: Value) -> None:
         if group_id not in self:
             tenant = tenant_of(group_id)
             if tenant is not None:
                 self._of_tenant.setdefault(tenant, {})[group_id] = None
+                self._tenants_ids += 1
         super().__setitem__(group_id, value)
 
     def __delitem__(self, group_id: str) -> None:
@@ -45,6 +48,7 @@ class ByTenant(dict[str, Value]):
         if tenant is not None:
             own = self._of_tenant[tenant]
             del own[group_id]
+            self._tenants_ids -= 1
             if not own:
                 del self._of_tenant[tenant]
 
@@ -59,6 +63,20 @@ class ByTenant(dict[str, Value]):
         value = self[group_id]
         del self[group_id]
         return value
+
+    def count(self, tenant: str | None) -> int:
+        """How many ids the tenant has; None stands for the operators."""
+        if tenant is None:
+            return len(self) - self._tenants_ids
+        return len(self._of_tenant.get(tenant, ()))
+
+    def tenants(self) -> list[str]:
+        """Those that have ids."""
+        return list(self._of_tenant)
+
+    def some_of(self, tenant: str, most: int) -> list[str]:
+        """At most `most` of the tenant's ids, whatever their number."""
+        return list(islice(self._of_tenant.get(tenant, ()), most))
 
     def with_prefix(self, prefix: str) -> list[str]:
         """Ids that begin with `prefix`, in insertion order. A tenant's prefix costs only its own ids."""

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from enum import StrEnum
 from typing import NamedTuple
 
+from common.decision import ProducerStamp
 from common.errors import ErrorCode
 from common.identifiers import ZERO_UUID
 from wire.messages import SyncGroupRequest
@@ -140,6 +141,10 @@ class CommittedOffset(NamedTuple):
     topic_id: bytes = ZERO_UUID
 
 
+UNSTABLE = CommittedOffset(NO_OFFSET, NO_EPOCH, "unstable", NO_TIME)
+"""Stands for an offset that an open transaction may change. Compared by identity."""
+
+
 class OffsetToCommit(NamedTuple):
     topic: str
     partition: int
@@ -158,6 +163,13 @@ class CommitRequest(NamedTuple):
     generation: int
     offsets: tuple[OffsetToCommit, ...]
     retention_ms: int = -1
+
+
+class PendingCommitRequest(NamedTuple):
+    """A commit in the open transaction of `producer`."""
+
+    commit: CommitRequest
+    producer: ProducerStamp
 
 
 class MemberMetadata(NamedTuple):

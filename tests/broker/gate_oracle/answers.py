@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from common.errors import known_error
-from tests.broker.gate_oracle.questions import ABSENT, DOOMED, HIDDEN, HIDDEN_GROUP, THERE, Ids, Question
-from tests.broker.gate_oracle.questions import GROUP as GROUP_THERE
+from tests.broker.gate_oracle.questions import Question
 from tests.broker.gate_oracle.rights import RIGHTS
+from tests.broker.gate_oracle.things import ABSENT, DOOMED, HIDDEN, HIDDEN_GROUP, THERE, Ids
+from tests.broker.gate_oracle.things import GROUP as GROUP_THERE
 from tests.broker.tenant_lab import Wire
 from wire.codec import decode_response
 
@@ -59,6 +60,8 @@ def _walk(value: Any, name: str, ids: Ids) -> Any:
         rows = [_walk(one, name, ids) for one in value]
         rows = [row for row in rows if not (isinstance(row, dict) and _strange(row, ids))]
         return sorted(rows, key=compact)
+    if name == "client_instance_id":
+        return "none" if value is None else "an id"
     if isinstance(value, uuid.UUID) or name == "topic_id":
         known = {str(topic_id): name for name, topic_id in ids.topics.items()}
         return known.get(str(value), "none" if value is None or not uuid.UUID(str(value)).int else "no such id")
@@ -72,7 +75,14 @@ def _walk(value: Any, name: str, ids: Ids) -> Any:
         return value
     if isinstance(value, int | float):
         return -1 if value == -1 else "number"
-    if name in ("host", "log_dir", "metadata", "committed_metadata"):
+    if name in (
+        "host",
+        "log_dir",
+        "metadata",
+        "committed_metadata",
+        "principal_name",
+        "token_requester_principal_name",
+    ):
         return "text" if value else ""
     return ABSENT if value == f"{ABSENT}-{ids.serial}" else value
 

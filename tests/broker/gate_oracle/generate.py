@@ -1,6 +1,6 @@
 """Asks Apache Kafka every question as every principal: `python -m tests.broker.gate_oracle.generate JARS`.
 
-JARS is a directory with the jars of org.apache.kafka:kafka_2.13:4.1.1 and of what it needs (`bench.peers.kafka_jars`
+JARS is a directory with the jars of org.apache.kafka:kafka_2.13:4.2.0 and of what it needs (`bench.peers.kafka_jars`
 fetches them). Runs one node with its StandardAuthorizer and writes `answers.txt` beside this file.
 """
 

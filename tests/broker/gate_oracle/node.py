@@ -20,9 +20,9 @@ from common.ports import Clock
 from kraft.controller.node import ControllerConfig, ControllerNode
 from kraft.controller.policy import ControllerPolicy
 from kraft.quorum.quorum import QuorumConfig
-from tests.broker.gate_oracle.questions import Ids
 from tests.broker.gate_oracle.rights import RIGHTS, user_of
 from tests.broker.gate_oracle.scene import furnish
+from tests.broker.gate_oracle.things import Ids
 from tests.broker.replication_lab import SECRET
 from tests.broker.reserved_port import LOCALHOST, ReservedPort
 from tests.broker.tenant_lab import Wire

@@ -7,7 +7,9 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from common.errors import ErrorCode
-from tests.broker.gate_oracle.questions import (
+from tests.broker.gate_oracle.questions import metadata
+from tests.broker.gate_oracle.rights import ALL, RIGHTS, bindings
+from tests.broker.gate_oracle.things import (
     COMMITTED,
     DOOMED,
     GROUP,
@@ -15,11 +17,10 @@ from tests.broker.gate_oracle.questions import (
     HIDDEN_GROUP,
     NAMED,
     THERE,
+    TRANSACTION,
     Ids,
     message,
-    metadata,
 )
-from tests.broker.gate_oracle.rights import ALL, RIGHTS, bindings
 from tests.broker.tenant_lab import Wire
 
 SETTLING_S = 60
@@ -35,6 +36,7 @@ async def furnish(anonymous: Wire, login: Callable[[str], Awaitable[Wire]]) -> I
     assert not any(result.error_code for result in made.results), made
     await _until(lambda: _has_rights(login))
     await _until(lambda: _has_producer_ids(anonymous))
+    await _until(lambda: _has_transaction(anonymous))
     return ids
 
 
@@ -91,6 +93,13 @@ async def _has_rights(login: Callable[[str], Awaitable[Wire]]) -> bool:
 
 async def _has_producer_ids(anonymous: Wire) -> bool:
     answer = await anonymous.call(message("InitProducerId", transactional_id=None, transaction_timeout_ms=1_000), 1)
+    return not answer.error_code
+
+
+async def _has_transaction(anonymous: Wire) -> bool:
+    await anonymous.call(message("FindCoordinator", key=TRANSACTION, key_type=1, coordinator_keys=[TRANSACTION]), 4)
+    asked = {"transactional_id": TRANSACTION, "transaction_timeout_ms": 1_000, "producer_id": -1, "producer_epoch": -1}
+    answer = await anonymous.call(message("InitProducerId", **asked), 4)
     return not answer.error_code
 
 

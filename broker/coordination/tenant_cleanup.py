@@ -1,25 +1,26 @@
-"""Removal of the groups and offsets of deleted tenants, in the partitions that this broker coordinates.
+"""Removal of the groups, offsets and transactional ids of deleted tenants, in the partitions that this broker
+coordinates.
 
-While the metadata shows a tenant that is being deleted, every shard here removes its groups. Partitions without them
-are reported to the controller, repeatedly until the tenant is gone.
+While the metadata shows a tenant that is being deleted, every shard here removes its keys; open transactions are
+aborted before. Partitions without them are reported to the controller, repeatedly until the tenant is gone.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Protocol
 
 from msgspec import Struct
 
-from broker.coordination.groups.coordinator import GroupCoordinator
 from common.errors import MalformedFrame, OutcomeUnknown, ProtocolError
 from common.lifecycle import duty, end_task
 from kraft.image.delta import MetadataDelta
 from kraft.image.metadata import MetadataImage
 from kraft.observers.controller_channel import ControllerCalls, ControllerUnavailable
 from kraft.records import TenantState
-from wire.messages import TenantGroupsClearedRequest
+from wire.messages import TenantGroupsClearedRequest, schema_uuid
 
 log = logging.getLogger(__name__)
 
@@ -27,29 +28,47 @@ VERSION = 0
 
 
 class CleanupConfig(Struct, frozen=True):
-    """`groups_at_once`: removed from a shard in one decision."""
+    """`keys_at_once`: removed from a shard in one decision."""
 
     round_s: float = 0.5
     call_timeout_s: float = 5.0
-    groups_at_once: int = 100
+    keys_at_once: int = 100
 
 
-class TenantGroupCleanup:
+class KeyHolder(Protocol):
+    """The coordinator of one internal topic. `topic`: its name."""
+
+    @property
+    def topic(self) -> str: ...
+
+    def hosted(self) -> list[int]:
+        """The partitions whose shards serve here."""
+        ...
+
+    async def remove_keys(self, index: int, prefixes: tuple[str, ...], most: int) -> int:
+        """Remove at most `most` keys that begin with `prefixes` from one partition. Returns how many of these there
+        were before. Raises ProtocolError, also while all that are left have to wait."""
+        ...
+
+
+class TenantCleanup:
     """Owns one task, which sleeps while no tenant is being deleted."""
 
     def __init__(
         self,
-        groups: GroupCoordinator,
+        holders: Sequence[KeyHolder],
+        image: Callable[[], MetadataImage],
         channel: ControllerCalls,
         broker: Callable[[], tuple[int, int]],
         config: CleanupConfig | None = None,
     ) -> None:
         """`broker` returns this broker's id and epoch."""
-        self._groups = groups
+        self._holders = holders
+        self._image = image
         self._channel = channel
         self._broker = broker
         self._config = config or CleanupConfig()
-        self._doomed: dict[str, str] = {}  # tenant id → the prefix of its groups
+        self._doomed: dict[str, str] = {}  # tenant id → the prefix of its keys
         self._changed = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
@@ -63,7 +82,7 @@ class TenantGroupCleanup:
         if self._doomed:
             self._changed.set()
             if self._task is None:
-                self._task = asyncio.create_task(self._run(), name=duty("tenant-groups"))
+                self._task = asyncio.create_task(self._run(), name=duty("tenant-cleanup"))
 
     async def stop(self) -> None:
         await end_task(self._task)
@@ -76,26 +95,32 @@ class TenantGroupCleanup:
                 await self._changed.wait()
                 continue
             doomed = dict(self._doomed)
-            cleared = [index for index in self._groups.hosted() if await self._clear(index, doomed)]
-            if cleared:
-                await self._report(list(doomed), cleared)
+            for holder in self._holders:
+                cleared = [index for index in holder.hosted() if await self._clear(holder, index, doomed)]
+                topic = self._image().topics.get(holder.topic)
+                if cleared and topic is not None:
+                    await self._report(list(doomed), topic.topic_id, cleared)
             await asyncio.sleep(self._config.round_s)
 
-    async def _clear(self, index: int, doomed: dict[str, str]) -> bool:
+    async def _clear(self, holder: KeyHolder, index: int, doomed: dict[str, str]) -> bool:
         """Whether the partition has nothing of these tenants left, and that is committed."""
         try:
-            while await self._groups.remove_groups(index, tuple(doomed.values()), self._config.groups_at_once):
+            while await holder.remove_keys(index, tuple(doomed.values()), self._config.keys_at_once):
                 pass
         except ProtocolError:
             return False
         return True
 
-    async def _report(self, tenants: list[str], partitions: list[int]) -> None:
+    async def _report(self, tenants: list[str], topic_id: bytes, partitions: list[int]) -> None:
         broker_id, broker_epoch = self._broker()
         request = TenantGroupsClearedRequest(
-            broker_id=broker_id, broker_epoch=broker_epoch, tenants=tenants, partitions=partitions
+            broker_id=broker_id,
+            broker_epoch=broker_epoch,
+            tenants=tenants,
+            partitions=partitions,
+            topic_id=schema_uuid(topic_id),
         )
         try:
             await self._channel.call(request, VERSION, timeout_s=self._config.call_timeout_s)
         except (ControllerUnavailable, OutcomeUnknown, MalformedFrame) as error:
-            log.debug("removed groups were not reported to the controller", extra={"reason": str(error)})
+            log.debug("removed keys were not reported to the controller", extra={"reason": str(error)})

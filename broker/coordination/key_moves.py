@@ -1,20 +1,20 @@
-"""The groups of moving tenants: this broker's work in the partitions that it leads.
+"""The groups and transactional ids of moving tenants: this broker's work in the partitions that it leads.
 
-`kraft.controller.key_moves` describes the whole. While the metadata shows a tenant in CLEARING or COPYING, this broker
-clears or hands over its partitions and reports them to the controller, repeatedly until the tenant is past that phase.
-No state survives a restart: the next leader of a partition starts over.
+`kraft.controller.key_moves` describes the whole. While the metadata shows a tenant in a phase of its move, this broker
+clears its partitions, has transactions end there, or hands them over. It reports them to the controller, repeatedly
+until the tenant is past that phase. No state survives a restart: the next leader of a partition starts over.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from msgspec import Struct
 
 from broker.broker_link import BrokerLink
-from broker.coordination.groups.key_store import KeyStore
+from broker.coordination.key_store import KeyStore
 from broker.coordination.placement import partition_for
 from broker.coordination.shard import CoordinatorRecord
 from common.errors import ErrorCode, MalformedFrame, OutcomeUnknown, ProtocolError, known_error
@@ -26,7 +26,6 @@ from kraft.image.tenants import TenantImage
 from kraft.image.topics import KeyRange, TopicImage
 from kraft.observers.controller_channel import ControllerCalls, ControllerUnavailable
 from kraft.records import KeysPhase
-from kraft.topic_names import GROUP_TOPIC
 from wire.client import CallTimeout, ConnectionLost, TooManyCalls
 from wire.messages import ImportKeysRequest, TenantKeysReadyRequest, schema_uuid
 
@@ -43,13 +42,13 @@ class KeyMovesConfig(Struct, frozen=True):
     round_s: float = 0.5
     retry_s: float = 0.1
     call_timeout_s: float = 5.0
-    groups_at_once: int = 100
+    keys_at_once: int = 100
     request_bytes_max: int = 64 << 10  # some hundreds of offsets, which the importing shard checks in one turn
 
 
 class KeyHandover:
-    """Clears and hands over one tenant's groups at a time. `new_link` creates a link to another broker; `broker`
-    returns this broker's id and epoch."""
+    """Clears and hands over one tenant's keys of one kind at a time. `new_link` creates a link to another broker;
+    `broker` returns this broker's id and epoch."""
 
     def __init__(
         self,
@@ -60,7 +59,8 @@ class KeyHandover:
         broker: Callable[[], tuple[int, int]],
         config: KeyMovesConfig | None = None,
     ) -> None:
-        self._store = store
+        self.store = store
+        self._keys = store.keys
         self._image = image
         self._channel = channel
         self._new_link = new_link
@@ -80,33 +80,38 @@ class KeyHandover:
 
     async def advance(self, tenant_id: str) -> bool:
         """Whether this broker's current work for the tenant is done and reported."""
-        image = self._image()
-        tenant, topic = image.tenants.get(tenant_id), image.topics.get(GROUP_TOPIC)
+        image, keys = self._image(), self._keys
+        tenant, topic = image.tenants.get(tenant_id), image.topics.get(self.store.topic)
         if tenant is None or topic is None or tenant.keys_target is None:
             return True
+        if tenant.keys_phase not in (keys.clearing, keys.copying, *keys.waits_in):
+            return True
         there = range_at(topic, tenant, tenant.keys_target)
-        held = there if tenant.keys_phase is KeysPhase.CLEARING else range_for(topic, tenant)
+        held = there if tenant.keys_phase is keys.clearing else range_for(topic, tenant)
         if there is None or held is None:
             return True
         done: Done = []
-        hosted = self._store.hosted(held)
+        hosted = self.store.hosted(held)
         for index, epoch in hosted.items():
             key = (tenant_id, tenant.keys_epoch, tenant.keys_phase, index)
             if self._ready.get(key) != epoch:
-                if not await self._do(index, tenant, topic, there) or self._store.hosted(held).get(index) != epoch:
+                is_done = await self._do(index, epoch, tenant, topic, there)
+                if not is_done or self.store.hosted(held).get(index) != epoch:
                     continue
                 self._ready[key] = epoch
             done.append((index, epoch))
         reported = not done or await self._report(tenant, topic, done)
         return reported and len(done) == len(hosted)
 
-    async def _do(self, index: int, tenant: TenantImage, topic: TopicImage, there: KeyRange) -> bool:
+    async def _do(self, index: int, epoch: int, tenant: TenantImage, topic: TopicImage, there: KeyRange) -> bool:
         try:
-            if tenant.keys_phase is KeysPhase.CLEARING:
-                while await self._store.clear(index, tenant, self._config.groups_at_once):
+            if tenant.keys_phase is self._keys.clearing:
+                while await self.store.clear(index, tenant, self._config.keys_at_once):
                     pass
             else:
-                await self._hand_over(index, tenant, topic, there)
+                await self.store.check_ready(index, tenant)
+            if tenant.keys_phase is self._keys.copying:
+                await self._hand_over(index, epoch, tenant, topic, there)
         except ProtocolError as error:
             reason = error.message or error.code.name
         except (ConnectionLost, CallTimeout, TooManyCalls, MalformedFrame) as error:
@@ -116,17 +121,20 @@ class KeyHandover:
         log.debug("a tenant's keys wait", extra={"tenant": tenant.id, "partition": index, "reason": reason})
         return False
 
-    async def _hand_over(self, index: int, tenant: TenantImage, topic: TopicImage, there: KeyRange) -> None:
-        """Send the tenant's groups of this partition to their new partitions."""
-        names = await self._store.groups(index, tenant)
-        for begin in range(0, len(names), self._config.groups_at_once):
-            some = names[begin : begin + self._config.groups_at_once]
+    async def _hand_over(
+        self, index: int, epoch: int, tenant: TenantImage, topic: TopicImage, there: KeyRange
+    ) -> None:  # fmt: skip
+        """Send the tenant's keys of this partition to their new partitions."""
+        names = await self.store.names(index, tenant)
+        introduced = await self.store.introduced(index, epoch)
+        for begin in range(0, len(names), self._config.keys_at_once):
+            some = names[begin : begin + self._config.keys_at_once]
             by_target: dict[int, list[CoordinatorRecord]] = {}
-            for group_id, records in await self._store.records(index, some):
-                by_target.setdefault(there.first + partition_for(group_id, there.count), []).extend(records)
+            for name, records in await self.store.records(index, some):
+                by_target.setdefault(there.first + partition_for(name, there.count), []).extend(records)
             for target, records in by_target.items():
                 for part in _parts(records, self._config.request_bytes_max):
-                    await self._send(target, tenant, topic.topic_id, part)
+                    await self._send(target, tenant, topic.topic_id, [*introduced, *part])
 
     async def _send(self, target: int, tenant: TenantImage, topic_id: bytes, records: list[CoordinatorRecord]) -> None:
         """Returns when the records are durable there. Raises ProtocolError and errors of the link."""
@@ -135,7 +143,7 @@ class KeyHandover:
         if leader < 0:
             raise ProtocolError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "the keys' new partition has no leader")
         if leader == self._broker()[0]:
-            await self._store.take(target, tenant.id, tenant.keys_epoch, topic_id, records)
+            await self.store.take(target, tenant.id, tenant.keys_epoch, topic_id, records)
             return
         request = ImportKeysRequest(
             tenant=tenant.id,
@@ -183,14 +191,13 @@ class KeyHandover:
 
 
 class TenantKeyMoves:
-    """Owns one task, which sleeps while no tenant moves, and otherwise hands over all moving tenants' groups in
-    rounds."""
+    """Owns one task, which sleeps while no tenant moves, and otherwise hands over all moving tenants' keys in rounds.
+    `handovers`: one for each kind of keys."""
 
-    def __init__(self, store: KeyStore, handover: KeyHandover, config: KeyMovesConfig | None = None) -> None:
-        self._store = store
-        self._handover = handover
+    def __init__(self, handovers: Sequence[KeyHandover], config: KeyMovesConfig | None = None) -> None:
+        self._handovers = handovers
         self._config = config or KeyMovesConfig()
-        self._busy: dict[str, None] = {}  # ids of tenants whose groups move
+        self._busy: dict[str, None] = {}  # ids of tenants whose keys move
         self._changed = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
@@ -198,12 +205,14 @@ class TenantKeyMoves:
         for tenant_id, old in delta.access.tenants.changed.items():
             tenant = image.tenants.get(tenant_id)
             if old is not None and tenant is not None and _keys_of(old) != _keys_of(tenant):
-                self._store.keeping_changed(tenant.prefix)
+                for handover in self._handovers:
+                    handover.store.keeping_changed(tenant.prefix)
             if tenant is not None and tenant.keys_phase is not KeysPhase.SETTLED:
                 self._busy[tenant_id] = None
             elif tenant_id in self._busy:
                 del self._busy[tenant_id]
-                self._handover.forget(tenant_id)
+                for handover in self._handovers:
+                    handover.forget(tenant_id)
         if self._busy and not delta.is_empty:
             self._changed.set()
             if self._task is None:
@@ -212,7 +221,8 @@ class TenantKeyMoves:
     async def stop(self) -> None:
         await end_task(self._task)
         self._task = None
-        self._handover.close()
+        for handover in self._handovers:
+            handover.close()
 
     async def _run(self) -> None:
         while True:
@@ -222,7 +232,8 @@ class TenantKeyMoves:
                 continue
             is_whole = True
             for tenant_id in list(self._busy):
-                is_whole = await self._handover.advance(tenant_id) and is_whole
+                for handover in self._handovers:
+                    is_whole = await handover.advance(tenant_id) and is_whole
             try:
                 async with asyncio.timeout(self._config.round_s if is_whole else self._config.retry_s):
                     await self._changed.wait()
@@ -231,8 +242,8 @@ class TenantKeyMoves:
 
 
 def _keys_of(tenant: TenantImage) -> tuple[object, ...]:
-    """The fields that decide where a tenant's groups are served."""
-    return tenant.keys_cell, tenant.keys_target, tenant.keys_phase
+    """The fields that decide where a tenant's keys are served."""
+    return tenant.keys_cell, tenant.ids_cell, tenant.keys_target, tenant.keys_phase
 
 
 def _parts(records: list[CoordinatorRecord], bytes_max: int) -> list[list[CoordinatorRecord]]:

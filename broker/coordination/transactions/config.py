@@ -1,0 +1,33 @@
+"""Settings of transaction coordinators, and constants."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from common.node_settings.transactions import TransactionSettings
+
+
+class TransactionLimits(NamedTuple):
+    """What one owner, a tenant or the operators together, may have in one partition of `__transaction_state`:
+    transactional ids, open transactions, and partitions of one transaction."""
+
+    ids: int = 1_000_000
+    open: int = 100_000
+    partitions: int = 100_000
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionConfig(TransactionSettings):
+    """Times in milliseconds.
+
+    `record_bytes_max` bounds the value of a record, which names all partitions of a transaction: with names of 30
+    letters, 10,000 topics take 370,000 bytes. `id_bytes_max`: the longest transactional id. The others bound the work
+    of one turn: transactions that are aborted or taken up, their partitions, and ids that are looked at.
+    """
+
+    record_bytes_max: int = 1_000_000
+    id_bytes_max: int = 32_000
+    transactions_per_turn_max: int = 100
+    partitions_per_turn_max: int = 20_000
+    ids_per_turn_max: int = 200

@@ -1,0 +1,329 @@
+"""The transaction coordinator of one broker: routes requests to the shard of their transactional id, and draws producer
+ids where a decision needs one."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from broker.coordination.placement import keeping_partition
+from broker.coordination.runtime import CoordinatorRuntime
+from broker.coordination.shard import CoordinatorRecord, Decide, Now, Ticket
+from broker.coordination.transactions.completions import Completions
+from broker.coordination.transactions.config import TransactionConfig, TransactionLimits
+from broker.coordination.transactions.producers import check_init
+from broker.coordination.transactions.transaction_shard import TransactionDecision, TransactionShard
+from broker.coordination.transactions.values import (
+    AddPartitions,
+    EndTransaction,
+    InitProducer,
+    ListedTransaction,
+    MarkersToWrite,
+    NeedsId,
+    Partitions,
+    Producer,
+    Transaction,
+    TransactionFilter,
+)
+from common.decision import Decision
+from common.errors import ErrorCode, ProtocolError
+from common.lifecycle import duty, end_task
+from common.pacing import Lane, Work
+from kraft.image.key_ranges import Keeping, keeping
+from kraft.image.metadata import MetadataImage
+from kraft.image.tenants import local_name
+from kraft.records import KeysPhase
+from kraft.topic_names import TRANSACTION_TOPIC
+
+LANE = "transactions"  # lists of clients
+RETRY_S = 0.1  # after a completion that could not be recorded
+COMPLETED_AT_ONCE = 200
+
+DecideWithId = Callable[[TransactionShard, int | None, Now], TransactionDecision]
+
+_log = logging.getLogger(__name__)
+
+
+class FreshIds(Protocol):
+    """`coordination.producer_ids.ProducerIds`."""
+
+    async def take(self) -> int: ...
+
+
+class TransactionCoordinator:
+    """Every method raises ProtocolError: NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE, and
+    the errors of its request. `make_shard` is for `CoordinatorRuntime.host`. Owns at most one task."""
+
+    def __init__(
+        self,
+        runtime: CoordinatorRuntime,
+        producer_ids: FreshIds,
+        config: TransactionConfig,
+        image: Callable[[], MetadataImage],
+        version: Callable[[], int],
+        limits_of: Callable[[str | None], TransactionLimits] = lambda _: TransactionLimits(),
+        held_s: float = 0.0,
+    ) -> None:
+        """`version`, `limits_of`: see `TransactionShard`. `held_s`: how long a client's partitions wait for its
+        previous transaction to be complete."""
+        self._runtime = runtime
+        self._producer_ids = producer_ids
+        self._config = config
+        self._image = image
+        self._version = version
+        self._limits_of = limits_of
+        self._written: dict[tuple[int, int], list[MarkersToWrite]] = {}  # by partition and leader epoch
+        self._overdue: dict[tuple[int, str], None] = {}  # transactions whose fence needs a producer id
+        self._held_s = held_s
+        self._completions = Completions()
+        self._wakes = asyncio.Event()
+        self._work: asyncio.Task[None] | None = None
+
+    topic = TRANSACTION_TOPIC
+
+    def make_shard(self, index: int) -> TransactionShard:
+        def keeping_of(transactional_id: str) -> Keeping:
+            image = self._image()
+            topic = image.topics.get(TRANSACTION_TOPIC)
+            return Keeping.SERVED if topic is None else keeping(topic, image.tenants.owner(transactional_id), index)
+
+        def wants_id(transactional_id: str) -> None:
+            self._overdue[index, transactional_id] = None
+            self._wake()
+
+        def keys_phase_of(transactional_id: str) -> KeysPhase:
+            tenant = self._image().tenants.owner(transactional_id)
+            return KeysPhase.SETTLED if tenant is None else tenant.keys_phase
+
+        return TransactionShard(
+            config=self._config,
+            version=self._version,
+            limits_of=self._limits_of,
+            keeping_of=keeping_of,
+            wants_id=wants_id,
+            keys_phase_of=keys_phase_of,
+        )
+
+    def partition_of(self, transactional_id: str) -> int:
+        """The partition that holds the id; COORDINATOR_NOT_AVAILABLE if there is none. During a handover as
+        `GroupCoordinator.partition_of`."""
+        image = self._image()
+        topic, index = (
+            image.topics.get(TRANSACTION_TOPIC),
+            keeping_partition(image, TRANSACTION_TOPIC, transactional_id),
+        )
+        if topic is None or index is None:
+            raise ProtocolError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        if keeping(topic, image.tenants.owner(transactional_id), index) is not Keeping.SERVED:
+            comes = self._runtime.leads(TRANSACTION_TOPIC, index)
+            raise ProtocolError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if comes else ErrorCode.NOT_COORDINATOR)
+        return index
+
+    # producers ---------------------------------------------------------------------------------------------
+
+    async def init_producer_id(self, request: InitProducer) -> Producer:
+        """Raises also INVALID_REQUEST, INVALID_TRANSACTION_TIMEOUT, PRODUCER_FENCED, POLICY_VIOLATION (too many ids),
+        and CONCURRENT_TRANSACTIONS, after an ongoing transaction's abort is recorded."""
+        check_init(request, self._config)
+        return await self._decide_with_id(
+            request.transactional_id, lambda shard, fresh_id, now: shard.init_producer_id(request, fresh_id, now)
+        )
+
+    async def end(self, request: EndTransaction) -> Producer:
+        """The producer of the next transaction; in the old protocol none, which keeps what it has.
+
+        Raises also INVALID_REQUEST, INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED, CONCURRENT_TRANSACTIONS,
+        INVALID_TXN_STATE.
+        """
+        return await self._decide_with_id(
+            request.transactional_id, lambda shard, fresh_id, now: shard.end(request, fresh_id, now)
+        )
+
+    async def _decide_with_id(self, transactional_id: str, decide: DecideWithId) -> Producer:
+        """A drawn producer id that is not needed after all is never used."""
+        _check_named(transactional_id)
+        fresh_id: int | None = None
+        while True:
+            reply = await self._runtime.write(
+                TRANSACTION_TOPIC, self.partition_of(transactional_id), _with_id(decide, fresh_id)
+            )
+            if isinstance(reply, Producer):
+                return reply
+            if isinstance(reply, ErrorCode):
+                raise ProtocolError(reply)
+            fresh_id = await self._producer_ids.take()
+
+    # partitions --------------------------------------------------------------------------------------------
+
+    async def add_partitions(
+        self,
+        transactional_id: str,
+        producer_id: int,
+        producer_epoch: int,
+        partitions: Partitions,
+        *,
+        new_protocol: bool,
+    ) -> None:
+        """Returns when they are in the transaction. Raises also INVALID_REQUEST, INVALID_PRODUCER_ID_MAPPING,
+        PRODUCER_FENCED, CONCURRENT_TRANSACTIONS, TRANSACTION_ABORTABLE (too much).
+
+        In the old protocol a client asks, and waits here for a short while rather than be answered
+        CONCURRENT_TRANSACTIONS. In the new one a leader asks, for several producers at once, and asks again by itself.
+        """
+        _check_named(transactional_id)
+        request = AddPartitions(transactional_id, producer_id, producer_epoch, partitions, new_protocol)
+
+        def decide(shard: TransactionShard, now: Now, _: Ticket) -> Decision[CoordinatorRecord, None]:
+            return shard.add_partitions(request, now)
+
+        try:
+            await self._runtime.write(TRANSACTION_TOPIC, self.partition_of(transactional_id), decide)
+        except ProtocolError as error:
+            if new_protocol or error.code is not ErrorCode.CONCURRENT_TRANSACTIONS:
+                raise
+            await self._add_once_complete(transactional_id, decide)
+
+    async def _add_once_complete(self, transactional_id: str, decide: Decide[TransactionShard, None]) -> None:
+        """Raises CONCURRENT_TRANSACTIONS when it has waited for as long as it may."""
+        completion = self._completions.next_of(transactional_id)
+        try:  # it may have been completed just before
+            await self._runtime.write(TRANSACTION_TOPIC, self.partition_of(transactional_id), decide)
+        except ProtocolError as error:
+            if error.code is not ErrorCode.CONCURRENT_TRANSACTIONS:
+                raise
+            await asyncio.wait((completion,), timeout=self._held_s)
+            await self._runtime.write(TRANSACTION_TOPIC, self.partition_of(transactional_id), decide)
+        finally:
+            self._completions.drop(transactional_id, completion)
+
+    async def verify_partitions(
+        self, transactional_id: str, producer_id: int, producer_epoch: int, partitions: Sequence[tuple[str, int]]
+    ) -> tuple[ErrorCode, ...]:
+        """One code per partition, in order: NONE, or TRANSACTION_ABORTABLE for one that is not in the transaction.
+        Raises also INVALID_REQUEST, INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED, CONCURRENT_TRANSACTIONS."""
+        _check_named(transactional_id)
+
+        def query(shard: TransactionShard, _: Now) -> tuple[ErrorCode, ...]:
+            return shard.verify_partitions(transactional_id, producer_id, producer_epoch, partitions)
+
+        return await self._runtime.read(TRANSACTION_TOPIC, self.partition_of(transactional_id), query)
+
+    # administration ----------------------------------------------------------------------------------------
+
+    async def describe(self, transactional_id: str) -> Transaction:
+        """Raises also INVALID_REQUEST, TRANSACTIONAL_ID_NOT_FOUND."""
+        _check_named(transactional_id)
+
+        def query(shard: TransactionShard, _: Now) -> Transaction | None:
+            return shard.find(transactional_id)
+
+        found = await self._runtime.read(TRANSACTION_TOPIC, self.partition_of(transactional_id), query)
+        if found is None:
+            raise ProtocolError(ErrorCode.TRANSACTIONAL_ID_NOT_FOUND)
+        return found
+
+    async def list_transactions(self, wanted: TransactionFilter) -> list[ListedTransaction]:
+        """Raises also INVALID_REGULAR_EXPRESSION; COORDINATOR_LOAD_IN_PROGRESS while some are not here yet."""
+
+        def query(shard: TransactionShard, now: Now) -> Work[list[ListedTransaction]]:
+            return shard.list_transactions(wanted, now)
+
+        tenant = self._image().tenants.owner(wanted.prefix)
+        copies = tenant is not None and tenant.keys_phase is KeysPhase.IDS_COPYING
+        if copies or self._runtime.is_loading(TRANSACTION_TOPIC):
+            raise ProtocolError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+        found: list[ListedTransaction] = []
+        for index in self._runtime.active(TRANSACTION_TOPIC):
+            try:
+                found += await self._runtime.read_slowly(TRANSACTION_TOPIC, index, query, Lane(LANE, wanted.prefix))
+            except ProtocolError as error:
+                if error.code is not ErrorCode.NOT_COORDINATOR:  # otherwise its new coordinator lists them
+                    raise
+        return found
+
+    # what happens by itself --------------------------------------------------------------------------------
+
+    def markers_written(self, index: int, leader_epoch: int, markers: MarkersToWrite) -> None:
+        """All markers of a transaction are written: record soon that it is complete, unless the shard has another
+        leader epoch by then. Its leader asks for the markers again."""
+        self._written.setdefault((index, leader_epoch), []).append(markers)
+        self._wake()
+
+    # deleted tenants ---------------------------------------------------------------------------------------
+
+    def hosted(self) -> list[int]:
+        """The partitions of `__transaction_state` whose shards serve here, in order."""
+        return self._runtime.active(TRANSACTION_TOPIC)
+
+    async def remove_keys(self, index: int, prefixes: tuple[str, ...], most: int) -> int:
+        """See `tenant_cleanup.KeyHolder`. Transactions that are open are aborted, and their ids removed later."""
+
+        def decide(shard: TransactionShard, now: Now, _: Ticket) -> Decision[CoordinatorRecord, int]:
+            return shard.remove_ids(prefixes, most, now)
+
+        return await self._runtime.write(TRANSACTION_TOPIC, index, decide)
+
+    async def stop(self) -> None:
+        await end_task(self._work)
+
+    def _wake(self) -> None:
+        self._wakes.set()
+        if self._work is None:
+            self._work = asyncio.get_running_loop().create_task(self._run(), name=duty("transactions"))
+
+    async def _run(self) -> None:
+        """Record completions as they come. What cannot be recorded now is tried again."""
+        while True:
+            await self._wakes.wait()
+            self._wakes.clear()
+            written, self._written = self._written, {}
+            overdue, self._overdue = self._overdue, {}
+            done = await asyncio.gather(*(self._complete(*key, some) for key, some in written.items()))
+            for index, transactional_id in overdue:
+                await self._fence(index, transactional_id)
+            if not all(done):
+                await asyncio.sleep(RETRY_S)
+
+    async def _complete(self, index: int, leader_epoch: int, written: list[MarkersToWrite]) -> bool:
+        """False if some wait for the next time."""
+        for at in range(0, len(written), COMPLETED_AT_ONCE):
+            if self._runtime.leader_epoch(TRANSACTION_TOPIC, index) != leader_epoch:
+                return True
+            try:
+                some = written[at : at + COMPLETED_AT_ONCE]
+                await self._runtime.write(TRANSACTION_TOPIC, index, _completes(some))
+                self._completions.completed({markers.transactional_id for markers in some})
+            except ProtocolError as error:
+                _log.info("completions of transactions wait", extra={"partition": index, "error": error.code.name})
+                for markers in written[at:]:
+                    self.markers_written(index, leader_epoch, markers)
+                return False
+        return True
+
+    async def _fence(self, index: int, transactional_id: str) -> None:
+        """A transaction is past its timeout, and its producer id has no epoch left. A failure is tried again when the
+        shard looks for timeouts again."""
+        try:
+            fresh_id = await self._producer_ids.take()
+            await self._runtime.write(TRANSACTION_TOPIC, index, _fences(transactional_id, fresh_id))
+        except ProtocolError as error:
+            _log.info("a fence waits", extra={"partition": index, "error": error.code.name})
+
+
+def _with_id(decide: DecideWithId, fresh_id: int | None) -> Decide[TransactionShard, Producer | ErrorCode | NeedsId]:
+    return lambda shard, now, _: decide(shard, fresh_id, now)
+
+
+def _completes(written: list[MarkersToWrite]) -> Decide[TransactionShard, None]:
+    return lambda shard, now, _: shard.complete(written, now)
+
+
+def _fences(transactional_id: str, fresh_id: int) -> Decide[TransactionShard, None]:
+    return lambda shard, now, _: shard.fence_overdue(transactional_id, fresh_id, now)
+
+
+def _check_named(transactional_id: str) -> None:
+    if not local_name(transactional_id):
+        raise ProtocolError(ErrorCode.INVALID_REQUEST)

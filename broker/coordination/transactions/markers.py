@@ -1,0 +1,351 @@
+"""Sends the markers of transactions whose outcome is decided, until every partition has its own.
+
+Markers for one broker are batched: while a request is in flight the next ones gather. Whatever fails is sent again on a
+connection of its own, so that a partition which does not commit, or has no leader, delays its own transaction alone.
+Before each attempt the coordinator's leadership is checked: under another leader the markers are that one's business.
+
+Source: KIP-98 and the behaviour of Apache Kafka 4.2's TransactionMarkerChannelManager. Two things differ. A partition
+that is already in a later epoch counts as done: Apache Kafka drops the whole transaction, which stays prepared until
+its coordinator is loaded again. A topic counts as deleted when it has been absent from the metadata for a while: one
+that was created just now may be known to its leader earlier than to this coordinator.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from typing import Protocol
+
+from msgspec import Struct
+
+from broker.broker_link import BrokerLink
+from broker.coordination.transactions.coordinator_epochs import coordinator_epoch
+from broker.coordination.transactions.values import MarkersToWrite
+from common.backoff import Backoff, Retries
+from common.errors import ErrorCode, MalformedFrame, error_name, known_error
+from common.lifecycle import duty, end_tasks
+from kraft.image.metadata import MetadataImage
+from kraft.links import Links
+from wire.client import CallTimeout, ConnectionLost, TooManyCalls
+from wire.messages import WriteTxnMarkersRequest, WriteTxnMarkersResponse
+
+logger = logging.getLogger(__name__)
+
+WRITE_MARKERS_VERSION = 2
+OLD_PROTOCOL, NEW_PROTOCOL = 0, 2  # transaction.version of a marker
+
+TopicPartition = tuple[str, int]
+_Marker = WriteTxnMarkersRequest.WritableTxnMarker
+_Topic = _Marker.WritableTxnMarkerTopic
+
+_DONE = (
+    ErrorCode.NONE,
+    ErrorCode.INVALID_PRODUCER_EPOCH,  # the partition is past this transaction
+    ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT,
+)
+
+
+class LocalMarkers(Protocol):
+    """Writes markers to this broker's own partitions; implemented by `broker.handlers.transaction_markers`."""
+
+    async def write(self, request: WriteTxnMarkersRequest) -> WriteTxnMarkersResponse: ...
+
+
+class MarkerLimits(Struct, frozen=True):
+    """Seconds. `absent_s`: how long a topic must be absent to count as deleted."""
+
+    connect_timeout_s: float = 1.0
+    attempt_timeout_s: float = 10.0
+    backoff_min_s: float = 0.05
+    backoff_max_s: float = 1.0
+    absent_s: float = 3.0
+    partitions_per_request_max: int = 1_000
+    partitions_per_turn_max: int = 500
+
+
+class _Sending:
+    """One decided transaction until every partition has its marker."""
+
+    __slots__ = ("_failed", "absent_since", "index", "leader_epoch", "left", "markers", "retries")
+
+    def __init__(self, index: int, leader_epoch: int, markers: MarkersToWrite, retries: Retries) -> None:
+        """`index`, `leader_epoch`: of the coordinator's partition."""
+        self.index = index
+        self.leader_epoch = leader_epoch
+        self.markers = markers
+        self.left: dict[TopicPartition, ErrorCode] = {
+            (topic, partition): ErrorCode.NONE
+            for topic, partitions in markers.partitions.items()
+            for partition in partitions
+        }
+        """Partitions without a marker, with the last error."""
+        self._failed: list[TopicPartition] = []  # to be sent again when the pause is over
+        self.retries = retries
+        self.absent_since: dict[TopicPartition, float] = {}
+
+    def fail(self, partition: TopicPartition) -> bool:
+        """It is to be sent again. Returns whether it is the first since `take_failed`."""
+        self._failed.append(partition)
+        return len(self._failed) == 1
+
+    def take_failed(self) -> list[TopicPartition]:
+        failed, self._failed = self._failed, []
+        return failed
+
+    @property
+    def key(self) -> tuple[int, int, str, int, int]:
+        markers = self.markers
+        return self.index, self.leader_epoch, markers.transactional_id, markers.producer_id, markers.producer_epoch
+
+
+class _Courier:
+    """Carries markers to one broker: one request at a time, in a task that ends when none are left."""
+
+    def __init__(self, sender: TransactionMarkers, broker_id: int) -> None:
+        self.link = sender.new_link()
+        self.task: asyncio.Task[None] | None = None
+        self._waiting: deque[tuple[_Sending, TopicPartition]] = deque()
+        self._broker_id = broker_id
+        self._sender = sender
+
+    def add(self, sending: _Sending, partition: TopicPartition) -> None:
+        self._waiting.append((sending, partition))
+        if self.task is None or self.task.done():
+            name = duty(f"transaction-markers-{self._broker_id}")
+            self.task = asyncio.get_running_loop().create_task(self._run(), name=name)
+
+    async def _run(self) -> None:
+        while self._waiting:
+            batch = self._next_batch()
+            if batch:
+                await self._carry(batch)
+
+    def _next_batch(self) -> dict[_Sending, list[TopicPartition]]:
+        """The next markers, at most one transaction for each producer id: the response names nothing else."""
+        batch: dict[_Sending, list[TopicPartition]] = {}
+        of_producer: dict[int, _Sending] = {}
+        for _ in range(min(len(self._waiting), self._sender.limits.partitions_per_request_max)):
+            sending, partition = self._waiting[0]
+            if of_producer.setdefault(sending.markers.producer_id, sending) is not sending:
+                break
+            self._waiting.popleft()
+            if self._sender.is_current(sending):
+                batch.setdefault(sending, []).append(partition)
+        return batch
+
+    async def _carry(self, batch: dict[_Sending, list[TopicPartition]]) -> None:
+        sender = self._sender
+        request = WriteTxnMarkersRequest(markers=[_row(sending, partitions) for sending, partitions in batch.items()])
+        codes: dict[tuple[int, str, int], ErrorCode] = {}
+        try:
+            if self._broker_id == sender.node_id:
+                async with asyncio.timeout(sender.limits.attempt_timeout_s):
+                    response = await sender.local.write(request)
+            else:
+                link = await self.link.to(self._broker_id)
+                response = await link.call(request, WRITE_MARKERS_VERSION, sender.limits.attempt_timeout_s)
+            codes = {
+                (marker.producer_id, topic.name, row.partition_index): known_error(row.error_code)
+                for marker in response.markers
+                for topic in marker.topics
+                for row in topic.partitions
+            }
+        except (ConnectionLost, CallTimeout, TooManyCalls, MalformedFrame):
+            self.link.drop()
+        except TimeoutError:
+            pass  # as if the connection to itself had failed
+        for sending, partitions in batch.items():
+            producer_id = sending.markers.producer_id
+            outcome = [codes.get((producer_id, *one), ErrorCode.NETWORK_EXCEPTION) for one in partitions]
+            sender.answered(sending, zip(partitions, outcome, strict=True))
+
+
+def _row(sending: _Sending, partitions: Iterable[TopicPartition]) -> _Marker:
+    markers = sending.markers
+    topics: dict[str, list[int]] = {}
+    for topic, partition in partitions:
+        topics.setdefault(topic, []).append(partition)
+    return _Marker(
+        producer_id=markers.producer_id,
+        producer_epoch=markers.producer_epoch,
+        transaction_result=markers.commit,
+        topics=[_Topic(name=topic, partition_indexes=indexes) for topic, indexes in topics.items()],
+        coordinator_epoch=coordinator_epoch(sending.leader_epoch, markers.epoch_floor),
+        transaction_version=NEW_PROTOCOL if markers.new_protocol else OLD_PROTOCOL,
+    )
+
+
+class TransactionMarkers:
+    """One per broker. `begin` is the act of a transaction shard."""
+
+    def __init__(
+        self,
+        node_id: int,
+        image: Callable[[], MetadataImage],
+        leader_epoch_of: Callable[[int], int | None],
+        written: Callable[[int, int, MarkersToWrite], None],
+        local: LocalMarkers,
+        links: Links,
+        listener_name: str,
+        rng: random.Random,
+        limits: MarkerLimits,
+    ) -> None:
+        """`leader_epoch_of`: of the coordinator's partition that serves here, else None. `written`: called with the
+        arguments of `begin` when every partition has its marker."""
+        self.node_id = node_id
+        self.local = local
+        self.limits = limits
+        self._image = image
+        self._leader_epoch_of = leader_epoch_of
+        self._written = written
+        self._links = links
+        self._listener_name = listener_name
+        self._rng = rng
+        self._backoff = Backoff(limits.backoff_min_s, limits.backoff_max_s)
+        self._sendings: dict[tuple[int, int, str, int, int], _Sending] = {}
+        self._newest: dict[str, _Sending] = {}  # of `_sendings`, by transactional id
+        self._unrouted: deque[tuple[_Sending, deque[TopicPartition], bool]] = deque()
+        self._routing: asyncio.Handle | None = None
+        self._couriers: dict[tuple[int, bool], _Courier] = {}
+        self._loop = asyncio.get_running_loop()
+        self._stopped = False
+
+    def begin(self, index: int, leader_epoch: int, markers: MarkersToWrite) -> None:
+        """Send the markers of a transaction of the coordinator's partition `index`, which leads in `leader_epoch`. A
+        repeated call changes nothing."""
+        sending = _Sending(index, leader_epoch, markers, Retries(self._backoff, self._rng))
+        if self._stopped or sending.key in self._sendings:
+            return
+        self._sendings[sending.key] = self._newest[markers.transactional_id] = sending
+        self._route(sending, sending.left, is_retry=False)
+
+    def unwritten(self, transactional_id: str) -> Mapping[TopicPartition, ErrorCode] | None:
+        """The partitions that have no marker of this decided transaction yet, with the last error of each. None if its
+        markers are not being written."""
+        sending = self._newest.get(transactional_id)
+        return None if sending is None else sending.left
+
+    def __len__(self) -> int:
+        """Number of transactions whose markers are being written."""
+        return len(self._sendings)
+
+    def is_current(self, sending: _Sending) -> bool:
+        """Whether its markers are still to be sent. Drops it if another coordinator has taken over."""
+        if sending.key not in self._sendings:
+            return False
+        if self._leader_epoch_of(sending.index) == sending.leader_epoch:
+            return True
+        self._drop(sending)
+        return False
+
+    def _drop(self, sending: _Sending) -> None:
+        del self._sendings[sending.key]
+        if self._newest.get(sending.markers.transactional_id) is sending:
+            del self._newest[sending.markers.transactional_id]
+
+    def answered(self, sending: _Sending, outcome: Iterable[tuple[TopicPartition, ErrorCode]]) -> None:
+        """A broker has answered, or could not be reached, for these partitions."""
+        if sending.key not in self._sendings:
+            return
+        for partition, error in outcome:
+            if error is ErrorCode.TRANSACTION_COORDINATOR_FENCED:
+                extra = {"transactional_id": sending.markers.transactional_id, "partition": partition}
+                logger.warning("a marker is refused: a later coordinator has written one", extra=extra)
+                self._drop(sending)
+                return
+            if error in _DONE:
+                sending.left.pop(partition, None)
+                sending.absent_since.pop(partition, None)
+            elif partition in sending.left:
+                self._retry_later(sending, partition, error)
+        self._finish(sending)
+
+    def _finish(self, sending: _Sending) -> None:
+        if not sending.left and self.is_current(sending):
+            self._drop(sending)
+            self._written(sending.index, sending.leader_epoch, sending.markers)
+
+    def _retry_later(self, sending: _Sending, partition: TopicPartition, error: ErrorCode) -> None:
+        sending.left[partition] = error
+        if not sending.fail(partition):
+            return
+        pause_s = sending.retries.failed()
+        if sending.retries.failures % 10 == 0:
+            extra = {
+                "transactional_id": sending.markers.transactional_id,
+                "partition": partition,
+                "error": error_name(error),
+            }
+            logger.warning("a transaction's marker cannot be written", extra=extra)
+        self._loop.call_later(pause_s, self._retry, sending)
+
+    def _retry(self, sending: _Sending) -> None:
+        failed = sending.take_failed()
+        if not self._stopped:
+            self._route(sending, failed, is_retry=True)
+
+    # routing -----------------------------------------------------------------------------------------------
+
+    def _route(self, sending: _Sending, partitions: Iterable[TopicPartition], *, is_retry: bool) -> None:
+        """Give the partitions to their leaders' couriers, some per turn."""
+        self._unrouted.append((sending, deque(partitions), is_retry))
+        if self._routing is None:
+            self._routing = self._loop.call_soon(self._route_some)
+
+    def _route_some(self) -> None:
+        self._routing = None
+        room = self.limits.partitions_per_turn_max
+        while self._unrouted and room > 0:
+            sending, partitions, is_retry = self._unrouted[0]
+            room -= 1
+            if not partitions or not self.is_current(sending):
+                self._unrouted.popleft()
+                self._finish(sending)
+                continue
+            self._route_one(sending, partitions.popleft(), is_retry=is_retry)
+        if self._unrouted:
+            self._routing = self._loop.call_soon(self._route_some)
+
+    def _route_one(self, sending: _Sending, partition: TopicPartition, *, is_retry: bool) -> None:
+        topic = self._image().topics.get(partition[0])
+        found = topic.partitions.get(partition[1]) if topic is not None else None
+        if found is None:
+            now = self._loop.time()
+            if now - sending.absent_since.setdefault(partition, now) >= self.limits.absent_s:
+                sending.left.pop(partition, None)
+            else:
+                self._retry_later(sending, partition, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+            return
+        sending.absent_since.pop(partition, None)
+        if found.leader < 0:
+            self._retry_later(sending, partition, ErrorCode.LEADER_NOT_AVAILABLE)
+            return
+        courier = self._couriers.get((found.leader, is_retry))
+        if courier is None:
+            courier = self._couriers[found.leader, is_retry] = _Courier(self, found.leader)
+        courier.add(sending, partition)
+
+    def broker_left(self, broker_id: int) -> None:
+        """That broker was lost, or runs again: what it was sent has no answer. A host that lost power closes no
+        connection."""
+        for (node, _), courier in self._couriers.items():
+            if node == broker_id:
+                courier.link.drop()
+
+    def new_link(self) -> BrokerLink:
+        return BrokerLink(self._links, self._image, self._listener_name, self.limits.connect_timeout_s)
+
+    async def stop(self) -> None:
+        """Send no more; the transactions stay prepared for the next coordinator."""
+        self._stopped = True
+        self._sendings.clear()
+        self._newest.clear()
+        self._unrouted.clear()
+        if self._routing is not None:
+            self._routing.cancel()
+        await end_tasks(courier.task for courier in self._couriers.values() if courier.task is not None)
+        for courier in self._couriers.values():
+            courier.link.drop()

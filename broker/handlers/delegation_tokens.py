@@ -1,0 +1,69 @@
+"""Delegation tokens (KIP-48, KIP-373): CreateDelegationToken 1-3, RenewDelegationToken 1-2, ExpireDelegationToken 1-2,
+DescribeDelegationToken 1-3. None are issued.
+
+Behaviour is that of Apache Kafka without `delegation.token.secret.key`: who has logged in hears
+DELEGATION_TOKEN_AUTH_DISABLED. Who has not may not ask for tokens at all: DELEGATION_TOKEN_REQUEST_NOT_ALLOWED. Of a
+new token, owner and renewers are checked before.
+"""
+
+from __future__ import annotations
+
+from broker.requests.context import RequestContext
+from broker.security.session import ANONYMOUS
+from common.errors import ErrorCode
+from wire.messages import (
+    CreateDelegationTokenRequest,
+    CreateDelegationTokenResponse,
+    DescribeDelegationTokenRequest,
+    DescribeDelegationTokenResponse,
+    ExpireDelegationTokenRequest,
+    ExpireDelegationTokenResponse,
+    RenewDelegationTokenRequest,
+    RenewDelegationTokenResponse,
+)
+
+NEVER = -1
+USER = "User"
+
+
+class DelegationTokens:
+    """One method per API."""
+
+    def create(self, context: RequestContext, request: CreateDelegationTokenRequest) -> CreateDelegationTokenResponse:
+        code = _refusal(context)
+        if code is ErrorCode.DELEGATION_TOKEN_AUTH_DISABLED and any(
+            renewer.principal_type != USER for renewer in request.renewers
+        ):
+            code = ErrorCode.INVALID_PRINCIPAL_TYPE
+        at = 0 if code is ErrorCode.DELEGATION_TOKEN_AUTH_DISABLED else NEVER
+        kind, _, name = context.principal.partition(":")
+        owner = (request.owner_principal_type or "", request.owner_principal_name)
+        return CreateDelegationTokenResponse(
+            error_code=code,
+            principal_type=owner[0] if owner[1] else kind,
+            principal_name=owner[1] or name,
+            token_requester_principal_type=kind,
+            token_requester_principal_name=name,
+            issue_timestamp_ms=at,
+            expiry_timestamp_ms=at,
+            max_timestamp_ms=at,
+            token_id="",
+            hmac=b"",
+        )
+
+    def renew(self, context: RequestContext, request: RenewDelegationTokenRequest) -> RenewDelegationTokenResponse:
+        return RenewDelegationTokenResponse(error_code=_refusal(context), expiry_timestamp_ms=0)
+
+    def expire(self, context: RequestContext, request: ExpireDelegationTokenRequest) -> ExpireDelegationTokenResponse:
+        return ExpireDelegationTokenResponse(error_code=_refusal(context), expiry_timestamp_ms=0)
+
+    def describe(
+        self, context: RequestContext, request: DescribeDelegationTokenRequest
+    ) -> DescribeDelegationTokenResponse:
+        return DescribeDelegationTokenResponse(error_code=_refusal(context), tokens=[])
+
+
+def _refusal(context: RequestContext) -> ErrorCode:
+    if context.principal == ANONYMOUS:
+        return ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED
+    return ErrorCode.DELEGATION_TOKEN_AUTH_DISABLED

@@ -1,0 +1,231 @@
+"""Asks coordinators whether partitions that this broker leads are in a transaction, before it begins there.
+
+There is one question for each permission (`broker.partitions.transactional_appends`), however many batches wait for
+it: they wait in order, and are appended or refused in order. Questions, and the bytes that wait for answers, are
+bounded. While the producer's previous transaction is being completed, a question of the new protocol is asked again for
+a short while: the client would come again later than that. Markers take a few milliseconds, so it is asked soon at
+first, and then after pauses that double.
+
+Source: KIP-890 and the behaviour of Apache Kafka 4.2's ReplicaManager and AddPartitionsToTxnManager.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import Protocol
+
+from broker.coordination.transactions.questions import Coordinators, PartitionQuestion
+from broker.partitions.partition import Partition
+from broker.partitions.transactional_appends import Permission
+from common.errors import ErrorCode, ProtocolError
+from common.node_settings.transactions import VerificationSettings
+
+WAITERS_AT_ONCE, BYTES_AT_ONCE = 16, 1 << 20  # in one turn of the loop: each may append its batch
+FIRST_PAUSE_S = 0.002
+WAITER_BYTES = 500  # of memory, besides those of the batch
+
+
+class PermissionWaiter(Protocol):
+    """A batch, or a caller, that waits for one permission."""
+
+    @property
+    def size(self) -> int:
+        """Bytes that are kept meanwhile."""
+        ...
+
+    def permitted(self, permission: Permission) -> None:
+        """The coordinator has confirmed. The permission may be void by now: `TransactionalAppends.check` tells."""
+        ...
+
+    def refused(self, error: ErrorCode) -> None: ...
+
+
+class _Question:
+    """One permission until its answer, with everything that waits for it, in order."""
+
+    __slots__ = ("_next_s", "again_until", "asked", "partition", "permission", "waiters")
+
+    def __init__(
+        self, asked: PartitionQuestion, partition: Partition, permission: Permission, again_until: float
+    ) -> None:  # fmt: skip
+        self.asked = asked
+        self.partition = partition
+        self.permission = permission
+        self.again_until = again_until
+        self._next_s = FIRST_PAUSE_S
+        self.waiters: deque[PermissionWaiter] = deque()
+
+    def pause_s(self, longest_s: float) -> float:
+        """Before it is asked again, twice as long each time."""
+        pause_s = min(self._next_s, longest_s)
+        self._next_s = 2 * pause_s
+        return pause_s
+
+
+class _PermissionFuture:
+    """A caller of `permit`."""
+
+    size = 0
+
+    def __init__(self) -> None:
+        self.future: asyncio.Future[Permission] = asyncio.get_running_loop().create_future()
+
+    def permitted(self, permission: Permission) -> None:
+        if not self.future.done():
+            self.future.set_result(permission)
+
+    def refused(self, error: ErrorCode) -> None:
+        if not self.future.done():
+            self.future.set_exception(ProtocolError(error))
+
+
+class TransactionVerification:
+    """One per broker. `reach` once before the first question."""
+
+    def __init__(self, settings: VerificationSettings) -> None:
+        self._settings = settings
+        self._coordinators: Coordinators | None = None
+        self._questions: dict[Permission, _Question] = {}
+        self._outcomes: deque[tuple[_Question, ErrorCode]] = deque()
+        self._telling: asyncio.Handle | None = None
+        self._waiting_bytes = 0
+        self._loop = asyncio.get_running_loop()
+        self._stopped = False
+
+    def reach(self, coordinators: Coordinators) -> None:
+        """Ask these. Called once: coordinators need partitions before them."""
+        self._coordinators = coordinators
+
+    def configure(self, settings: VerificationSettings) -> None:
+        self._settings = settings
+
+    @property
+    def waiting_count(self) -> int:
+        """Questions without an answer."""
+        return len(self._questions)
+
+    @property
+    def waiting_bytes(self) -> int:
+        return self._waiting_bytes
+
+    def asks(self, *, adds: bool) -> bool:
+        """Whether coordinators are asked. In the new protocol they always are: its clients add no partitions."""
+        return adds or self._settings.verification_enable
+
+    def begin(
+        self,
+        partition: Partition,
+        transactional_id: str,
+        producer_id: int,
+        producer_epoch: int,
+        waiter: PermissionWaiter,
+        *,
+        adds: bool,
+    ) -> None:
+        """Ask for a permission unless there is one, and tell `waiter`, at once if it is granted.
+
+        Raises ProtocolError: NOT_LEADER_OR_FOLLOWER, INVALID_PRODUCER_EPOCH, NOT_ENOUGH_REPLICAS if too much waits.
+        """
+        permission = partition.transactions.begin(producer_id, producer_epoch, adds=adds)
+        question = self._questions.get(permission)
+        if question is None and (permission.is_granted or not self.asks(adds=adds)):
+            permission.grant()
+            waiter.permitted(permission)
+            return
+        settings, cost = self._settings, waiter.size + WAITER_BYTES
+        is_full = question is None and len(self._questions) >= settings.waiting_max
+        if (
+            self._stopped
+            or is_full
+            or (self._waiting_bytes and self._waiting_bytes + cost > settings.waiting_bytes_max)
+        ):
+            if question is None:
+                partition.transactions.withdraw(permission)
+            raise ProtocolError(ErrorCode.NOT_ENOUGH_REPLICAS, "too many batches wait for transaction coordinators")
+        self._waiting_bytes += cost
+        if question is not None:
+            question.waiters.append(waiter)
+            return
+        asked = PartitionQuestion(
+            transactional_id, producer_id, producer_epoch, partition.topic, partition.index, not adds
+        )  # fmt: skip
+        again_until = self._loop.time() + settings.add_retry_max_ms / 1000
+        question = self._questions[permission] = _Question(asked, partition, permission, again_until)
+        question.waiters.append(waiter)
+        self._ask(question)
+
+    async def permit(
+        self, transactional_id: str, producer_id: int, producer_epoch: int, partition: Partition, *, adds: bool
+    ) -> Permission:
+        """A permission to append to `partition` in this transaction; ask `Partition.check_permission` just before.
+
+        Raises ProtocolError as `begin`, and with the coordinator's error.
+        """
+        waiter = _PermissionFuture()
+        self.begin(partition, transactional_id, producer_id, producer_epoch, waiter, adds=adds)
+        return await waiter.future
+
+    def stop(self) -> None:
+        """Ask no more. What waits ends with its connection."""
+        self._stopped = True
+        for question in self._questions.values():
+            question.waiters.clear()
+        self._questions.clear()
+        self._outcomes.clear()
+        self._waiting_bytes = 0
+
+    def _ask(self, question: _Question) -> None:
+        if self._stopped:
+            return
+        if self._coordinators is None:
+            self._loop.call_soon(self._answered, question, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+            return
+        self._coordinators.ask(question.asked, lambda error: self._answered(question, error))
+
+    def _answered(self, question: _Question, error: ErrorCode) -> None:
+        if self._stopped:
+            return
+        permission = question.permission
+        may_retry = permission.adds and self._loop.time() < question.again_until
+        if error is ErrorCode.CONCURRENT_TRANSACTIONS and may_retry:
+            self._loop.call_later(question.pause_s(self._settings.add_retry_ms / 1000), self._ask, question)
+            return
+        if error is not ErrorCode.NONE and permission.leader_epoch == question.partition.leader_epoch:
+            question.partition.transactions.withdraw(permission)
+        self._outcomes.append((question, _FOR_PRODUCERS.get(error, error)))
+        if self._telling is None:
+            self._telling = self._loop.call_soon(self._tell)
+
+    def _tell(self) -> None:
+        """Tell waiters in order, some per turn; those that come meanwhile queue behind them."""
+        self._telling = None
+        answered_bytes = 0
+        for _ in range(WAITERS_AT_ONCE):
+            if not self._outcomes:
+                return
+            if answered_bytes >= BYTES_AT_ONCE:
+                break
+            question, error = self._outcomes[0]
+            if question.waiters:
+                waiter = question.waiters.popleft()
+                answered_bytes += waiter.size
+                self._waiting_bytes -= waiter.size + WAITER_BYTES
+                if error is ErrorCode.NONE:
+                    waiter.permitted(question.permission)
+                else:
+                    waiter.refused(error)
+            if not question.waiters:
+                if error is ErrorCode.NONE:
+                    question.permission.grant()
+                self._outcomes.popleft()
+                self._questions.pop(question.permission, None)
+        if self._outcomes:
+            self._telling = self._loop.call_soon(self._tell)
+
+
+_FOR_PRODUCERS = {
+    ErrorCode.PRODUCER_FENCED: ErrorCode.INVALID_PRODUCER_EPOCH,
+    ErrorCode.CLUSTER_AUTHORIZATION_FAILED: ErrorCode.INVALID_TXN_STATE,
+}
+"""A producer takes PRODUCER_FENCED for final, and no error of this broker's own rights concerns it."""

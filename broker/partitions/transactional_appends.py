@@ -1,0 +1,251 @@
+"""Transactions in one partition that this broker leads: which batches may begin one, and the markers that end them.
+
+A batch that would begin a transaction needs a permission: its producer's coordinator has confirmed that the partition
+is in the transaction. The transaction's marker, a newer epoch of the producer and the end of this leadership void a
+permission, so that a batch which waited too long does not begin a transaction that would never end. Within an open
+transaction batches need none.
+
+Source: KIP-98, KIP-890, KIP-1228 and the behaviour of Apache Kafka 4.2's UnifiedLog and ProducerAppendInfo.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Protocol
+
+from common.errors import ErrorCode, ProtocolError
+from records.batch import BatchHeader
+from records.control import EndMarker, MarkerKind, build_marker
+from storage.log.partition_log import Appended, PartitionLog
+from storage.producers.producer_state import NO_EPOCH
+
+
+class Marker(NamedTuple):
+    """The end of a producer's transaction, for a partition. `new_protocol`: its epoch must exceed the producer's
+    (KIP-890). `coordinator_epoch`: the leader epoch of the coordinator's partition."""
+
+    producer_id: int
+    producer_epoch: int
+    commit: bool
+    coordinator_epoch: int
+    new_protocol: bool
+
+
+class Permission:
+    """Lets one producer's epoch begin a transaction in one partition, once `is_granted`. Compared by identity: a later
+    one for the same epoch belongs to another transaction."""
+
+    __slots__ = ("adds", "is_granted", "leader_epoch", "producer_epoch", "producer_id")
+
+    def __init__(self, producer_id: int, producer_epoch: int, leader_epoch: int, *, adds: bool) -> None:
+        """`adds`: the producer speaks the new protocol, in which the leader adds the partition to the transaction."""
+        self.producer_id = producer_id
+        self.producer_epoch = producer_epoch
+        self.leader_epoch = leader_epoch
+        self.adds = adds
+        self.is_granted = False
+
+    def grant(self) -> None:
+        """The coordinator has confirmed, or the transaction is open already."""
+        self.is_granted = True
+
+
+class Permissions:
+    """The valid permissions of one partition, at most one per producer. A granted one stays until its transaction's
+    marker comes."""
+
+    __slots__ = ("_by_producer",)
+
+    def __init__(self) -> None:
+        self._by_producer: dict[int, Permission] = {}
+
+    def __len__(self) -> int:
+        return len(self._by_producer)
+
+    def __contains__(self, permission: Permission) -> bool:
+        return self._by_producer.get(permission.producer_id) is permission
+
+    def find(self, producer_id: int) -> Permission | None:
+        return self._by_producer.get(producer_id)
+
+    def add(self, permission: Permission) -> None:
+        """It replaces an earlier one of its producer."""
+        self._by_producer[permission.producer_id] = permission
+
+    def void_ended(self, marker: Marker) -> None:
+        """The marker ends the transaction of this permission. A marker of the new protocol has the epoch of the next
+        transaction, whose permission stays: its batch may wait here until this marker has come everywhere."""
+        ended_epoch = marker.producer_epoch - 1 if marker.new_protocol else marker.producer_epoch
+        held = self._by_producer.get(marker.producer_id)
+        if held is not None and held.producer_epoch <= ended_epoch:
+            del self._by_producer[marker.producer_id]
+
+    def withdraw(self, permission: Permission) -> None:
+        """The coordinator has refused it."""
+        if permission in self:
+            del self._by_producer[permission.producer_id]
+
+
+class LedPartition(Protocol):
+    """What the transactions need of `broker.partitions.partition.Partition`."""
+
+    @property
+    def log(self) -> PartitionLog: ...
+
+    @property
+    def leader_epoch(self) -> int: ...
+
+    @property
+    def high_watermark(self) -> int: ...
+
+    def check_appendable(self, acks: int) -> None: ...
+
+    def check_batch(self, view: memoryview, at: int, end: int, now_ms: int, *, transactional: bool) -> BatchHeader: ...
+
+    def find_repeated(self, header: BatchHeader) -> Appended | None: ...
+
+    def append_batch(
+        self,
+        buffer: bytearray | memoryview,
+        view: memoryview,
+        at: int,
+        end: int,
+        header: BatchHeader | None,
+        now_ms: int,
+    ) -> Appended: ...
+
+    def note_refusal(self) -> None: ...
+
+
+class TransactionalAppends:
+    """Created per call; its state is in the partition's `Permissions` and in its log's producers."""
+
+    __slots__ = ("_partition", "_permissions")
+
+    def __init__(self, partition: LedPartition, permissions: Permissions) -> None:
+        self._partition = partition
+        self._permissions = permissions
+
+    # permissions -------------------------------------------------------------------------------------------
+
+    def needs_permission(self, producer_id: int, producer_epoch: int) -> bool:
+        """Whether a batch of this producer begins a transaction, or comes behind one that waits to do so."""
+        held = self._permissions.find(producer_id)
+        if held is not None and not held.is_granted:
+            return True
+        return not self._partition.log.producers.has_open_transaction(producer_id, producer_epoch)
+
+    def begin(self, producer_id: int, producer_epoch: int, *, adds: bool) -> Permission:
+        """The valid permission of this epoch, or a new one. A new one is granted if its transaction is open; otherwise
+        the coordinator is to be asked.
+
+        Raises ProtocolError: NOT_LEADER_OR_FOLLOWER, INVALID_PRODUCER_EPOCH (a newer epoch is known).
+        """
+        partition = self._partition
+        partition.check_appendable(0)
+        self._check_epoch(producer_id, producer_epoch)
+        held = self._permissions.find(producer_id)
+        if held is not None and held.producer_epoch == producer_epoch:
+            return held
+        permission = Permission(producer_id, producer_epoch, partition.leader_epoch, adds=adds)
+        if partition.log.producers.has_open_transaction(producer_id, producer_epoch):
+            permission.grant()
+        self._permissions.add(permission)
+        return permission
+
+    def withdraw(self, permission: Permission) -> None:
+        """The coordinator has refused it. Batches that were sent behind must not come before what is sent again."""
+        self._permissions.withdraw(permission)
+        self._partition.note_refusal()
+
+    def check(self, permission: Permission) -> None:
+        """Raises ProtocolError unless a batch may be appended with it now: NOT_LEADER_OR_FOLLOWER after a change of
+        leadership, INVALID_PRODUCER_EPOCH after a newer epoch, INVALID_TXN_STATE after a marker."""
+        partition = self._partition
+        partition.check_appendable(0)
+        if permission.leader_epoch != partition.leader_epoch:
+            raise ProtocolError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "led in another epoch meanwhile")
+        self._check_epoch(permission.producer_id, permission.producer_epoch)
+        if permission not in self._permissions:
+            raise ProtocolError(ErrorCode.INVALID_TXN_STATE, "the transaction has ended in this partition")
+
+    def _check_epoch(self, producer_id: int, producer_epoch: int) -> None:
+        held = self._permissions.find(producer_id)
+        known = self._partition.log.producers.epoch_of(producer_id)
+        newest = known if held is None else max(known, held.producer_epoch)
+        if producer_epoch < newest:
+            message = f"epoch {producer_epoch} of producer {producer_id} is older than {newest}"
+            raise ProtocolError(ErrorCode.INVALID_PRODUCER_EPOCH, message)
+
+    # batches -----------------------------------------------------------------------------------------------
+
+    def append_produced(
+        self,
+        buffer: bytearray | memoryview,
+        view: memoryview,
+        at: int,
+        end: int,
+        acks: int,
+        now_ms: int,
+        permission: Permission | None,
+    ) -> Appended:
+        """As `Partition.append_produced`, for a transactional batch. `permission`: None within an open transaction,
+        and where coordinators are not asked."""
+        partition = self._partition
+        partition.check_appendable(acks)
+        header = partition.check_batch(view, at, end, now_ms, transactional=True)
+        if permission is not None:
+            self.check(permission)
+        return self.append_checked(buffer, view, at, end, header, now_ms, permission)
+
+    def append_checked(
+        self,
+        buffer: bytearray | memoryview,
+        view: memoryview,
+        at: int,
+        end: int,
+        header: BatchHeader,
+        now_ms: int,
+        permission: Permission | None,
+    ) -> Appended:
+        """Append a batch whose header and permission are checked. A duplicate is answered with its original's
+        offsets."""
+        partition = self._partition
+        starts_at_zero = permission is not None and permission.adds
+        is_known = partition.log.producers.epoch_of(header.producer_id) != NO_EPOCH
+        if starts_at_zero and header.base_sequence != 0 and not is_known:
+            message = f"sequence {header.base_sequence} at the start of epoch {header.producer_epoch}"
+            raise ProtocolError(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, message)
+        try:
+            repeated = partition.find_repeated(header)
+            if repeated is not None:
+                return repeated
+            return partition.append_batch(buffer, view, at, end, header, now_ms)
+        except ProtocolError as error:
+            if error.code is ErrorCode.KAFKA_STORAGE_ERROR:
+                partition.note_refusal()
+            raise
+
+    # markers -----------------------------------------------------------------------------------------------
+
+    def append_marker(self, marker: Marker, now_ms: int, acks: int = -1) -> int | None:
+        """Append the marker. Returns the log's end after it; None if it repeats one that is here and changes nothing.
+        With `acks` 0 it is appended even if the ISR is too small to commit it now.
+
+        It may only be acknowledged when it is committed: a repeated one when the present end of the log is. Raises
+        ProtocolError: NOT_LEADER_OR_FOLLOWER, NOT_ENOUGH_REPLICAS, INVALID_PRODUCER_EPOCH,
+        TRANSACTION_COORDINATOR_FENCED, KAFKA_STORAGE_ERROR.
+        """
+        partition = self._partition
+        partition.check_appendable(acks)
+        log, producer_id, epoch = partition.log, marker.producer_id, marker.producer_epoch
+        log.producers.on_high_watermark(partition.high_watermark)
+        changes = log.producers.check_marker(producer_id, epoch, marker.coordinator_epoch, exceeds=marker.new_protocol)
+        if not changes:
+            self._permissions.void_ended(marker)
+            return None
+        kind = MarkerKind.COMMIT if marker.commit else MarkerKind.ABORT
+        batch = build_marker(producer_id, epoch, EndMarker(kind, marker.coordinator_epoch, now_ms))
+        log.check_admits(len(batch))
+        self._permissions.void_ended(marker)
+        with memoryview(batch) as view:
+            return partition.append_batch(batch, view, 0, len(batch), None, now_ms).next_offset

@@ -1,0 +1,152 @@
+"""The clients that push metrics: what each was asked for, and when it may ask or push again. No I/O.
+
+The rules are those of Apache Kafka 4.2's ClientMetricsManager. A client that has asked for its subscription may push at
+once, because clients vary the first interval by half; from then on it may push once an interval.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from uuid import UUID
+
+from broker.telemetry.series import ClientSeries, SeriesBounds
+from broker.telemetry.subscriptions import Client, Subscriptions, Wanted
+from common.errors import ErrorCode, ProtocolError
+from common.node_settings.telemetry import TelemetrySettings
+from common.pacing import Work
+
+EXPIRY_MS = 60_000
+EXPIRY_INTERVALS = 3
+EXPIRED_AT_ONCE = 20  # clients that one request may forget
+_NEVER = float("-inf")
+_ASK_AGAIN = frozenset({ErrorCode.UNKNOWN_SUBSCRIPTION_ID, ErrorCode.UNSUPPORTED_COMPRESSION_TYPE})
+"""After one of these errors a client asks for its subscription at once."""
+
+Key = tuple[str, UUID]
+"""Tenant, "" for none, and the client's instance id."""
+
+
+class ClientInstance:
+    """One client. Times are in milliseconds of a clock that never goes back."""
+
+    def __init__(self, client: Client, wanted: Wanted, series: ClientSeries) -> None:
+        self.client = client
+        self.wanted = wanted
+        self.series = series
+        self._asked_ms = self._pushed_ms = _NEVER
+        self._is_terminating = False
+        self._last_error = ErrorCode.NONE
+        self._expires_ms = _NEVER
+
+    def heard(self, now_ms: float) -> None:
+        self._expires_ms = now_ms + max(EXPIRY_MS, EXPIRY_INTERVALS * self.wanted.interval_ms)
+
+    def is_expired(self, now_ms: float) -> bool:
+        return now_ms >= self._expires_ms
+
+    def ask(self, now_ms: float) -> None:
+        """It asks for its subscription. Raises THROTTLING_QUOTA_EXCEEDED."""
+        if now_ms - max(self._asked_ms, self._pushed_ms) >= self.wanted.interval_ms:
+            self._asked_ms = now_ms
+        elif self._last_error not in _ASK_AGAIN:
+            raise ProtocolError(ErrorCode.THROTTLING_QUOTA_EXCEEDED)
+        self.ended(ErrorCode.NONE)
+
+    def push(self, now_ms: float, subscription_id: int, *, terminating: bool) -> None:
+        """It pushes metrics. Raises INVALID_REQUEST, THROTTLING_QUOTA_EXCEEDED, UNKNOWN_SUBSCRIPTION_ID."""
+        was_terminating, self._is_terminating = self._is_terminating, terminating
+        if was_terminating:
+            raise ProtocolError(ErrorCode.INVALID_REQUEST, "the client has ended")
+        may_push = self._asked_ms > self._pushed_ms or now_ms - self._pushed_ms >= self.wanted.interval_ms
+        if may_push:
+            self._pushed_ms = now_ms
+        elif not terminating:
+            raise ProtocolError(ErrorCode.THROTTLING_QUOTA_EXCEEDED)
+        if subscription_id != self.wanted.subscription_id:
+            raise ProtocolError(ErrorCode.UNKNOWN_SUBSCRIPTION_ID)
+
+    def ended(self, error: ErrorCode) -> None:
+        """How its last request ended."""
+        self._last_error = error
+
+
+class ClientInstances:
+    """The clients that this broker heard of last, at most `settings.clients_max`."""
+
+    def __init__(
+        self,
+        subscriptions: Subscriptions,
+        bounds: SeriesBounds,
+        settings: TelemetrySettings,
+        now_ms: Callable[[], float],
+    ) -> None:
+        self._subscriptions = subscriptions
+        self._bounds = bounds
+        self._settings = settings
+        self._now_ms = now_ms
+        self._known: OrderedDict[Key, ClientInstance] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def __contains__(self, key: Key) -> bool:
+        return key in self._known
+
+    def instance(self, tenant: str, client: Client) -> Work[ClientInstance]:
+        """That of a client that sends a request. After a change of the subscriptions it is a new one, which goes on
+        with the series of the old one."""
+        key = (tenant, client.instance_id)
+        yield from self._subscriptions.following()
+        found = self._present(key)
+        if found is None or found.wanted.version != self._subscriptions.version:
+            wanted = yield from self._subscriptions.wanted(client if found is None else found.client)
+            found = self._present(key)  # another request of the client may have come
+            if found is None:
+                found = ClientInstance(client, wanted, ClientSeries(self._bounds, tenant, _labels(client)))
+            elif found.wanted.version < wanted.version:
+                found = ClientInstance(found.client, wanted, found.series)
+        now_ms = self._now_ms()
+        self._known[key] = found
+        self._known.move_to_end(key)
+        found.heard(now_ms)
+        if len(self._known) > self._settings.clients_max:
+            self._forget(next(iter(self._known)))
+        self._expire(now_ms)
+        return found
+
+    def _present(self, key: Key) -> ClientInstance | None:
+        found = self._known.get(key)
+        if found is not None and found.is_expired(self._now_ms()):
+            self._forget(key)
+            return None
+        return found
+
+    def shown(self) -> Iterator[ClientSeries]:
+        """The series of clients that are there."""
+        now_ms = self._now_ms()
+        for key, found in list(self._known.items()):
+            if found.is_expired(now_ms) and self._known.get(key) is found:
+                self._forget(key)
+            yield found.series
+
+    def _expire(self, now_ms: float) -> None:
+        for _ in range(EXPIRED_AT_ONCE):
+            key = next(iter(self._known))
+            if not self._known[key].is_expired(now_ms):
+                break
+            self._forget(key)
+
+    def _forget(self, key: Key) -> None:
+        gone = self._known.pop(key, None)
+        if gone is not None:
+            gone.series.close()
+
+
+def _labels(client: Client) -> dict[str, str]:
+    return {
+        "client_id": client.client_id,
+        "client_instance_id": client.selected()["client_instance_id"],
+        "client_software_name": client.software_name,
+        "client_software_version": client.software_version,
+    }

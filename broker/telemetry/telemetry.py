@@ -1,0 +1,149 @@
+"""The metrics of a broker's clients: from requests to series.
+
+One push is decoded at a time, and few wait, because a push of some kilobytes can take megabytes when it is decoded.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from typing import Protocol, TypeVar
+
+from msgspec import Struct
+
+from broker.telemetry.client_instances import ClientInstance, ClientInstances
+from broker.telemetry.payload import PushedMetrics, decode, points
+from broker.telemetry.series import Point, SeriesBounds
+from broker.telemetry.subscriptions import Client, Subscriptions, Wanted
+from common.errors import ErrorCode, ProtocolError
+from common.metrics import Metrics
+from common.node_settings.telemetry import TelemetrySettings
+from common.pacing import Work
+from kraft.image.metadata import MetadataImage
+from records.compression import Compression
+
+T = TypeVar("T")
+
+WAITING_MAX = 32  # pushes, the one that is decoded included
+WAITING_OF_TENANT_MAX = 8
+
+
+class Paced(Protocol):
+    """Runs work in slices, in the client's turns."""
+
+    def __call__(self, work: Work[T], /) -> Awaitable[T]: ...
+
+
+_Samples = Iterator[tuple[Mapping[str, str], float]]
+
+
+class Push(Struct, frozen=True):
+    """What a client sends. `codec` is Kafka's number."""
+
+    subscription_id: int
+    terminating: bool
+    codec: int
+    data: bytes
+
+
+class ClientTelemetry:
+    """`now_ms` never goes back."""
+
+    def __init__(
+        self, image: Callable[[], MetadataImage], settings: TelemetrySettings, now_ms: Callable[[], float]
+    ) -> None:
+        self._settings = settings
+        self._bounds = SeriesBounds(settings)
+        self._clients = ClientInstances(Subscriptions(image), self._bounds, settings, now_ms)
+        self._now_ms = now_ms
+        self._waiting: dict[str, int] = {}
+        self._turn = asyncio.Lock()
+        self._pushes = 0
+        self._refused: dict[str, int] = {}
+
+    def knows(self, tenant: str, client: Client) -> bool:
+        return (tenant, client.instance_id) in self._clients
+
+    def subscription(self, tenant: str, client: Client) -> Work[Wanted]:
+        """What the client is asked for. Raises THROTTLING_QUOTA_EXCEEDED."""
+        instance = yield from self._clients.instance(tenant, client)
+        try:
+            instance.ask(self._now_ms())
+        except ProtocolError as error:
+            self._refuse(error)
+            raise
+        return instance.wanted
+
+    async def push(self, tenant: str, client: Client, push: Push, paced: Paced) -> None:
+        """Take a client's metrics. Raises what the client is answered."""
+        instance = await paced(self._clients.instance(tenant, client))
+        try:
+            instance.push(self._now_ms(), push.subscription_id, terminating=push.terminating)
+            codec = self._checked(push)
+            if push.data:
+                await self._take(tenant, instance, codec, push.data, paced)
+        except ProtocolError as error:
+            instance.ended(error.code)
+            self._refuse(error)
+            raise
+        self._pushes += 1
+        instance.ended(ErrorCode.NONE)
+
+    def _checked(self, push: Push) -> Compression:
+        try:
+            codec = Compression(push.codec)
+        except ValueError:
+            raise ProtocolError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE) from None
+        if len(push.data) > self._settings.max_bytes:
+            raise ProtocolError(ErrorCode.TELEMETRY_TOO_LARGE)
+        return codec
+
+    async def _take(self, tenant: str, instance: ClientInstance, codec: Compression, data: bytes, paced: Paced) -> None:
+        of_tenant = self._waiting.get(tenant, 0)
+        if of_tenant >= WAITING_OF_TENANT_MAX or sum(self._waiting.values()) >= WAITING_MAX:
+            raise ProtocolError(ErrorCode.THROTTLING_QUOTA_EXCEEDED)
+        self._waiting[tenant] = of_tenant + 1
+        try:
+            async with self._turn:
+                decoded = await asyncio.to_thread(decode, codec, data, self._settings.max_bytes)
+                await paced(self._taking(instance, decoded))
+        finally:
+            self._waiting[tenant] -= 1
+            if not self._waiting[tenant]:
+                del self._waiting[tenant]
+
+    def _taking(self, instance: ClientInstance, decoded: PushedMetrics) -> Work[None]:
+        def take(point: Point) -> None:
+            if instance.wanted.has(point.metric):
+                instance.series.take(point)
+            else:
+                self._bounds.drop()
+
+        instance.series.begin()
+        self._bounds.drop((yield from points(decoded, take)))
+        instance.series.end()
+
+    def _refuse(self, error: ProtocolError) -> None:
+        self._refused[error.code.name] = self._refused.get(error.code.name, 0) + 1
+
+    # metrics -----------------------------------------------------------------------------------------------
+
+    def register(self, metrics: Metrics) -> None:
+        metrics.family("tidelog_client_metric", self._gauges)
+        metrics.family("tidelog_client_metric_total", self._counters)
+        metrics.counter("tidelog_telemetry_dropped_total", lambda: self._bounds.dropped)
+        metrics.gauge("tidelog_telemetry_series", lambda: self._bounds.count)
+        metrics.gauge("tidelog_telemetry_clients", lambda: len(self._clients))
+        metrics.counter("tidelog_telemetry_pushes_total", lambda: self._pushes)
+        metrics.family(
+            "tidelog_telemetry_refused_total",
+            lambda: [({"error": name}, float(count)) for name, count in self._refused.items()],
+        )
+
+    def _gauges(self) -> _Samples:
+        for series in self._clients.shown():
+            yield from series.gauges()
+
+    def _counters(self) -> _Samples:
+        for series in self._clients.shown():
+            yield from series.counters()

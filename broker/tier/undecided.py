@@ -1,0 +1,53 @@
+"""Transactions that are open below the tier's end although nothing will end them.
+
+The tier holds only what is decided, but the marker of a transaction may lie behind the tier's end. A leader that has
+lost what lies there no longer knows how the transaction ended. In a rebuilt or restored partition it is aborted;
+elsewhere it is reported, because its coordinator may have committed it: `tidelog transactions doctor` names it.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from broker.partitions.partition import Partition
+from broker.partitions.transactional_appends import Marker
+from broker.tier.led import LedPartition
+from broker.tier.services import TierServices
+from storage.producers.producer_state import ProducerView
+
+logger = logging.getLogger(__name__)
+
+MARKERS_AT_ONCE = 50  # in one turn of the loop
+NAMED_MAX = 100  # in one audit line
+
+
+async def end_undecided(led: LedPartition, services: TierServices, *, lost: bool) -> None:
+    """Call it for a leader as soon as it leads, in the same turn of the loop. `lost`: it has just begun at the tier's
+    end, so it has lost what was behind.
+
+    It may be repeated, by a later leader too: what is adopted from the bucket has a known end, and all that is open
+    below that is aborted. Readers of committed records see none of it meanwhile. Raises ProtocolError if the log
+    refuses a marker.
+    """
+    partition, record = led.partition, led.known.record
+    adopted_end = 0 if record.adopting else record.adopted_end_offset
+    aborted = partition.log.producers.opened_below(adopted_end)
+    if aborted:
+        _report("undecided_transactions_aborted", partition, aborted, services)
+    if lost and (left := partition.log.producers.opened_below(led.known.tier_end_offset)[len(aborted) :]):
+        _report("undecided_transactions", partition, left, services)
+    for number, one in enumerate(aborted):
+        if number and number % MARKERS_AT_ONCE == 0:
+            await services.pacer.rest("tier")
+        marker = Marker(one.producer_id, one.producer_epoch, False, max(one.coordinator_epoch, 0), new_protocol=False)
+        partition.transactions.append_marker(marker, services.ports.clock.wall_ms(), acks=0)
+
+
+def _report(event: str, partition: Partition, opened: list[ProducerView], services: TierServices) -> None:
+    named = [(one.producer_id, one.producer_epoch, one.transaction_start_offset) for one in opened[:NAMED_MAX]]
+    services.audit.note(
+        event, topic=partition.topic, partition=partition.index, count=len(opened), transactions=str(named)
+    )
+    logger.warning(
+        event.replace("_", " "), extra={"partition": repr(partition), "count": len(opened), "transactions": named}
+    )

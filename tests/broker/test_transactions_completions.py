@@ -1,0 +1,29 @@
+"""Callers that wait until transactions are complete."""
+
+from __future__ import annotations
+
+import pytest
+
+from broker.coordination.transactions.completions import Completions
+
+pytestmark = pytest.mark.virtual_time
+
+
+async def test_all_callers_of_a_completed_id_go_on_and_nothing_is_kept() -> None:
+    completions = Completions()
+    waiting = {name: [completions.next_of(name) for _ in range(2)] for name in ("a", "b")}
+    assert len(completions) == 4
+    completions.completed({"a", "unknown"})
+    assert all(future.done() for future in waiting["a"]) and not any(future.done() for future in waiting["b"])
+    for name, futures in waiting.items():
+        for future in futures:
+            completions.drop(name, future)
+    assert len(completions) == 0
+
+
+async def test_a_caller_that_has_gone_is_passed_over() -> None:
+    completions = Completions()
+    gone, other = completions.next_of("a"), completions.next_of("a")
+    gone.cancel()
+    completions.completed(["a"])
+    assert other.done() and len(completions) == 0

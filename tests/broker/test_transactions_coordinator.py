@@ -1,0 +1,272 @@
+"""The coordinator over the real runtime and a partition in memory."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable
+from typing import Any
+
+import pytest
+
+from broker.coordination.runtime import CoordinatorRuntime, RuntimeConfig
+from broker.coordination.shard import CoordinatorRecord, Now, Ticket
+from broker.coordination.transactions.config import TransactionConfig
+from broker.coordination.transactions.coordinator import TransactionCoordinator
+from broker.coordination.transactions.records import encode_value, transaction_record
+from broker.coordination.transactions.transaction_shard import TransactionShard
+from broker.coordination.transactions.values import (
+    LAST_EPOCH,
+    NO_PRODUCER,
+    EndTransaction,
+    InitProducer,
+    MarkersToWrite,
+    Producer,
+    Transaction,
+    TransactionFilter,
+    TransactionState,
+)
+from common.decision import Decision
+from common.errors import ErrorCode, ProtocolError
+from common.pacing import Pacer
+from kraft.image.metadata import MetadataImage
+from kraft.topic_names import GROUP_TOPIC, TRANSACTION_TOPIC
+from tests.broker.coordinated_partition import MemoryPartition
+from tests.broker.topic_images import image_of
+from tests.virtual_time import LoopClock
+
+pytestmark = pytest.mark.virtual_time
+HELD_S = 0.1
+
+
+class Ids:
+    def __init__(self) -> None:
+        self.newest = 100
+
+    async def take(self) -> int:
+        await asyncio.sleep(0)
+        self.newest += 1
+        return self.newest
+
+
+class World:
+    def __init__(self) -> None:
+        self.image = image_of(TRANSACTION_TOPIC, GROUP_TOPIC, "flights")
+        self.runtime = CoordinatorRuntime(LoopClock(), RuntimeConfig(), Pacer())
+        self.shards: list[TransactionShard] = []
+        self.coordinator = TransactionCoordinator(
+            self.runtime, Ids(), TransactionConfig(), lambda: self.image, lambda: 2, held_s=HELD_S
+        )
+        self._begun: list[object] = []
+        self.runtime.host(TRANSACTION_TOPIC, self.make, lambda index, epoch, what: self._begun.append(what))
+        self.partition = MemoryPartition(TRANSACTION_TOPIC)
+
+    def make(self, index: int) -> TransactionShard:
+        self.shards.append(self.coordinator.make_shard(index))
+        return self.shards[-1]
+
+    async def elected(self) -> None:
+        self.runtime.elected(self.partition)
+        async with asyncio.timeout(5):
+            while not self.runtime.active(TRANSACTION_TOPIC):  # noqa: ASYNC110  a load has no event
+                await asyncio.sleep(0.001)
+
+    def acts(self) -> list[MarkersToWrite]:
+        """Those that have begun since the last call."""
+        begun, self._begun = self._begun, []
+        return [act for act in begun if isinstance(act, MarkersToWrite)]
+
+
+@pytest.fixture
+async def world() -> AsyncIterator[World]:
+    made = World()
+    await made.elected()
+    yield made
+    await made.coordinator.stop()
+    await made.runtime.stop()
+
+
+async def code_of(awaitable: Awaitable[Any]) -> ErrorCode:
+    with pytest.raises(ProtocolError) as caught:
+        await awaitable
+    return caught.value.code
+
+
+async def begun(world: World, transactional_id: str = "t") -> Producer:
+    producer = await world.coordinator.init_producer_id(InitProducer(transactional_id, 60_000))
+    await world.coordinator.add_partitions(transactional_id, *producer, {"flights": (0,)}, new_protocol=True)
+    return producer
+
+
+async def completed(world: World, transactional_id: str, state: TransactionState) -> Transaction:
+    async with asyncio.timeout(5):
+        while (found := await world.coordinator.describe(transactional_id)).state is not state:  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+    return found
+
+
+async def test_a_whole_transaction(world: World) -> None:
+    producer = await begun(world)
+    verify = world.coordinator.verify_partitions
+    assert await verify("t", *producer, [("flights", 0), ("flights", 1)]) == (
+        ErrorCode.NONE,
+        ErrorCode.TRANSACTION_ABORTABLE,
+    )
+    bumped = await world.coordinator.end(EndTransaction("t", *producer, True, True))
+    assert bumped == Producer(producer.producer_id, producer.producer_epoch + 1)
+    (markers,) = world.acts()
+    add = world.coordinator.add_partitions("t", *bumped, {"flights": (0,)}, new_protocol=True)
+    assert await code_of(add) is ErrorCode.CONCURRENT_TRANSACTIONS
+    world.coordinator.markers_written(0, 1, markers)
+    await completed(world, "t", TransactionState.COMPLETE_COMMIT)
+    await world.coordinator.add_partitions("t", *bumped, {"flights": (0,)}, new_protocol=True)
+
+
+@pytest.mark.parametrize("after_s", [0.0, 0.01, 0.09])
+async def test_a_client_whose_markers_are_being_written_is_held_until_they_are(world: World, after_s: float) -> None:
+    producer = await begun(world)
+    await world.coordinator.end(EndTransaction("t", *producer, True, False))
+    (markers,) = world.acts()
+    clock = asyncio.get_running_loop().time
+    began = clock()
+    add = world.coordinator.add_partitions("t", *producer, {"flights": (0,)}, new_protocol=False)
+    adding = asyncio.ensure_future(add)
+    await asyncio.sleep(after_s)
+    assert not adding.done()
+    world.coordinator.markers_written(0, 1, markers)
+    await adding
+    assert clock() - began == pytest.approx(after_s, abs=0.005)
+    assert (await world.coordinator.describe("t")).state is TransactionState.ONGOING
+
+
+async def test_a_client_whose_markers_cannot_be_written_is_answered_after_a_short_while(world: World) -> None:
+    producer = await begun(world)
+    await world.coordinator.end(EndTransaction("t", *producer, True, False))
+    clock = asyncio.get_running_loop().time
+    began = clock()
+    adds = [
+        world.coordinator.add_partitions("t", *producer, {"flights": (0,)}, new_protocol=False) for _ in range(3)
+    ]  # fmt: skip
+    found = await asyncio.gather(*adds, return_exceptions=True)
+    codes = [error.code for error in found if isinstance(error, ProtocolError)]
+    assert codes == [ErrorCode.CONCURRENT_TRANSACTIONS] * 3
+    assert clock() - began == pytest.approx(HELD_S, abs=0.005)
+
+
+async def test_nothing_is_answered_before_it_is_committed(world: World) -> None:
+    producer = await begun(world)
+    world.partition.auto_commit = False
+    end = asyncio.ensure_future(world.coordinator.end(EndTransaction("t", *producer, True, True)))
+    await asyncio.sleep(0.05)
+    assert not end.done()
+    world.partition.commit()
+    assert (await end).producer_epoch == 1
+
+
+async def test_init_over_an_open_transaction_is_refused_once_its_abort_is_committed(world: World) -> None:
+    await begun(world)
+    world.partition.auto_commit = False
+    init = asyncio.ensure_future(world.coordinator.init_producer_id(InitProducer("t", 60_000)))
+    await asyncio.sleep(0.05)
+    assert not init.done()
+    world.partition.commit()
+    assert await code_of(init) is ErrorCode.CONCURRENT_TRANSACTIONS
+    world.partition.auto_commit = True
+    world.coordinator.markers_written(0, 1, world.acts()[0])
+    await completed(world, "t", TransactionState.COMPLETE_ABORT)
+    assert (await world.coordinator.init_producer_id(InitProducer("t", 60_000))).producer_epoch == 2
+
+
+async def test_two_producers_that_begin_at_once_have_one_id_and_two_epochs(world: World) -> None:
+    inits = [world.coordinator.init_producer_id(InitProducer("t", 60_000)) for _ in range(2)]
+    one, other = await asyncio.gather(*inits)
+    assert one.producer_id == other.producer_id
+    assert {one.producer_epoch, other.producer_epoch} == {0, 1}
+
+
+async def test_a_completion_that_the_log_refuses_is_tried_again(world: World) -> None:
+    producer = await begun(world)
+    await world.coordinator.end(EndTransaction("t", *producer, False, True))
+    (markers,) = world.acts()
+    world.partition.refuse = ErrorCode.KAFKA_STORAGE_ERROR
+    world.coordinator.markers_written(0, 1, markers)
+    await asyncio.sleep(0.5)
+    assert (await world.coordinator.describe("t")).state is TransactionState.PREPARE_ABORT
+    world.partition.refuse = None
+    await completed(world, "t", TransactionState.COMPLETE_ABORT)
+
+
+async def test_a_completion_of_an_earlier_leader_epoch_is_dropped(world: World) -> None:
+    producer = await begun(world)
+    await world.coordinator.end(EndTransaction("t", *producer, True, True))
+    (markers,) = world.acts()
+    world.coordinator.markers_written(0, 0, markers)
+    await asyncio.sleep(0.5)
+    assert (await world.coordinator.describe("t")).state is TransactionState.PREPARE_COMMIT
+
+
+async def test_timeout_at_the_last_epoch_draws_an_id(world: World) -> None:
+    partitions = {"flights": (0,)}
+    start_ms = LoopClock().wall_ms()
+    last = Transaction(7, LAST_EPOCH, 20_000, TransactionState.ONGOING, partitions, start_ms, start_ms, version=2)
+
+    def put(_: TransactionShard, __: Now, ___: Ticket) -> Decision[CoordinatorRecord, None]:
+        return Decision(None, [transaction_record("t", encode_value(last, flexible=True))])
+
+    await world.runtime.write(TRANSACTION_TOPIC, 0, put)
+    await asyncio.sleep(40)
+    found = await world.coordinator.describe("t")
+    assert (found.state, found.producer_epoch) == (TransactionState.PREPARE_ABORT, LAST_EPOCH + 1)
+    world.coordinator.markers_written(0, 1, world.acts()[-1])
+    assert (await completed(world, "t", TransactionState.COMPLETE_ABORT)).producer == Producer(101, 0)
+
+
+async def test_a_new_leader_has_it_all_and_asks_for_the_markers(world: World) -> None:
+    producer = await begun(world)
+    await world.coordinator.end(EndTransaction("t", *producer, True, True))
+    asked = world.acts()
+    world.partition.leader_epoch = 2
+    await world.elected()
+    await asyncio.sleep(0.1)
+    assert len(world.shards) == 2
+    assert world.acts() == asked
+    assert (await world.coordinator.describe("t")).state is TransactionState.PREPARE_COMMIT
+
+
+async def test_errors_without_a_shard(world: World) -> None:
+    describe = world.coordinator.describe
+    assert await code_of(describe("unknown")) is ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
+    assert await code_of(describe("")) is ErrorCode.INVALID_REQUEST
+    too_long = InitProducer("t", 900_001)
+    world.runtime.resigned(TRANSACTION_TOPIC, 0)
+    assert await code_of(describe("t")) is ErrorCode.NOT_COORDINATOR
+    assert await code_of(world.coordinator.init_producer_id(too_long)) is ErrorCode.INVALID_TRANSACTION_TIMEOUT
+    world.image = MetadataImage()
+    assert await code_of(describe("t")) is ErrorCode.COORDINATOR_NOT_AVAILABLE
+
+
+async def test_list(world: World) -> None:
+    await begun(world, "a")
+    await begun(world, "lkc-abc123_b")
+    found = await world.coordinator.list_transactions(TransactionFilter(prefix="lkc-abc123_"))
+    assert [(one.transactional_id, one.state) for one in found] == [("lkc-abc123_b", TransactionState.ONGOING)]
+    assert await world.coordinator.end(EndTransaction("a", 101, 0, True, False)) == NO_PRODUCER
+
+
+async def test_ids_of_a_deleted_tenant_are_removed_once_their_transactions_have_ended(world: World) -> None:
+    gone, stays = "lkc-aaaaaa_t", "lkc-bbbbbb_t"
+    producers = {
+        name: await world.coordinator.init_producer_id(InitProducer(name, 60_000)) for name in (gone, f"{gone}2", stays)
+    }
+    await world.coordinator.add_partitions(gone, *producers[gone], {"flights": (0,)}, new_protocol=True)
+
+    def remove() -> Awaitable[int]:
+        return world.coordinator.remove_keys(0, ("lkc-aaaaaa_",), 10)
+
+    assert await remove() == 2
+    assert (await world.coordinator.describe(gone)).state is TransactionState.PREPARE_ABORT
+    assert await code_of(remove()) is ErrorCode.CONCURRENT_TRANSACTIONS
+    world.coordinator.markers_written(0, 1, world.acts()[-1])
+    await completed(world, gone, TransactionState.COMPLETE_ABORT)
+    assert (await remove(), await remove()) == (1, 0)
+    assert await code_of(world.coordinator.describe(gone)) is ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
+    assert (await world.coordinator.describe(stays)).producer == producers[stays]

@@ -1,0 +1,405 @@
+"""Markers: what leaders take, and how coordinators send them until every partition has its own."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from broker.coordination.transactions.markers import MarkerLimits, TransactionMarkers
+from broker.coordination.transactions.values import MarkersToWrite
+from broker.handlers.transaction_markers import COMMIT_WAIT_S, WriteTxnMarkers
+from broker.partitions.transactional_appends import Marker
+from common.errors import ErrorCode, ProtocolError
+from kraft.image.metadata import MetadataImage
+from kraft.topic_names import GROUP_TOPIC, TIER_TOPIC
+from tests.broker.replication_lab import TOPIC, Lab, eventually, fetch, produce
+from tests.broker.transaction_lab import TXN_ID, coordinated, marker, of_transaction, silent_link
+from wire.client import CallTimeout, ConnectionLost
+from wire.messages import WriteTxnMarkersRequest, WriteTxnMarkersResponse
+
+pytestmark = pytest.mark.virtual_time
+
+_Marker = WriteTxnMarkersRequest.WritableTxnMarker
+_Result = WriteTxnMarkersResponse.WritableTxnMarkerResult
+Codes = dict[tuple[int, str, int], int]
+
+
+def request_of(
+    topics: Mapping[str, list[int]], *, epoch: int = 0, commit: bool = True, coordinator: int = 1, version: int = 0
+) -> WriteTxnMarkersRequest:
+    listed = [_Marker.WritableTxnMarkerTopic(name=name, partition_indexes=rows) for name, rows in topics.items()]
+    one = _Marker(
+        producer_id=7,
+        producer_epoch=epoch,
+        transaction_result=commit,
+        topics=listed,
+        coordinator_epoch=coordinator,
+        transaction_version=version,
+    )
+    return WriteTxnMarkersRequest(markers=[one])
+
+
+def codes_of(response: WriteTxnMarkersResponse) -> Codes:
+    return {
+        (one.producer_id, topic.name, row.partition_index): row.error_code
+        for one in response.markers
+        for topic in one.topics
+        for row in topic.partitions
+    }
+
+
+class NoLogs:
+    """Coordinators' logs that take what a test says."""
+
+    def __init__(self) -> None:
+        self.taken: list[Marker] = []
+        self.refusal: ErrorCode | None = None
+        self.committed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def append_marker(self, topic: str, index: int, appended: Marker) -> asyncio.Future[None]:
+        if self.refusal is not None:
+            raise ProtocolError(self.refusal)
+        self.taken.append(appended)
+        return self.committed
+
+
+def handler_of(lab: Lab, logs: NoLogs | None = None, node: int = 0) -> WriteTxnMarkers:
+    machinery = lab[node].machinery
+    return WriteTxnMarkers(lab[node].plane.partitions, logs or NoLogs(), machinery.ports.clock, machinery.pacer)
+
+
+async def test_a_marker_is_acknowledged_when_it_is_committed_also_a_repeated_one(tmp_path: Path) -> None:
+    async with Lab(tmp_path, count=2) as lab:
+        lab.controller.create_topic((0, 1))
+        coordinated(lab)
+        client = await lab[0].connect()
+        await produce(client, of_transaction(), transactional_id=TXN_ID, version=11)
+        handler, key = handler_of(lab), (7, TOPIC, 0)
+        lab[1].pause_fetching()
+        for _ in range(2):
+            response = await handler.write(request_of({TOPIC: [0, 9], "gone": [0], TIER_TOPIC: [0]}))
+            assert codes_of(response) == {
+                key: ErrorCode.REQUEST_TIMED_OUT,
+                (7, TOPIC, 9): ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+                (7, "gone", 0): ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+                (7, TIER_TOPIC, 0): ErrorCode.INVALID_TOPIC_EXCEPTION,
+            }
+            assert lab[0].partition.log.log_end_offset == 2, "appended once"
+        lab[1].resume_fetching()
+        assert codes_of(await handler.write(request_of({TOPIC: [0]})))[key] == 0
+        assert lab[0].partition.log.log_end_offset == 2
+        row = codes_of(await handler.write(request_of({TOPIC: [0]}, coordinator=0)))[key]
+        assert row == ErrorCode.TRANSACTION_COORDINATOR_FENCED
+        lab.controller.elect(1)
+        await eventually(lambda: lab[1].partition.is_leader, "elected")
+        assert codes_of(await handler.write(request_of({TOPIC: [0]})))[key] == ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
+async def test_operators_may_only_abort(tmp_path: Path) -> None:
+    async with Lab(tmp_path, count=1) as lab:
+        lab.controller.create_topic((0,))
+        handler, key = handler_of(lab), (7, TOPIC, 0)
+        operator, node = cast(Any, SimpleNamespace(internal=False)), cast(Any, SimpleNamespace(internal=True))
+        refused = codes_of(await handler.handle(operator, request_of({TOPIC: [0]})))
+        assert refused == {key: ErrorCode.CLUSTER_AUTHORIZATION_FAILED}
+        assert lab[0].partition.log.log_end_offset == 0
+        assert codes_of(await handler.handle(operator, request_of({TOPIC: [0]}, commit=False))) == {key: 0}
+        assert codes_of(await handler.handle(node, request_of({TOPIC: [0]}, epoch=1))) == {key: 0}
+        assert lab[0].partition.log.log_end_offset == 2
+
+
+async def test_a_coordinators_log_takes_markers_by_its_coordinator(tmp_path: Path) -> None:
+    async with Lab(tmp_path, count=1) as lab:
+        logs = NoLogs()
+        handler, key = handler_of(lab, logs), (7, GROUP_TOPIC, 3)
+        request = request_of({GROUP_TOPIC: [3]}, epoch=2, version=2)
+        assert codes_of(await handler.write(request)) == {key: ErrorCode.REQUEST_TIMED_OUT}
+        assert logs.taken == [Marker(7, 2, True, 1, True)]
+        logs.committed = asyncio.get_running_loop().create_future()
+        logs.committed.set_result(None)
+        assert codes_of(await handler.write(request)) == {key: 0}
+        logs.refusal = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        assert codes_of(await handler.write(request)) == {key: ErrorCode.NOT_LEADER_OR_FOLLOWER}
+
+
+async def test_followers_show_committed_transactions_by_their_own_high_watermark(tmp_path: Path) -> None:
+    async with Lab(tmp_path, count=2, racks=("a", "b"), rack_aware_reads=True) as lab:
+        lab.controller.create_topic((0, 1))
+        coordinated(lab)
+        client = await lab[0].connect()
+        for round_ in range(30):
+            row = await produce(client, of_transaction(round_), transactional_id=TXN_ID, version=11)
+            assert row.error_code == 0
+            lab[0].partition.append_marker(marker(commit=round_ % 2 == 0), 5)
+        await produce(client, of_transaction(30), transactional_id=TXN_ID, version=11)
+        follower = lab[1].partition
+        await eventually(lambda: follower.high_watermark == 61, "it knows what is committed")
+        assert follower.log.producers.first_unstable_offset is not None
+        assert follower.log.producers.first_unstable_offset > 50, "what is final is forgotten, though nobody reads"
+        assert lab[0].partition.log.producers.first_unstable_offset is not None
+        assert lab[0].partition.log.producers.first_unstable_offset > 50
+        assert (follower.last_stable_offset, lab[0].partition.last_stable_offset) == (60, 60)
+        reader = await lab[1].connect()
+        response = await fetch(reader, 60, isolation=1, rack="b", max_wait_ms=100)
+        part = response.responses[0].partitions[0]
+        assert (part.error_code, part.last_stable_offset, part.high_watermark) == (0, 60, 61)
+        assert not part.records, "it is open"
+        lab[0].partition.append_marker(marker(), 5)
+        await eventually(lambda: follower.last_stable_offset == 62, "its marker is below the follower's high watermark")
+
+
+# sending ---------------------------------------------------------------------------------------------------
+
+
+def decided(
+    transactional_id: str,
+    producer_id: int,
+    producer_epoch: int,
+    commit: bool,
+    partitions: dict[str, tuple[int, ...]],
+    new_protocol: bool = True,
+) -> MarkersToWrite:
+    return MarkersToWrite(transactional_id, producer_id, producer_epoch, commit, partitions, new_protocol)
+
+
+class FakeBrokers:
+    """All brokers and their links. `answer` gives the code of one partition; it may raise what a link raises."""
+
+    def __init__(self) -> None:
+        self.leaders: dict[str, dict[int, int]] = {}
+        self.requests: list[tuple[int, WriteTxnMarkersRequest]] = []
+        self.answer: Callable[[int, str, int], int] = lambda broker, topic, partition: 0
+        self.delay_s: Callable[[int], float] = lambda broker: 0.01
+        self.epoch: int | None = 4
+        self.done: list[tuple[int, int, Any]] = []
+        self.sender = TransactionMarkers(
+            0,
+            lambda: cast(MetadataImage, self),
+            lambda index: self.epoch,
+            lambda index, epoch, markers: self.done.append((index, epoch, markers)),
+            self,
+            cast(Any, self),
+            "NODES",
+            random.Random(1),
+            MarkerLimits(),
+        )
+
+    # as an image
+
+    @property
+    def topics(self) -> dict[str, Any]:
+        return {
+            topic: SimpleNamespace(partitions={at: SimpleNamespace(leader=leader) for at, leader in leaders.items()})
+            for topic, leaders in self.leaders.items()
+        }
+
+    @property
+    def brokers(self) -> dict[int, Any]:
+        return {node: SimpleNamespace(address=lambda name, node=node: ("broker", node)) for node in range(5)}
+
+    # as links
+
+    async def connect(self, address: tuple[str, int], timeout_s: float, closed: Any = None) -> Any:
+        async def call(request: WriteTxnMarkersRequest, version: int, timeout_s: float) -> WriteTxnMarkersResponse:
+            assert version == 2
+            return await self.serve(address[1], request)
+
+        return SimpleNamespace(call=call, is_closed=False, close=lambda: None)
+
+    async def write(self, request: WriteTxnMarkersRequest) -> WriteTxnMarkersResponse:
+        return await self.serve(0, request)
+
+    async def serve(self, broker: int, request: WriteTxnMarkersRequest) -> WriteTxnMarkersResponse:
+        self.requests.append((broker, request))
+        await asyncio.sleep(self.delay_s(broker))
+        results = []
+        for one in request.markers:
+            topics = []
+            for topic in one.topics:
+                of_topic = _Result.WritableTxnMarkerTopicResult
+                rows = [
+                    of_topic.WritableTxnMarkerPartitionResult(
+                        partition_index=index, error_code=self.answer(broker, topic.name, index)
+                    )
+                    for index in topic.partition_indexes
+                ]
+                topics.append(of_topic(name=topic.name, partitions=rows))
+            results.append(_Result(producer_id=one.producer_id, topics=topics))
+        return WriteTxnMarkersResponse(markers=results)
+
+
+async def test_markers_are_batched_by_broker_and_turn() -> None:
+    brokers = FakeBrokers()
+    brokers.leaders = {"a": {0: 0, 1: 1, 2: 2}, "b": {0: 1}}
+    rows = [decided(f"t{at}", at, at, at % 2 == 0, {"a": (0, 1, 2), "b": (0,)}, at < 5) for at in range(10)]
+    for one in rows:
+        brokers.sender.begin(3, 4, one)
+        brokers.sender.begin(3, 4, one)
+    assert brokers.sender.unwritten("t1") == dict.fromkeys((("a", 0), ("a", 1), ("a", 2), ("b", 0)), ErrorCode.NONE)
+    await eventually(lambda: len(brokers.done) == 10, "all are written")
+    assert sorted(brokers.done) == [(3, 4, one) for one in rows]
+    assert sorted(broker for broker, _ in brokers.requests) == [0, 1, 2]
+    sent = {one.producer_id: one for one in brokers.requests[1][1].markers}
+    assert (sent[3].producer_epoch, sent[3].transaction_result, sent[3].coordinator_epoch) == (3, False, 4)
+    assert (sent[3].transaction_version, sent[6].transaction_version) == (2, 0)
+    assert not len(brokers.sender)
+    assert brokers.sender.unwritten("t1") is None
+    await brokers.sender.stop()
+
+
+@pytest.mark.parametrize(
+    "failure",
+    [
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.NOT_ENOUGH_REPLICAS,
+        ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND, ErrorCode.REQUEST_TIMED_OUT, ErrorCode.KAFKA_STORAGE_ERROR,
+        ErrorCode.UNKNOWN_SERVER_ERROR, ConnectionLost("cut"), CallTimeout("late"),
+    ],
+)  # fmt: skip
+async def test_what_fails_is_sent_again_where_the_leader_is_then(failure: ErrorCode | Exception) -> None:
+    brokers = FakeBrokers()
+    brokers.leaders = {"a": {0: 1, 1: 2}}
+
+    def answer(broker: int, topic: str, partition: int) -> int:
+        if broker != 1:
+            return 0
+        if isinstance(failure, Exception):
+            raise failure
+        return failure
+
+    brokers.answer = answer
+    brokers.sender.begin(3, 4, decided("t", 7, 1, True, {"a": (0, 1)}))
+    await asyncio.sleep(3)
+    assert not brokers.done
+    assert list(brokers.sender.unwritten("t") or ()) == [("a", 0)]
+    assert 3 <= sum(broker == 1 for broker, _ in brokers.requests) <= 20, "with pauses"
+    assert sum(broker == 2 for broker, _ in brokers.requests) == 1
+    brokers.leaders["a"][0] = 3
+    await eventually(lambda: len(brokers.done) == 1, "written at the new leader")
+    await brokers.sender.stop()
+
+
+async def test_a_partition_without_a_leader_delays_its_own_transaction_alone() -> None:
+    brokers = FakeBrokers()
+    brokers.leaders = {"a": {0: -1, 1: 1}}
+    brokers.sender.begin(3, 4, decided("stuck", 7, 1, True, {"a": (0, 1)}))
+    brokers.sender.begin(3, 4, decided("free", 8, 1, True, {"a": (1,)}))
+    await asyncio.sleep(5)
+    assert [markers.transactional_id for _, _, markers in brokers.done] == ["free"]
+    assert brokers.sender.unwritten("stuck") == {("a", 0): ErrorCode.LEADER_NOT_AVAILABLE}
+    brokers.leaders["a"][0] = 1
+    await eventually(lambda: len(brokers.done) == 2, "it has a leader")
+    await brokers.sender.stop()
+
+
+async def test_a_partition_that_does_not_commit_delays_others_once() -> None:
+    brokers = FakeBrokers()
+    brokers.leaders = {"a": {0: 1, 1: 1}}
+
+    class Slow:
+        def __call__(self, broker: int) -> float:
+            topics = brokers.requests[-1][1].markers[0].topics
+            return COMMIT_WAIT_S if any(0 in topic.partition_indexes for topic in topics) else 0.01
+
+    brokers.delay_s = Slow()
+    brokers.answer = lambda broker, topic, partition: 0 if partition else ErrorCode.REQUEST_TIMED_OUT
+    brokers.sender.begin(3, 4, decided("stuck", 7, 1, True, {"a": (0,)}))
+    await asyncio.sleep(COMMIT_WAIT_S + 1)
+    begun = asyncio.get_running_loop().time()
+    for number in range(20):
+        brokers.sender.begin(3, 4, decided(f"free{number}", 8 + number, 1, True, {"a": (1,)}))
+        await eventually(lambda: len(brokers.done) == number + 1, "written")  # noqa: B023
+    assert asyncio.get_running_loop().time() - begun < COMMIT_WAIT_S / 2
+    await brokers.sender.stop()
+
+
+async def test_a_deleted_topic_counts_as_done_but_not_one_that_is_not_known_yet() -> None:
+    brokers = FakeBrokers()
+    brokers.leaders = {"old": {0: 1}}
+    brokers.sender.begin(3, 4, decided("t", 7, 1, True, {"new": (0,)}))
+    await asyncio.sleep(1)
+    assert not brokers.done
+    brokers.leaders["new"] = {0: 2}
+    await eventually(lambda: len(brokers.done) == 1, "it was created just now")
+    assert [broker for broker, _ in brokers.requests] == [2]
+    brokers.sender.begin(3, 4, decided("u", 8, 1, True, {"gone": (0, 1), "old": (0, 5)}))
+    await asyncio.sleep(6)
+    assert len(brokers.done) == 2
+    assert [broker for broker, _ in brokers.requests] == [2, 1]
+    await brokers.sender.stop()
+
+
+async def test_another_coordinator_takes_over() -> None:
+    brokers = FakeBrokers()
+    brokers.leaders = {"a": {0: -1, 1: 1}}
+    brokers.sender.begin(3, 4, decided("t", 7, 1, True, {"a": (0,)}))
+    await asyncio.sleep(1)
+    brokers.epoch = 5
+    brokers.leaders["a"][0] = 1
+    await asyncio.sleep(3)
+    assert not brokers.requests and not brokers.done and not len(brokers.sender)
+    brokers.sender.begin(3, 5, decided("t", 7, 1, True, {"a": (0,)}))
+    await eventually(lambda: len(brokers.done) == 1, "as the coordinator of now")
+    brokers.answer = lambda broker, topic, partition: ErrorCode.TRANSACTION_COORDINATOR_FENCED
+    brokers.sender.begin(3, 5, decided("u", 8, 1, True, {"a": (0, 1)}))
+    await asyncio.sleep(3)
+    assert (len(brokers.done), len(brokers.requests), len(brokers.sender)) == (1, 2, 0)
+    await brokers.sender.stop()
+
+
+async def test_a_late_answer_after_a_change_of_coordinator_completes_nothing() -> None:
+    brokers = FakeBrokers()
+    brokers.leaders = {"a": {0: 1}}
+    brokers.delay_s = lambda broker: 1.0
+    brokers.sender.begin(3, 4, decided("t", 7, 1, True, {"a": (0,)}))
+    await asyncio.sleep(0.5)
+    brokers.epoch = None
+    await asyncio.sleep(3)
+    assert len(brokers.requests) == 1 and not brokers.done and not len(brokers.sender)
+    await brokers.sender.stop()
+
+
+async def test_a_partition_in_a_later_epoch_is_past_the_transaction() -> None:
+    brokers = FakeBrokers()
+    brokers.leaders = {"a": {0: 1, 1: 2}}
+    brokers.answer = lambda broker, topic, partition: ErrorCode.INVALID_PRODUCER_EPOCH if broker == 1 else 0
+    brokers.sender.begin(3, 4, decided("t", 7, 1, True, {"a": (0, 1)}))
+    await eventually(lambda: len(brokers.done) == 1, "done")
+    await brokers.sender.stop()
+
+
+async def test_transactions_without_partitions_and_with_very_many() -> None:
+    brokers = FakeBrokers()
+    brokers.leaders = {"a": {at: at % 3 for at in range(10_000)}}
+    topics = brokers.topics
+    brokers.__class__ = type("Frozen", (FakeBrokers,), {"topics": property(lambda _: topics)})
+    brokers.sender.begin(3, 4, decided("none", 7, 1, True, {}))
+    brokers.sender.begin(3, 4, decided("many", 8, 1, True, {"a": tuple(range(10_000))}))
+    assert not brokers.done, "never within the call"
+    await eventually(lambda: len(brokers.done) == 2, "both")
+    sizes = [
+        sum(len(t.partition_indexes) for one in request.markers for t in one.topics) for _, request in brokers.requests
+    ]
+    assert sum(sizes) == 10_000 and max(sizes) <= 1_000
+    await brokers.sender.stop()
+
+
+async def test_no_answer_is_awaited_of_a_broker_that_was_lost() -> None:
+    class SilentBroker(FakeBrokers):
+        async def connect(self, address: tuple[str, int], timeout_s: float, closed: Any = None) -> Any:
+            return silent_link() if address[1] == 1 else await super().connect(address, timeout_s)
+
+    brokers = SilentBroker()
+    brokers.leaders = {"a": {0: 1}}
+    brokers.sender.begin(3, 4, decided("t", 7, 1, True, {"a": (0,)}))
+    await asyncio.sleep(0.1)
+    brokers.leaders["a"][0] = 2
+    brokers.sender.broker_left(1)
+    await asyncio.sleep(0.2)
+    assert len(brokers.done) == 1
+    await brokers.sender.stop()

@@ -1,0 +1,210 @@
+"""Every interleaving of batches, coordinators' answers, markers, epochs and leaderships of a few producers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import cast
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, rule
+
+from broker.partitions.transactional_appends import Marker, Permission, Permissions, TransactionalAppends
+from common.errors import ErrorCode, ProtocolError
+from records.batch import BatchHeader, ProduceLimits, check_produced, read_header
+from records.control import EndMarker, read_marker
+from storage.log.partition_log import Appended, PartitionLog
+from storage.producers.producer_state import ProducerStates
+from tests.broker.transaction_lab import of_transaction
+
+NOW_MS = 1_700_000_000_000
+PRODUCERS = st.integers(1, 2)
+EPOCHS = st.integers(0, 4)
+
+
+class MemoryLog:
+    """The batches' headers and markers, with a log's producers."""
+
+    def __init__(self) -> None:
+        self.producers = ProducerStates(1 << 40, 100)
+        self.batches: list[tuple[BatchHeader, EndMarker | None]] = []
+        self.log_end_offset = 0
+
+    def check_admits(self, size: int) -> None:
+        """It has room."""
+
+    def append(self, view: memoryview, leader_epoch: int) -> Appended:
+        header = read_header(view, 0).stamped(self.log_end_offset, leader_epoch)
+        found = read_marker(view, 0, header.size) if header.is_control else None
+        self.producers.update(header, found)
+        self.batches.append((header, found))
+        self.log_end_offset = header.next_offset
+        return Appended(header.base_offset, header.next_offset, -1, False)
+
+
+class LeaderOfOne:
+    """A partition without followers, which may lose and win its leadership."""
+
+    def __init__(self) -> None:
+        self.memory = MemoryLog()
+        self.log = cast(PartitionLog, self.memory)
+        self.leader_epoch = 1
+        self.permissions = Permissions()
+
+    @property
+    def high_watermark(self) -> int:
+        return self.memory.log_end_offset
+
+    @property
+    def transactions(self) -> TransactionalAppends:
+        return TransactionalAppends(self, self.permissions)
+
+    def lead_again(self) -> None:
+        self.leader_epoch += 1
+        self.permissions = Permissions()
+
+    def check_appendable(self, acks: int) -> None:
+        """It always leads."""
+
+    def check_batch(self, view: memoryview, at: int, end: int, now_ms: int, *, transactional: bool) -> BatchHeader:
+        return check_produced(view, at, end, ProduceLimits(), now_ms, transactional=transactional)
+
+    def find_repeated(self, header: BatchHeader) -> Appended | None:
+        try:
+            known = self.log.producers.check(header)
+        except ProtocolError as error:
+            if error.code is ErrorCode.UNKNOWN_PRODUCER_ID:
+                return None
+            raise
+        return None if known is None else Appended(known.base_offset, known.next_offset, -1, True)
+
+    def append_batch(
+        self,
+        buffer: bytearray | memoryview,
+        view: memoryview,
+        at: int,
+        end: int,
+        header: BatchHeader | None,
+        now_ms: int,
+    ) -> Appended:
+        return self.memory.append(view[at:end], self.leader_epoch)
+
+    def note_refusal(self) -> None:
+        """It keeps no time."""
+
+
+@contextmanager
+def refused(*codes: ErrorCode) -> Iterator[None]:
+    try:
+        yield
+    except ProtocolError as error:
+        if error.code not in codes:
+            raise
+
+
+class Interleavings(RuleBasedStateMachine):
+    """`void` are the permissions whose transaction a marker has ended: they must not be good for a batch. All others of
+    this leadership and the newest epoch must be, also those that were asked for before the marker of the transaction
+    before."""
+
+    permissions = Bundle("permissions")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.leader = LeaderOfOne()
+        self.newest = {1: -1, 2: -1}
+        self.begun: dict[Permission, int] = {}  # the leader's epoch
+        self.void: set[Permission] = set()
+        self.sequences: dict[tuple[int, int], int] = {}
+
+    @rule(target=permissions, producer=PRODUCERS, epoch=EPOCHS, adds=st.booleans())
+    def begin(self, producer: int, epoch: int, adds: bool) -> Permission | None:
+        with refused(ErrorCode.INVALID_PRODUCER_EPOCH):
+            permission = self.leader.transactions.begin(producer, epoch, adds=adds)
+            assert epoch >= self.newest[producer]
+            self.newest[producer] = epoch
+            self.begun.setdefault(permission, self.leader.leader_epoch)
+            return permission
+        assert epoch < self.newest[producer]
+        return None
+
+    @rule(permission=permissions)
+    def append_with(self, permission: Permission | None) -> None:
+        """The coordinator has confirmed, sooner or later."""
+        if permission is None:
+            return
+        producer, epoch = permission.producer_id, permission.producer_epoch
+        is_void = permission in self.void or self.begun[permission] != self.leader.leader_epoch
+        is_void = is_void or epoch < self.newest[producer]
+        before = self.leader.log.log_end_offset
+        self._append(producer, epoch, permission)
+        assert (self.leader.log.log_end_offset == before) is is_void, "a permission ends with its transaction"
+
+    @rule(producer=PRODUCERS, epoch=EPOCHS)
+    def append_without(self, producer: int, epoch: int) -> None:
+        """As the handler does: only within an open transaction."""
+        if not self.leader.transactions.needs_permission(producer, epoch):
+            self._append(producer, epoch, None)
+
+    def _append(self, producer: int, epoch: int, permission: Permission | None) -> None:
+        sequence = self.sequences.get((producer, epoch), 0)
+        data = bytearray(of_transaction(sequence, producer_id=producer, epoch=epoch))
+        with (
+            refused(ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.INVALID_TXN_STATE, ErrorCode.NOT_LEADER_OR_FOLLOWER),
+            memoryview(data) as view,
+        ):
+            self.leader.transactions.append_produced(data, view, 0, len(data), -1, NOW_MS, permission)
+            assert epoch >= self.newest[producer]
+            self.newest[producer] = epoch
+            self.sequences[producer, epoch] = sequence + 1
+
+    @rule(producer=PRODUCERS, epoch=EPOCHS, commit=st.booleans(), coordinator=st.integers(1, 3), new=st.booleans())
+    def end(self, producer: int, epoch: int, commit: bool, coordinator: int, new: bool) -> None:
+        producers = self.leader.log.producers
+        known, was_open = producers.epoch_of(producer), producers.has_open_transaction(producer, epoch)
+        before = self.leader.log.log_end_offset
+        with refused(ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.TRANSACTION_COORDINATOR_FENCED):
+            end = self.leader.transactions.append_marker(Marker(producer, epoch, commit, coordinator, new), NOW_MS)
+            assert end is None or end == before + 1
+            assert epoch >= known
+            assert not (new and was_open), "the new protocol's markers exceed"
+            last_ended = epoch - 1 if new else epoch
+            self.void |= {one for one in self.begun if one.producer_id == producer and one.producer_epoch <= last_ended}
+            if self.newest[producer] <= last_ended:
+                self.newest[producer] = known
+            self.newest[producer] = max(self.newest[producer], epoch if end is not None else known)
+            return
+        assert self.leader.log.log_end_offset == before
+
+    @rule()
+    def lead_again(self) -> None:
+        self.leader.lead_again()
+        self.newest = {producer: self.leader.log.producers.epoch_of(producer) for producer in self.newest}
+
+    @invariant()
+    def log_is_in_order(self) -> None:
+        """Epochs of a producer never fall, nor do its coordinators', and the last stable offset is the first of what
+        is open."""
+        epochs: dict[int, int] = {}
+        coordinators: dict[int, int] = {}
+        open_since: dict[int, int] = {}
+        log = self.leader.memory
+        for header, ended in log.batches:
+            producer = header.producer_id
+            assert header.producer_epoch >= epochs.get(producer, -1)
+            epochs[producer] = header.producer_epoch
+            if ended is None:
+                open_since.setdefault(producer, header.base_offset)
+                continue
+            assert ended.coordinator_epoch >= coordinators.get(producer, -1)
+            coordinators[producer] = ended.coordinator_epoch
+            open_since.pop(producer, None)
+        log.producers.on_high_watermark(log.log_end_offset)
+        assert log.producers.first_unstable_offset == min(open_since.values(), default=None)
+
+
+TestInterleavings = Interleavings.TestCase
+TestInterleavings.settings = settings(
+    max_examples=60, stateful_step_count=30, deadline=None, suppress_health_check=list(HealthCheck)
+)

@@ -1,0 +1,198 @@
+"""Questions of partition leaders, on their way to coordinators and back."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from broker.coordination.transactions.questions import PartitionQuestion
+from broker.coordination.transactions.values import Partitions
+from broker.coordination.transactions.verification_client import VerificationClient, VerificationLimits
+from common.errors import ErrorCode, ProtocolError
+from kraft.image.delta import MetadataDelta
+from kraft.image.metadata import EMPTY_IMAGE, MetadataImage
+from kraft.records import Endpoint, PartitionRecord, RegisterBrokerRecord, TopicRecord
+from kraft.topic_names import TRANSACTION_TOPIC
+from tests.broker.replication_lab import eventually
+from tests.broker.transaction_lab import silent_link
+from wire.client import ConnectionLost
+from wire.messages import AddPartitionsToTxnRequest, AddPartitionsToTxnResponse
+
+pytestmark = pytest.mark.virtual_time
+
+_Result = AddPartitionsToTxnResponse.AddPartitionsToTxnResult
+_Topic = _Result.AddPartitionsToTxnTopicResult
+_Row = _Topic.AddPartitionsToTxnPartitionResult
+
+
+def image_led_by(leader: int) -> MetadataImage:
+    """All transactional ids are coordinated by `leader`."""
+    delta = MetadataDelta(EMPTY_IMAGE)
+    delta.replay_all(
+        [
+            *[
+                RegisterBrokerRecord(node, bytes(16), (Endpoint("NODES", "h", node),), None, fenced=False)
+                for node in (1, 2)
+            ],
+            TopicRecord(TRANSACTION_TOPIC, bytes(16)),
+            PartitionRecord(bytes(16), 0, (1, 2), (1, 2), leader, 0, 0),
+        ]
+    )
+    return delta.image()
+
+
+class FakeCoordinators:
+    def __init__(self, leader: int) -> None:
+        self.image = image_led_by(leader)
+        self.requests: list[AddPartitionsToTxnRequest] = []
+        self.local: list[tuple[Any, ...]] = []
+        self.answer: Callable[[str, int], int] = lambda transactional_id, partition: 0
+        self.error = 0
+        self.client = VerificationClient(
+            1, lambda: self.image, self, cast(Any, self), "NODES", VerificationLimits(attempt_timeout_s=2.0)
+        )
+        self.answers: list[tuple[str, int, ErrorCode]] = []
+
+    def ask(self, transactional_id: str, partition: int, epoch: int = 0, *, verify_only: bool = False) -> None:
+        question = PartitionQuestion(transactional_id, 7, epoch, "t", partition, verify_only)
+        self.client.ask(question, lambda code: self.answers.append((transactional_id, partition, code)))
+
+    async def connect(self, address: object, timeout_s: float, closed: Any = None) -> Any:
+        return SimpleNamespace(call=self.call, is_closed=False, close=lambda: None)
+
+    async def call(
+        self, request: AddPartitionsToTxnRequest, version: int, timeout_s: float
+    ) -> AddPartitionsToTxnResponse:
+        assert version == 5
+        self.requests.append(request)
+        await asyncio.sleep(0.01)
+        results = [
+            _Result(
+                transactional_id=one.transactional_id,
+                topic_results=[
+                    _Topic(
+                        name=topic.name,
+                        results_by_partition=[
+                            _Row(partition_index=index, partition_error_code=self.answer(one.transactional_id, index))
+                            for index in topic.partitions
+                        ],
+                    )
+                    for topic in one.topics
+                ],
+            )
+            for one in request.transactions
+        ]
+        return AddPartitionsToTxnResponse(error_code=self.error, results_by_transaction=results)
+
+    async def add_partitions(
+        self,
+        transactional_id: str,
+        producer_id: int,
+        producer_epoch: int,
+        partitions: Partitions,
+        *,
+        new_protocol: bool,
+    ) -> None:
+        assert new_protocol
+        self.local.append(("add", transactional_id, producer_id, producer_epoch, partitions))
+        await asyncio.sleep(self.answer("", 0))
+        if self.error:
+            raise ProtocolError(ErrorCode(self.error))
+
+    async def verify_partitions(
+        self, transactional_id: str, producer_id: int, producer_epoch: int, partitions: Sequence[tuple[str, int]]
+    ) -> Sequence[ErrorCode]:
+        self.local.append(("verify", transactional_id, producer_id, producer_epoch, partitions))
+        return [ErrorCode.NONE if one[1] == 0 else ErrorCode.TRANSACTION_ABORTABLE for one in partitions]
+
+
+async def test_questions_are_batched_by_coordinator_and_turn() -> None:
+    there = FakeCoordinators(2)
+    there.answer = lambda transactional_id, partition: ErrorCode.INVALID_TXN_STATE if partition == 3 else 0
+    for transactional_id in ("a", "b"):
+        for partition in (0, 3):
+            there.ask(transactional_id, partition)
+    there.ask("c", 0, verify_only=True)
+    assert not there.answers
+    await eventually(lambda: len(there.answers) == 5, "answered")
+    [request] = there.requests
+    assert [(one.transactional_id, one.verify_only) for one in request.transactions] == [
+        ("a", False), ("b", False), ("c", True),
+    ]  # fmt: skip
+    assert request.transactions[0].topics[0].partitions == [0, 3]
+    assert there.answers[:2] == [("a", 0, ErrorCode.NONE), ("a", 3, ErrorCode.INVALID_TXN_STATE)]
+    await there.client.stop()
+
+
+async def test_a_request_has_one_row_for_a_transactional_id() -> None:
+    there = FakeCoordinators(2)
+    there.ask("a", 0, epoch=1)
+    there.ask("a", 0, epoch=2)
+    await eventually(lambda: len(there.answers) == 2, "answered")
+    assert [[one.producer_epoch for one in request.transactions] for request in there.requests] == [[1], [2]]
+    await there.client.stop()
+
+
+async def test_no_answer_is_an_error_that_passes() -> None:
+    there = FakeCoordinators(-1)
+    there.ask("a", 0)
+    await eventually(lambda: there.answers == [("a", 0, ErrorCode.COORDINATOR_NOT_AVAILABLE)], "no leader")
+    there.image = image_led_by(2)
+
+    def cut(transactional_id: str, partition: int) -> int:
+        raise ConnectionLost("cut")
+
+    there.answer = cut
+    there.ask("a", 1)
+    await eventually(lambda: there.answers[1:] == [("a", 1, ErrorCode.NETWORK_EXCEPTION)], "cut")
+    there.answer = lambda transactional_id, partition: 0
+    there.error = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+    there.ask("a", 2)
+    await eventually(lambda: there.answers[2:] == [("a", 2, ErrorCode.CLUSTER_AUTHORIZATION_FAILED)], "refused")
+    await there.client.stop()
+
+
+async def test_the_brokers_own_coordinators_are_asked_directly() -> None:
+    here = FakeCoordinators(1)
+    here.ask("a", 0)
+    here.ask("a", 1)
+    here.ask("b", 0, verify_only=True)
+    here.ask("b", 1, verify_only=True)
+    await eventually(lambda: len(here.answers) == 4, "answered")
+    assert not here.requests
+    assert here.local == [
+        ("add", "a", 7, 0, {"t": (0, 1)}), ("verify", "b", 7, 0, (("t", 0), ("t", 1))),
+    ]  # fmt: skip
+    assert sorted(here.answers) == [
+        ("a", 0, ErrorCode.NONE), ("a", 1, ErrorCode.NONE),
+        ("b", 0, ErrorCode.NONE), ("b", 1, ErrorCode.TRANSACTION_ABORTABLE),
+    ]  # fmt: skip
+    here.error = ErrorCode.CONCURRENT_TRANSACTIONS
+    here.ask("a", 2)
+    await eventually(lambda: here.answers[4:] == [("a", 2, ErrorCode.CONCURRENT_TRANSACTIONS)], "refused")
+    here.answer = lambda transactional_id, partition: 60
+    here.ask("a", 3)
+    await eventually(lambda: here.answers[5:] == [("a", 3, ErrorCode.NETWORK_EXCEPTION)], "late")
+    await here.client.stop()
+
+
+class SilentCoordinators(FakeCoordinators):
+    async def connect(self, address: object, timeout_s: float, closed: Any = None) -> Any:
+        return silent_link()
+
+
+async def test_no_answer_is_awaited_of_a_broker_that_was_lost() -> None:
+    there = SilentCoordinators(2)
+    there.ask("a", 0)
+    await asyncio.sleep(0.1)
+    there.client.broker_left(3)
+    await asyncio.sleep(0.1)
+    assert not there.answers
+    there.client.broker_left(2)
+    await asyncio.sleep(0.1)
+    assert there.answers == [("a", 0, ErrorCode.NETWORK_EXCEPTION)]
+    await there.client.stop()
