@@ -1,7 +1,8 @@
 """The brokers outside a tenant's cell that its clients may learn of, and so must be able to reach.
 
-A tenant that moves has partitions in two cells, and its groups follow last. Partitions may also lie outside the home
-cell after a rebuild or after a broker changed its cell, and groups while their topic is not divided.
+A tenant that moves has partitions in two cells, and its transactional ids and groups follow last. Partitions may also
+lie outside the home cell after a rebuild or after a broker changed its cell, and ids and groups while their topic is
+not divided.
 """
 
 from __future__ import annotations
@@ -14,19 +15,19 @@ from kraft.image.key_ranges import range_for, range_to_ask
 from kraft.image.metadata import MetadataImage
 from kraft.image.tenant_usage import topics_of
 from kraft.image.tenants import TenantImage, tenant_of
-from kraft.image.topics import KeyRange
+from kraft.image.topics import KeyRange, TopicImage
 
-GROUP_TOPIC = "__consumer_offsets"
+CLIENT_KEY_TOPICS = ("__consumer_offsets", "__transaction_state")
 PARTITIONS_AT_ONCE = 200
 PARTITION_COST = 2  # units of `common.pacing`
 
 
 class BrokerReach:
-    """Remembers what many tenants have in common: the brokers of cells, and of ranges of the groups' topic."""
+    """Remembers what many tenants have in common: the brokers of cells, and of ranges of internal topics."""
 
     def __init__(self) -> None:
         self._members: dict[str, frozenset[int]] = {}
-        self._keepers: dict[KeyRange, frozenset[int]] = {}
+        self._keepers: dict[tuple[str, KeyRange], frozenset[int]] = {}
 
     def following(self, delta: MetadataDelta, image: MetadataImage, touched: dict[str, None]) -> Work[bool]:
         """Add the tenants whose visited brokers `delta`, which led to `image`, may have changed to `touched`.
@@ -55,7 +56,7 @@ class BrokerReach:
                 touched[owner] = None
             if number % PARTITIONS_AT_ONCE == 0:
                 yield PARTITIONS_AT_ONCE * PARTITION_COST
-        all_are = all_are or GROUP_TOPIC in names
+        all_are = all_are or any(name in names for name in CLIENT_KEY_TOPICS)
         if all_are:
             self._members, self._keepers = {}, {}
         return all_are
@@ -70,11 +71,10 @@ class BrokerReach:
                 looked_at += 1
                 if looked_at % PARTITIONS_AT_ONCE == 0:
                     yield PARTITIONS_AT_ONCE * PARTITION_COST
-        groups = image.topics.get(GROUP_TOPIC)
-        if groups is not None:
-            for held in (range_for(groups, tenant), range_to_ask(groups, tenant)):
+        for keyed in filter(None, map(image.topics.get, CLIENT_KEY_TOPICS)):
+            for held in (range_for(keyed, tenant), range_to_ask(keyed, tenant)):
                 if held is not None:
-                    found |= self._keepers_of(image, held)
+                    found |= self._keepers_of(keyed, held)
         return tuple(sorted(found - self._members_of(image, tenant.home)))
 
     def _members_of(self, image: MetadataImage, cell: str) -> frozenset[int]:
@@ -82,18 +82,17 @@ class BrokerReach:
             self._members[cell] = frozenset(broker.broker_id for broker in brokers_of(cell, image.brokers))
         return self._members[cell]
 
-    def _keepers_of(self, image: MetadataImage, held: KeyRange) -> frozenset[int]:
-        """The brokers with replicas of the groups' partitions in that range."""
-        if held not in self._keepers:
-            topic = image.topics.get(GROUP_TOPIC)
-            partitions = topic.partitions if topic is not None else {}
-            self._keepers[held] = frozenset(
+    def _keepers_of(self, topic: TopicImage, held: KeyRange) -> frozenset[int]:
+        """The brokers with replicas of an internal topic's partitions in that range."""
+        key = topic.name, held
+        if key not in self._keepers:
+            self._keepers[key] = frozenset(
                 replica
                 for index in range(held.first, held.end)
-                if index in partitions
-                for replica in partitions[index].replicas
+                if index in topic.partitions
+                for replica in topic.partitions[index].replicas
             )
-        return self._keepers[held]
+        return self._keepers[key]
 
 
 def _cell(broker: BrokerImage | None) -> str | None:

@@ -9,22 +9,22 @@ from proxy.failures import CAUSES, FailureLog
 from proxy.listener import ProxyListener
 from proxy.opening import Reception
 
-PLAIN = {
-    "tidelog_proxy_connections_accepted_total": "Connections accepted from clients.",
-    "tidelog_proxy_connections_opened_total": "Connections that came through to a broker.",
-    "tidelog_proxy_handshakes_total": "Handshakes completed with clients.",
-    "tidelog_proxy_bytes_up_total": "Bytes passed from clients to brokers.",
-    "tidelog_proxy_bytes_down_total": "Bytes passed from brokers to clients.",
-    "tidelog_proxy_accept_pauses_files_total": "Times that accepting paused for want of descriptors.",
-    "tidelog_proxy_accept_pauses_full_total": "Times that accepting paused at a limit of connections.",
-    "tidelog_proxy_accept_pauses_rate_total": "Times that accepting paused at the rate of new connections.",
-    "tidelog_proxy_log_lines_dropped_total": "Lines about refused connections that were not written.",
-    "tidelog_proxy_certificate_reload_failures_total": "Certificate files that could not be used.",
-}
-GAUGES = {
-    "tidelog_proxy_connections": "Open connections.",
-    "tidelog_proxy_connections_opening": "Connections that are not through to a broker yet.",
-}
+PLAIN = (
+    "tidelog_proxy_connections_accepted_total",
+    "tidelog_proxy_connections_opened_total",
+    "tidelog_proxy_handshakes_total",
+    "tidelog_proxy_bytes_up_total",
+    "tidelog_proxy_bytes_down_total",
+    "tidelog_proxy_accept_pauses_files_total",
+    "tidelog_proxy_accept_pauses_full_total",
+    "tidelog_proxy_accept_pauses_rate_total",
+    "tidelog_proxy_log_lines_dropped_total",
+    "tidelog_proxy_certificate_reload_failures_total",
+)
+GAUGES = (
+    "tidelog_proxy_connections",
+    "tidelog_proxy_connections_opening",
+)
 REFUSED = "tidelog_proxy_connections_refused_total"
 COUNT = len(PLAIN) + len(GAUGES) + len(CAUSES)
 
@@ -58,16 +58,16 @@ def register_counters(metrics: Metrics, read: Callable[[], Sequence[int]]) -> No
     def one(number: int) -> Callable[[], float]:
         return lambda: read()[number]
 
-    for number, (name, doc) in enumerate(PLAIN.items()):
-        metrics.counter(name, doc, one(number))
-    for number, (name, doc) in enumerate(GAUGES.items(), len(PLAIN)):
-        metrics.gauge(name, doc, one(number))
+    for number, name in enumerate(PLAIN):
+        metrics.counter(name, one(number))
+    for number, name in enumerate(GAUGES, len(PLAIN)):
+        metrics.gauge(name, one(number))
 
     def refused() -> Iterable[tuple[dict[str, str], float]]:
         values = read()[len(PLAIN) + len(GAUGES) :]
         return [({"cause": cause.value}, value) for cause, value in zip(CAUSES, values, strict=True)]
 
-    metrics.family(REFUSED, "counter", "Connections that came to nothing, by cause.", refused)
+    metrics.family(REFUSED, refused)
 
 
 def add_counters(parts: Iterable[Sequence[int]]) -> list[int]:

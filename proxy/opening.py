@@ -40,6 +40,7 @@ from proxy.sockets import (
     local_address,
     peek,
     refuse,
+    reset,
     send_ahead,
     wake_at,
 )
@@ -381,7 +382,10 @@ class Opening:
 
     def _fail(self, cause: Cause, detail: str) -> None:
         self._leave(cause, detail)
-        refuse(self.client, b"", self._reception.room.whole)
+        if cause is Cause.BROKER_UNREACHABLE:
+            reset(self.client)
+        else:
+            refuse(self.client, b"", self._reception.room.whole)
         self._done(self, None)
 
     def _leave(self, cause: Cause, detail: str) -> None:

@@ -11,6 +11,7 @@ import errno
 import os
 import socket
 import ssl
+import struct
 from collections.abc import Callable
 from typing import Any, Protocol, TypeAlias
 
@@ -202,4 +203,12 @@ def refuse(client: Connection, words: bytes, unread: memoryview) -> None:
         if words:
             client.send(words)
         client.shutdown(socket.SHUT_WR)
+    client.close()
+
+
+def reset(client: Connection) -> None:
+    """Close as the host of a process that is gone does. Some clients try again after that, but take an end before the
+    first answer for a wrong configuration."""
+    with contextlib.suppress(OSError):
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     client.close()

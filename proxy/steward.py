@@ -75,13 +75,11 @@ class Steward:
         self._timer: asyncio.TimerHandle | None = None
         register_counters(self.metrics, self.totals)
         self.metrics.gauge(
-            "tidelog_proxy_certificate_ends_seconds",
-            "When the first certificate ends, in seconds since 1970; 0 is not known.",
-            lambda: min((one.ends_s for one in self._expiry), default=0.0),
+            "tidelog_proxy_certificate_ends_seconds", lambda: min((one.ends_s for one in self._expiry), default=0.0)
         )
-        self.metrics.gauge("tidelog_proxy_tenants", "Tenants that are routed.", lambda: self._known_count(tenants=True))
-        self.metrics.gauge("tidelog_proxy_brokers", "Brokers that are known.", lambda: self._known_count(tenants=False))
-        self.metrics.gauge("tidelog_proxy_workers", "Worker processes.", lambda: len(self._workers()))
+        self.metrics.gauge("tidelog_proxy_tenants", lambda: self._known_count(tenants=True))
+        self.metrics.gauge("tidelog_proxy_brokers", lambda: self._known_count(tenants=False))
+        self.metrics.gauge("tidelog_proxy_workers", lambda: len(self._workers()))
 
     async def start(self) -> None:
         """Raises StorageFailure when the local copy of the metadata cannot be read."""

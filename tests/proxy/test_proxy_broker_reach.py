@@ -27,7 +27,7 @@ from kraft.records import (
     TenantState,
     TopicRecord,
 )
-from proxy.broker_reach import GROUP_TOPIC, BrokerReach
+from proxy.broker_reach import CLIENT_KEY_TOPICS, BrokerReach
 from proxy.metadata_routes import TENANT_COST, ObservedRoutes, broker_routes
 from proxy.routing import RoutingTable
 from tests.common.call_count import counted_calls
@@ -59,7 +59,7 @@ def after(image: MetadataImage, *records: MetadataRecord) -> tuple[MetadataDelta
 BROKERS = tuple(broker(number, "east" if number in EAST else "west") for number in (*EAST, *WEST))
 ORDERS_IN_EAST = (TopicRecord(f"{A}_orders", ORDERS), partition(ORDERS, 0, 1, 2), partition(ORDERS, 1, 2, 1))
 DIVIDED = (
-    TopicRecord(GROUP_TOPIC, GROUPS),
+    TopicRecord(CLIENT_KEY_TOPICS[0], GROUPS),
     partition(GROUPS, 0, 1, 2),
     partition(GROUPS, 1, 3, 4),
     KeyRangeRecord(GROUPS, "east", 0, 1),
@@ -95,7 +95,7 @@ def test_what_was_left_elsewhere_is_got_to_where_it_is() -> None:
 
 def test_groups_are_got_to_where_they_are_kept() -> None:
     assert visited(tenant("west"), *DIVIDED) == EAST  # in the first range, where they were before there were two
-    assert visited(tenant("west"), TopicRecord(GROUP_TOPIC, GROUPS), partition(GROUPS, 0, 2, 4)) == (2,)
+    assert visited(tenant("west"), TopicRecord(CLIENT_KEY_TOPICS[0], GROUPS), partition(GROUPS, 0, 2, 4)) == (2,)
     comes = tenant("west", keys_cell="west", keys_target="east", keys_phase=KeysPhase.COPYING, keys_epoch=1)
     assert visited(comes, *DIVIDED) == EAST
 
