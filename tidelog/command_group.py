@@ -14,6 +14,9 @@ from typing import Any, TypeVar
 
 import typer
 
+from tidelog.number_ranges import with_range
+from tidelog.text_values import with_text_check
+
 C = TypeVar("C", bound=Callable[..., Any])
 
 
@@ -44,9 +47,9 @@ def _with_plain_options(command: Callable[..., Any]) -> Callable[..., Any]:
         if isinstance(group, type) and is_dataclass(group):
             fields = inspect.signature(group, eval_str=True).parameters
             groups[parameter.name] = group, list(fields)
-            parameters += fields.values()
+            parameters += map(_with_checks, fields.values())
         else:
-            parameters.append(parameter)
+            parameters.append(_with_checks(parameter))
 
     @functools.wraps(command)
     def call(**given: Any) -> Any:
@@ -57,3 +60,7 @@ def _with_plain_options(command: Callable[..., Any]) -> Callable[..., Any]:
     by_name = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in parameters]
     call.__signature__ = signature.replace(parameters=by_name)  # type: ignore[attr-defined]
     return call
+
+
+def _with_checks(parameter: inspect.Parameter) -> inspect.Parameter:
+    return with_text_check(with_range(parameter))

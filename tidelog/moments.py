@@ -6,17 +6,23 @@ from datetime import UTC, datetime
 
 from tidelog.output import EXIT_USAGE, fail
 
+LATEST_MS = 253_402_300_799_999
+"""The end of the year 9999, the last that ISO 8601 and Python's times can say."""
+
 
 def milliseconds(option: str, text: str) -> int:
     """Milliseconds since 1970 from ISO 8601 (UTC without a zone) or such a number; ends the command for anything
-    else."""
+    else. A time before 1970 is 0: no record is older, and to brokers negative times mean the end or other places."""
     if text.isascii() and text.isdigit():
+        if len(text) > len(str(LATEST_MS)) or int(text) > LATEST_MS:
+            fail(f"{option} {text}: it must be at most {LATEST_MS} milliseconds since 1970", EXIT_USAGE)
         return int(text)
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
         fail(f"{option} is a time like 2013-07-01T12:00:00Z or milliseconds since 1970, not {text!r}", EXIT_USAGE)
-    return round((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
+    found = round((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
+    return min(max(found, 0), LATEST_MS)
 
 
 def utc(ms: int) -> str:

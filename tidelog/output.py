@@ -2,27 +2,37 @@
 
 from __future__ import annotations
 
+import io
 import json
+import re
 import sys
 from collections.abc import Sequence
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any, NoReturn, TextIO
 
 import typer
 
 EXIT_FAILED, EXIT_USAGE = 1, 2
-PIPE_WIDTH = 240  # columns where the output is no terminal
+BRIEF_MIN, BRIEF_SHARE = 16, 4  # characters of a word on a terminal, and its part of the width
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 def fail(message: str, status: int = EXIT_FAILED) -> NoReturn:
-    """Print an error in one line on standard error and exit."""
-    print(f"tidelog: {message}", file=sys.stderr)
+    """Print an error on standard error and exit. Names and what servers say are in it."""
+    shown = "\n".join(printable(line) for line in message.split("\n"))
+    print(f"tidelog: {shown}", file=sys.stderr)
     raise typer.Exit(status)
 
 
-def show(rows: Sequence[dict[str, Any]], *, as_json: bool, columns: Sequence[str], empty: str = "nothing") -> None:
-    """`rows` as JSON, or as a table of `columns` (all rows have them)."""
+def show(
+    rows: Sequence[dict[str, Any]],
+    *,
+    as_json: bool,
+    columns: Sequence[str],
+    empty: str = "nothing",
+    brief: bool = False,
+) -> None:
+    """`rows` as JSON, or as a table of `columns` (all rows have them). `brief`: shorten long words on a terminal."""
     if as_json:
         print(json.dumps(list(rows)))
         return
@@ -30,14 +40,39 @@ def show(rows: Sequence[dict[str, Any]], *, as_json: bool, columns: Sequence[str
         print(empty)
         return
     from rich.console import Console  # noqa: PLC0415  heavy, and only people need it
+
+    width = Console().width if sys.stdout.isatty() else None
+    write_table(rows, columns, sys.stdout, width, brief=brief)
+
+
+def write_table(
+    rows: Sequence[dict[str, Any]], columns: Sequence[str], file: TextIO, width: int | None, *, brief: bool = False
+) -> None:
+    """`width`: of the terminal, whose lines are folded; None for a file or a pipe, where each row is one line."""
+    from rich.console import Console  # noqa: PLC0415
     from rich.table import Table  # noqa: PLC0415
 
+    cells = [[_cell(row[column]) for column in columns] for row in rows]
+    whole = cells
+    if brief and width is not None:
+        longest = max(BRIEF_MIN, width // BRIEF_SHARE)
+        cells = [[_shortened(cell, longest) for cell in row] for row in whole]
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in columns:
         table.add_column(column.replace("_", " "), overflow="fold")
-    for row in rows:
-        table.add_row(*[_cell(row[column]) for column in columns])
-    Console(width=None if sys.stdout.isatty() else PIPE_WIDTH).print(table)
+    for row in cells:
+        table.add_row(*row)
+    # clients choose names: what looks like markup or an emoji's code in them is neither
+    if width is not None:
+        Console(file=file, width=width, markup=False, emoji=False).print(table)
+        if cells != whole:
+            print("\nNames are shortened; a pipe or --json has them whole.", file=file)
+        return
+    buffer = io.StringIO()
+    console = Console(file=buffer, width=sys.maxsize, markup=False, emoji=False)
+    console.width = console.measure(table).maximum
+    console.print(table)
+    file.writelines(f"{line.rstrip()}\n" for line in buffer.getvalue().splitlines())
 
 
 def show_one(value: dict[str, Any], *, as_json: bool) -> None:
@@ -54,7 +89,20 @@ def _cell(value: Any) -> str:
     if value is None:
         return "-"
     if isinstance(value, dict):
-        return " ".join(f"{name}={item}" for name, item in value.items())
+        return printable(" ".join(f"{name}={item}" for name, item in value.items()))
     if isinstance(value, (list, tuple)):
-        return ",".join(str(item) for item in value)
-    return str(value)
+        return printable(",".join(str(item) for item in value))
+    return printable(str(value))
+
+
+def _shortened(text: str, longest: int) -> str:
+    """`text` without the middle of its words that are longer than `longest`: names often differ at their ends."""
+    head, tail = longest // 2, longest - longest // 2 - 1
+    return re.sub(rf"\S{{{longest + 1},}}", lambda word: f"{word[0][:head]}…{word[0][-tail:]}", text)
+
+
+def printable(text: str) -> str:
+    """`text` with escapes for what a terminal would obey instead of showing it: clients choose names of groups."""
+    if text.isprintable():
+        return text
+    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)

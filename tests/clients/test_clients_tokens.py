@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import time
 import uuid
 from collections.abc import Iterator
@@ -21,6 +20,7 @@ from kafka import KafkaConsumer, KafkaProducer
 from kafka.net.sasl.oauth import AbstractTokenProvider
 
 from bench.embedded import EmbeddedCluster
+from tests.token_issuer import token_settings
 
 SESSION_S = 2
 WAIT_S = 30
@@ -34,17 +34,9 @@ def issuer() -> rsa.RSAPrivateKey:
 
 @pytest.fixture(scope="module")
 def cluster(issuer: rsa.RSAPrivateKey, tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedCluster]:
-    path: Path = tmp_path_factory.mktemp("issuer") / "keys.json"
-    key = json.loads(jwt.algorithms.RSAAlgorithm.to_jwk(issuer.public_key()))
-    path.write_text(json.dumps({"keys": [key | {"kid": "k1", "alg": "RS256"}]}))
-    settings = {
+    settings = token_settings(issuer, tmp_path_factory.mktemp("issuer")) | {
         "log.dir.free.bytes.min": "0",
-        "listener.security.protocol.map": "PLAINTEXT:SASL_PLAINTEXT",
-        "sasl.enabled.mechanisms": "OAUTHBEARER",
-        "sasl.oauthbearer.jwks.endpoint.url": path.as_uri(),
-        "sasl.oauthbearer.expected.audience": "tidelog",
         "connections.max.reauth.ms": str(SESSION_S * 1000),
-        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
         "super.users": "User:robot",
     }
     with EmbeddedCluster(1, settings, controllers=1) as running:

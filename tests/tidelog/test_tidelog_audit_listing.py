@@ -16,7 +16,7 @@ from tests.object_store.memory_store import MemoryStore
 from tests.tiering.test_tiering_audit import ROOT, writer_of
 from tidelog.admin import audit_listing
 from tidelog.admin.audit_listing import Listing, NotAnswering, Wanted, read_store, read_topic
-from tidelog.moments import milliseconds
+from tidelog.moments import LATEST_MS, milliseconds
 from tiering.bucket.keys import PartitionPath
 from tiering.exports.audit_export import AuditPiece
 
@@ -187,3 +187,12 @@ def test_brokers_that_fall_silent_end_it() -> None:
 def test_moments_are_read_as_people_write_them() -> None:
     for text in ("2013-07-01T12:00:00Z", "2013-07-01T12:00:00", "2013-07-01 14:00:00+02:00", "1372680000000"):
         assert milliseconds("--since", text) == 1_372_680_000_000
+
+
+@pytest.mark.parametrize("text", ["1969-12-31T23:59:59.999Z", "0001-01-01", "0001-01-01T00:00:00+23:59"])
+def test_a_moment_before_1970_is_the_first_one(text: str) -> None:
+    assert milliseconds("--since", text) == 0, "a broker takes -1 for the end, and -2 for the beginning"
+
+
+def test_no_moment_is_later_than_a_time_can_say() -> None:
+    assert milliseconds("--since", "9999-12-31T23:59:59-23:59") == LATEST_MS

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
 from kraft.balancer.recorded import RecordedStanding, read
+from tidelog.admin.balance_admin import BalanceAdmin
 from tidelog.admin.cluster_recording import Gathered, recorded
 from tidelog.admin.replica_moves import Moving
 from tidelog.commands.balance import app
+from wire.messages import ListBalanceMovesResponse
 
 TENANT = "lkc-abc123"
 IDS = {"orders": "00000000-0000-4000-8000-00000000000a", "__consumer_offsets": "00000000-0000-4000-8000-00000000000b"}
@@ -133,6 +137,41 @@ def test_a_plan_for_a_record_shows_what_moves_and_why(tmp_path: Path) -> None:
     assert next(row for row in found["goals"] if row["goal"] == "replicas")["after"] == 1.25
     table = CliRunner().invoke(app, ["plan", "--model", str(path), "--moves", "2"], env={"COLUMNS": "300"})
     assert table.stdout.count("orders") == 2
+
+
+def test_the_measures_of_a_plan_are_shown_with_two_digits(tmp_path: Path) -> None:
+    path = tmp_path / "cluster.jsonl"
+    path.write_text("\n".join(lines_of(7)))
+    words = ["plan", "--model", str(path), "--moves", "1"]
+    exact = json.loads(CliRunner().invoke(app, [*words, "--json"]).stdout)
+    assert any(len(str(row["after"])) > 6 for row in exact["goals"]), "no measure here needs to be rounded"
+    table = CliRunner().invoke(app, words, env={"COLUMNS": "300"})
+    assert re.search(r"\d\.\d\d\b", table.stdout) and not re.search(r"\d\.\d{3}", table.stdout), table.stdout
+
+
+@pytest.mark.parametrize(("left", "shown"), [(-1, None), (0, 0), (7, 7)])
+def test_replicas_left_are_those_of_a_drain_alone(left: int, shown: int | None) -> None:
+    operation = ListBalanceMovesResponse.ListedOperation(
+        id=4,
+        kind="drain",
+        brokers=[1],
+        state="running",
+        reason="",
+        requested_by="",
+        begun_ms=1,
+        ended_ms=0,
+        moves_max=1,
+        bytes_per_second=1,
+        moves_begun=1,
+        moves_done=0,
+        moves_running=1,
+        bytes_to_copy=9,
+        replicas_left=left,
+    )
+    response = ListBalanceMovesResponse(error_code=0, error_message=None, operations=[operation], moves=[])
+    client: Any = SimpleNamespace(send=lambda request: response)
+    (row,), _ = BalanceAdmin(client).history()
+    assert row["replicas_left"] == shown
 
 
 @pytest.mark.parametrize(

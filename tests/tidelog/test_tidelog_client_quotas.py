@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 from kraft.image.client_quotas import QUOTAS_OF_ADDRESSES, QUOTAS_OF_CLIENTS
 from tidelog.admin.client_quota_admin import entity_text, plain
-from tidelog.command_line import app
+from tidelog.command_line import application
 from tidelog.commands.client_quotas import UNITS, EntityOptions, parse_quotas
 
 ALICE = ["--user", "alice"]
@@ -35,7 +35,7 @@ ALICE = ["--user", "alice"]
     ],
 )
 def test_wrong_words_end_with_2_and_are_named(words: list[str], named: str) -> None:
-    done = CliRunner().invoke(app, ["quotas", *words])
+    done = CliRunner().invoke(application(), ["quotas", *words])
     assert done.exit_code == 2
     assert named in done.stderr
 
@@ -48,8 +48,8 @@ def test_wrong_words_end_with_2_and_are_named(words: list[str], named: str) -> N
             for value in ("0", "-1", "1.5", "1MB", "", "9223372036854775808", "1" * 5_000)
         ],
         *[
-            (f"request_percentage={value}", "a number above 0")
-            for value in ("0", "0.0", "-1", "nan", "inf", "5%", "9" * 400)
+            (f"request_percentage={value}", "a finite number above 0")
+            for value in ("0", "0.0", "0e5", "-1", "nan", "inf", "5%", "1e", "1e400", "1e-400", "9" * 400)
         ],
     ],
 )
@@ -76,6 +76,11 @@ def test_values_are_read_and_shown_without_needless_points() -> None:
         "producer_byte_rate": 9223372036854775807.0, "request_percentage": 12.5, "controller_mutation_rate": 2.0
     }  # fmt: skip
     assert [str(plain(value)) for value in found.values()] == ["9223372036854775808", "12.5", "2"]
+
+
+@pytest.mark.parametrize("value", [1e-5, 1e300, 5e-324, 0.5])
+def test_a_value_is_read_as_it_is_shown(value: float) -> None:
+    assert parse_quotas([f"request_percentage={plain(value)}"], {"user": None}) == {"request_percentage": value}
 
 
 def test_every_quota_has_a_unit() -> None:

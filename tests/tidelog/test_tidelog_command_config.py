@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from common.settings import SettingError
 from tidelog.admin.admin_client import Reach
-from tidelog.admin.command_config import Login, parse_command_config, read_command_config
+from tidelog.admin.command_config import Login, parse_command_config, read_command_config, read_listener
 from tidelog.cluster.certificates import CLIENT, authority, certificate
-from tidelog.command_line import app
+from tidelog.command_line import application
 
 SECRET = "c0rrect-h0rse"
 SCRAM_MODULE = "org.apache.kafka.common.security.scram.ScramLoginModule"
@@ -67,6 +67,22 @@ def test_a_login_module_is_that_of_its_mechanism(mechanism: str) -> None:
     assert found.login == Login(mechanism, "ada", SECRET)
     with pytest.raises(SettingError, match="is not the login module"):
         parse_command_config(given_ | {"sasl.jaas.config": jaas("ada", SECRET, wrong)})
+
+
+def test_a_listener_is_said_without_a_login(tmp_path: Path, tls: Path) -> None:
+    """What says who someone is, is left out, right or wrong."""
+    file = tmp_path / "listener.properties"
+    listener = f"security.protocol=SASL_SSL\nssl.truststore.location={tls / 'ca.pem'}\n"
+    for login in ("", "sasl.mechanism=PLAIN\n", f"sasl.mechanism=PLAIN\nsasl.username=ada\nsasl.password={SECRET}\n"):
+        file.write_text(listener + login)
+        assert read_listener(file) == {
+            "security.protocol": "SASL_SSL", "ssl.truststore.location": str(tls / "ca.pem"),
+        }  # fmt: skip
+    for wrong in ("security.protocol=TLS", "sasl.user=ada", "security.protocol=SSL\nssl.truststore.location=/none"):
+        file.write_text(f"{wrong}\nsasl.password={SECRET}\n")
+        with pytest.raises(SettingError, match=r"listener\.properties: ") as caught:
+            read_listener(file)
+        assert SECRET not in str(caught.value)
 
 
 def test_a_token_comes_from_its_file(tmp_path: Path) -> None:
@@ -150,6 +166,8 @@ def test_whatever_asks_a_cluster_can_log_in() -> None:
             else:
                 yield path + name, [option for one in command.params for option in one.opts]
 
-    asking = {name: options for name, options in leaves(typer.main.get_command(app)) if "--bootstrap" in options}
+    asking = {
+        name: options for name, options in leaves(typer.main.get_command(application())) if "--bootstrap" in options
+    }
     assert len(asking) > 20
     assert [name for name, options in asking.items() if "--command-config" not in options] == []

@@ -135,6 +135,7 @@ def test_every_node_of_a_layout_has_a_valid_configuration(tmp_path: Path) -> Non
         ({"socket.request.max.bytes": "2000000000"}, "tidelog.connection.request.bytes.max"),
         ({"log.segment.byte": "1"}, "log.segment.bytes"),
         ({"tidelog.tier.uri": "tier"}, "tidelog.tier.uri"),
+        ({"tidelog.tracing.endpoint": "collector:4318"}, "tidelog.tracing.endpoint"),
         (TIER | {"log.local.retention.ms": "604800001"}, "log.local.retention.ms"),
         (TIER | {"log.local.retention.ms": "3600001", "log.retention.hours": "1"}, "log.local.retention.ms"),
         (TIER | {"log.local.retention.bytes": "-1", "log.retention.bytes": "10"}, "log.local.retention.bytes"),

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import typer
-from typer.testing import CliRunner
+from typer.testing import CliRunner, Result
 
 from tidelog.commands.quotas import about, app, recorded, share_rows
 
@@ -41,6 +41,7 @@ def test_recorded_usage_is_read_by_interval() -> None:
         report(101 * 86_400, 1, a=5.0),
         report(-101 * 86_400, 1, a=5.0),
         report(1 << 60, 1),
+        "[" * 100_000,
     ],
 )
 def test_what_is_no_report_is_named_by_its_line(line: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -59,6 +60,29 @@ def test_what_if_shows_what_an_even_split_costs(policy: str, unfair_s: float, tm
     rows = {row["tenant"]: row for row in json.loads(result.stdout)}
     assert rows["a"]["unfair_s"] <= unfair_s and rows["b"]["throttled_s"] == 0
     assert (rows["a"]["unfair_s"] == 600.0) is (policy == "static")
+
+
+def what_if_of(usage: Path, *quotas: str) -> Result:
+    words = [word for quota in quotas for word in ("--quota", quota)]
+    return CliRunner().invoke(app, ["what-if", "--usage", str(usage), "--policy", "static", *words])
+
+
+@pytest.mark.parametrize("content", [b"", b"\xff\xfe\x00\x81\n"])
+def test_a_file_without_reports_is_refused(content: bytes, tmp_path: Path) -> None:
+    file = tmp_path / "usage.jsonl"
+    file.write_bytes(content)
+    for usage in (file, tmp_path):
+        result = what_if_of(usage, "a=1")
+        assert result.exit_code == 2 and "within the objective" not in result.output
+
+
+def test_a_quota_of_any_tenant_is_not_for_operators_and_a_tenant_without_a_report_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "usage.jsonl"
+    file.write_text(report(0, 1, **{"-": 900.0, "a": 5.0}))
+    result = what_if_of(file, "*=10", "b=10")
+    assert result.exit_code == 0, result.output
+    assert [line.split()[0] for line in result.stdout.splitlines()] == ["tenant", "a"]
+    assert "no report has a tenant b" in result.stderr and "tenant a" not in result.stderr
 
 
 @pytest.mark.parametrize("more", [[], ["--quota", "a"], ["--quota", "a=x"], ["--quota", "a=1", "--direction", "up"]])

@@ -19,7 +19,7 @@ from bench.embedded import free_ports
 from kraft.rebuilding.rebuild import CannotRebuild
 from object_store.blocking import BlockingStore
 from records.events import Event, EventsHeader, encode_events
-from tidelog.command_line import app
+from tidelog.command_line import application
 from tidelog.commands.tier_rebuild import REBUILD_FILE
 from tidelog.tier.rebuild import look, take_over
 from tiering.bucket.cluster_file import begin_incarnation, read_cluster_file
@@ -60,7 +60,7 @@ def incarnation(tier: Path) -> int:
 
 
 def rebuild(tier: Path, *words: str) -> Result:
-    return CliRunner().invoke(app, ["tier", "rebuild", "--tier", tier.as_uri(), "--no-wait", *words])
+    return CliRunner().invoke(application(), ["tier", "rebuild", "--tier", tier.as_uri(), "--no-wait", *words])
 
 
 @pytest.fixture(autouse=True)

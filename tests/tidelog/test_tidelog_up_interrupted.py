@@ -87,7 +87,7 @@ sys.meta_path.insert(0, Interrupter)
     [
         ("up", "tidelog.command_line", -signal.SIGINT),
         ("up", "typer", -signal.SIGINT),
-        ("up", "tidelog.commands.users", -signal.SIGINT),
+        ("up", "tidelog.commands.cluster", -signal.SIGINT),
         ("up", "tidelog.cluster.embedded_tenants", -signal.SIGINT),
         ("tidelog.cluster.supervisor", "tidelog.cluster.supervisor", 0),
         ("tidelog.cluster.supervisor", "tidelog.cluster.control", 0),

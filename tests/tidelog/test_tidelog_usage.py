@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
-from tidelog.commands.usage import busiest, by_tenant, new_rounds
+import pytest
+import typer
+
+from tidelog.commands.usage import appending, busiest, by_tenant, new_rounds
 
 
 def tenant(tenant_id: str, rate: float | None, **fields: Any) -> dict[str, Any]:
@@ -46,3 +50,10 @@ def test_a_round_is_recorded_once() -> None:
     assert [row["broker"] for row in new_rounds(kept, [broker(0), broker(1), broker(2, round=0)])] == [0, 1]
     assert new_rounds(kept, [broker(0), broker(1)]) == []
     assert [row["broker"] for row in new_rounds(kept, [broker(0, round=2), broker(1, epoch=6)])] == [0, 1]
+
+
+@pytest.mark.parametrize("out", ["", "absent/usage.jsonl"])
+def test_a_file_that_cannot_be_written_is_named(out: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(typer.Exit):
+        appending(tmp_path / out)
+    assert f"--out {tmp_path / out}: " in capsys.readouterr().err

@@ -14,7 +14,9 @@ import typer
 
 from common.errors import ErrorCode, error_name
 from common.settings import SettingError
-from tidelog.cluster.layout import DEFAULT_DATA, HOST, load_layout
+from tidelog.admin.bootstrap_addresses import parse_bootstrap
+from tidelog.cluster.client_files import JAVA, TENANTS_DIRECTORY
+from tidelog.cluster.embedded_place import DEFAULT_DATA, HOST
 from tidelog.output import EXIT_USAGE, Json, fail
 
 if TYPE_CHECKING:
@@ -42,6 +44,37 @@ class ClusterOptions:
     bootstrap: Bootstrap = None
     command_config: CommandConfig = None
     data: Data = DEFAULT_DATA
+
+
+Tenant = Annotated[
+    str | None,
+    typer.Option(
+        "--tenant",
+        help="As this tenant: its client properties, a file or the name of one in DIR/tenants.",
+        metavar="NAME|FILE",
+    ),
+]
+
+
+@dataclass(frozen=True, slots=True)
+class ClientOptions(ClusterOptions):
+    """The same for a command that does what applications do, maybe as a tenant."""
+
+    tenant: Tenant = None
+
+    def cluster(self) -> ClusterOptions:
+        """With the addresses and the properties of the tenant. Ends the command if there is no such file."""
+        if self.tenant is None:
+            return self
+        from tidelog.admin.command_config import read_bootstrap  # noqa: PLC0415
+
+        path = Path(self.tenant)
+        if "/" not in self.tenant and not path.is_file():
+            path = self.data / TENANTS_DIRECTORY / f"{self.tenant}.{JAVA}"
+        try:
+            return ClusterOptions(self.bootstrap or read_bootstrap(path), path, self.data)
+        except SettingError as error:
+            fail(f"--tenant: {error}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +109,7 @@ def reach(cluster: ClusterOptions, *, without: int | None = None) -> Reach:
     Ends the command if there is no cluster, or if a listener rejects this client.
     """
     from tidelog.admin.command_config import ClientSecurity, read_command_config  # noqa: PLC0415
+    from tidelog.cluster.layout import load_layout  # noqa: PLC0415  with every setting of nodes
 
     bootstrap, command_config, data = cluster.bootstrap, cluster.command_config, cluster.data
     try:
@@ -90,6 +124,11 @@ def reach(cluster: ClusterOptions, *, without: int | None = None) -> Reach:
         if security.has_tls and not layout.tls:
             fail(f"the cluster in {data} has no listener with TLS; tidelog up --tls gives it one")
         bootstrap = ",".join(f"localhost:{n.tls_port}" if security.has_tls else f"{HOST}:{n.port}" for n in asked)
+    else:
+        try:
+            parse_bootstrap(bootstrap)
+        except SettingError as error:
+            fail(f"--bootstrap: {error}", EXIT_USAGE)
     if command_config is not None:
         from tidelog.admin.client_login import use_in_library  # noqa: PLC0415
         from tidelog.admin.listener_probe import Refusal, probe  # noqa: PLC0415
@@ -136,10 +175,12 @@ def client_of(where: Reach) -> Iterator[AdminClient]:
 
 def _unreached(where: Reach) -> str | None:
     """Why a listener rejects this client, if there is a listener."""
-    from tidelog.admin.listener_probe import Absent, Refusal, probe  # noqa: PLC0415
+    from tidelog.admin.listener_probe import Absent, Refusal, Silent, probe  # noqa: PLC0415
 
     try:
         probe(where.bootstrap, where.security)
+    except Silent as error:
+        return str(error)
     except Absent:
         return None
     except Refusal as error:

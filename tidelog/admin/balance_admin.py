@@ -75,7 +75,7 @@ class BalanceAdmin:
             "waits": response.waits,
             "uneven": [_row(one, ("goal", "broker_id", "looks")) for one in response.uneven],
             "cells": list(response.cells),
-            "operations": [_row(one, _OPERATION) for one in response.operations],
+            "operations": [_operation(one) for one in response.operations],
             "running": [_move(one) for one in response.running],
         }
 
@@ -105,7 +105,7 @@ class BalanceAdmin:
         response = self._send(
             ListBalanceMovesRequest(operation=operation, topic=topic, partition_index=partition, limit=limit)
         )
-        return [_row(one, _OPERATION) for one in response.operations], [_move(one) for one in response.moves]
+        return [_operation(one) for one in response.operations], [_move(one) for one in response.moves]
 
     def wait(self, operation: int, pause: Callable[[], None], progress: Callable[[Row, str | None], None]) -> Row:
         """The operation at its end. `progress` is called with it, and with what it waits for, whenever they change."""
@@ -129,6 +129,12 @@ class BalanceAdmin:
 
 def _row(message: Any, fields: Sequence[str]) -> Row:
     return {name: getattr(message, name) for name in fields}
+
+
+def _operation(message: Any) -> Row:
+    """`replicas_left` is None of an operation that empties no broker, or does so no more."""
+    row = _row(message, _OPERATION)
+    return row | {"replicas_left": None if row["replicas_left"] < 0 else row["replicas_left"]}
 
 
 def _move(message: Any) -> Row:

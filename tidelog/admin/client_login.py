@@ -6,6 +6,7 @@ iterations (RFC 7677), because with few the password is easily guessed from the 
 
 from __future__ import annotations
 
+import itertools
 import re
 from typing import Any
 
@@ -16,7 +17,7 @@ from kafka.net.sasl.oauth import AbstractTokenProvider, SaslMechanismOAuth
 from kafka.net.sasl.plain import SaslMechanismPlain
 from kafka.net.sasl.scram import SaslMechanismScram
 
-from tidelog.admin.command_config import OAUTHBEARER, PLAIN, Login
+from tidelog.admin.command_config import MECHANISMS, OAUTHBEARER, PLAIN, Login
 
 ITERATIONS_MIN = 4_096
 _ITERATIONS = re.compile(rb"(?:^|,)i=([^,]*)")
@@ -89,6 +90,33 @@ def use_in_library(login: Login) -> None:
         return begin(login)
 
     register_sasl_mechanism(login.mechanism, made, overwrite=True)
+
+
+class LibraryLogins:
+    """Logins of many clients in one process. The library knows one way for each mechanism, so a client's user name is
+    the number of its login here."""
+
+    def __init__(self) -> None:
+        self._kept: dict[str, Login] = {}
+        self._numbers = itertools.count()
+        for mechanism in MECHANISMS:
+            register_sasl_mechanism(mechanism, self._begun, overwrite=True)
+
+    def keep(self, login: Login) -> str:
+        """What a client gets as `sasl_plain_username`."""
+        number = str(next(self._numbers))
+        self._kept[number] = login
+        return number
+
+    def forget(self, number: str) -> None:
+        """Its client has closed."""
+        self._kept.pop(number, None)
+
+    def _begun(self, *, sasl_plain_username: str, **_: Any) -> SaslMechanism:
+        login = self._kept.get(sasl_plain_username)
+        if login is None:
+            raise LoginFailed("the session has ended")
+        return begin(login)
 
 
 def _check_iterations(first_message: bytes) -> None:

@@ -46,6 +46,7 @@ KNOWN = {
     "ssl.endpoint.identification.algorithm",
 }
 _SECURITY = ("security.", "sasl.", "ssl.")
+_OF_LISTENER = ("security.protocol", "ssl.truststore.", "ssl.ca.", "ssl.endpoint.")
 _JAAS = re.compile(r"\s*(?P<module>[\w.]+)\s+(?:required|requisite|sufficient|optional)\s*(?P<options>.*?);?\s*", re.S)
 _JAAS_OPTION = re.compile(r"\s*(\w+)\s*=\s*(?:\"((?:[^\"\\]|\\.)*)\"|([^\s\";]+))\s*")
 
@@ -75,14 +76,44 @@ class ClientSecurity:
 def read_command_config(path: Path) -> ClientSecurity:
     """Raises SettingError, which names the file and the setting."""
     try:
-        data = path.read_bytes()[: CONFIG_BYTES_MAX + 1]
-        if len(data) > CONFIG_BYTES_MAX:
-            raise SettingError(f"more than {CONFIG_BYTES_MAX} bytes")
-        return parse_command_config(_properties(data))
-    except OSError as error:
-        raise SettingError(f"--command-config {path}: {error.strerror}") from None
+        return parse_command_config(_given(path))
     except SettingError as error:
         raise SettingError(f"--command-config {path}: {error}") from None
+
+
+def read_bootstrap(path: Path) -> str:
+    """The addresses of brokers in such a file. Raises SettingError."""
+    try:
+        found = _given(path).get("bootstrap.servers")
+    except SettingError as error:
+        raise SettingError(f"{path}: {error}") from None
+    if not found:
+        raise SettingError(f"{path}: bootstrap.servers is missing")
+    return found
+
+
+def read_listener(path: Path) -> dict[str, str]:
+    """What such a file says of the brokers' listener, and nothing of who logs in there, which it need not say. Raises
+    SettingError, which names the file and the setting."""
+    try:
+        given = _given(path)
+        _check_known(given)
+        found = {name: value for name, value in given.items() if name.startswith(_OF_LISTENER)}
+        protocol = _protocol(found)
+        parse_command_config(found | {"security.protocol": protocol.removeprefix("SASL_")})
+    except SettingError as error:
+        raise SettingError(f"--command-config {path}: {error}") from None
+    return found
+
+
+def _given(path: Path) -> dict[str, str]:
+    try:
+        data = path.read_bytes()[: CONFIG_BYTES_MAX + 1]
+    except OSError as error:
+        raise SettingError(str(error.strerror)) from None
+    if len(data) > CONFIG_BYTES_MAX:
+        raise SettingError(f"more than {CONFIG_BYTES_MAX} bytes")
+    return _properties(data)
 
 
 def _properties(data: bytes) -> dict[str, str]:
@@ -97,15 +128,24 @@ def _properties(data: bytes) -> dict[str, str]:
 
 def parse_command_config(given: Mapping[str, str]) -> ClientSecurity:
     """Raises SettingError."""
-    for name in given:
-        if name.startswith(_SECURITY) and name not in KNOWN:
-            raise SettingError(f"{name}: it is not known here")
-    protocol = given.get("security.protocol", "PLAINTEXT").upper()
-    if protocol not in PROTOCOLS:
-        raise SettingError(f"security.protocol: it must be one of {', '.join(PROTOCOLS)}")
+    _check_known(given)
+    protocol = _protocol(given)
     login = _login(given) if protocol.startswith("SASL_") else None
     context = _context(given) if protocol.endswith("SSL") else None
     return ClientSecurity(protocol, login, context)
+
+
+def _check_known(given: Mapping[str, str]) -> None:
+    for name in given:
+        if name.startswith(_SECURITY) and name not in KNOWN:
+            raise SettingError(f"{name}: it is not known here")
+
+
+def _protocol(given: Mapping[str, str]) -> str:
+    protocol = given.get("security.protocol", "PLAINTEXT").upper()
+    if protocol not in PROTOCOLS:
+        raise SettingError(f"security.protocol: it must be one of {', '.join(PROTOCOLS)}")
+    return protocol
 
 
 def _login(given: Mapping[str, str]) -> Login:

@@ -7,13 +7,16 @@ Its connections are created here and passed to it, so that none of its private p
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from kafka.admin import KafkaAdminClient
-from kafka.errors import KafkaError
+from kafka.errors import KafkaError, UnknownBrokerIdError
 from kafka.net.compat import KafkaNetClient
 from kafka.net.manager import KafkaConnectionManager
 from kafka.net.selector import NetworkSelector
+
+from tidelog.admin.connections import Connections
 
 if TYPE_CHECKING:  # commands begin without the messages
     from wire.messages import Request
@@ -36,17 +39,53 @@ class AdminClient(KafkaAdminClient):  # type: ignore[misc]
 
     def _connected(self, **options: Any) -> KafkaNetClient:
         loop = NetworkSelector(**options)
-        self.connections = KafkaConnectionManager(loop, **options)
+        self.connections = Connections(loop, **options)
         return KafkaNetClient(loop, self.connections, **options)
 
     def send(self, request: Request[R], broker: int | None = None) -> R:
         """The response to a request of `wire.messages`, from any broker or that one. Raises KafkaError."""
-        _check_encodes(request)
-        response: R = self.connections.run(self.connections.send, request, broker)
-        return response
+        (answer,) = self.send_all([(request, broker)])
+        if isinstance(answer, KafkaError):
+            raise answer
+        return answer
+
+    def send_all(self, requests: Sequence[tuple[Request[R], int | None]]) -> list[R | KafkaError]:
+        """The responses to requests that are on their way at the same time, each to any broker or to one; an error in
+        the place of a response. Raises Unsendable."""
+        for request, _ in requests:
+            check_encodes(request)
+        answers: list[R | KafkaError] = self.connections.run(self._answers_of, requests)
+        return answers
+
+    async def _answers_of(self, requests: Sequence[tuple[Request[R], int | None]]) -> list[R | KafkaError]:
+        found = await self._sent(requests)
+        unknown = [at for at, one in enumerate(found) if isinstance(one, UnknownBrokerIdError)]
+        if unknown:  # a broker has come, or come back, since the library looked, which it does every few minutes
+            try:
+                await self.connections.cluster.refresh_metadata()
+            except KafkaError:
+                return found
+            for at, one in zip(unknown, await self._sent([requests[at] for at in unknown]), strict=True):
+                found[at] = one
+        return found
+
+    async def _sent(self, requests: Sequence[tuple[Request[R], int | None]]) -> list[R | KafkaError]:
+        running: list[Any] = []
+        for request, broker in requests:
+            try:
+                running.append(self.connections.send(request, broker))
+            except KafkaError as error:
+                running.append(error)
+        found: list[R | KafkaError] = []
+        for one in running:
+            try:
+                found.append(one if isinstance(one, KafkaError) else await one)
+            except KafkaError as error:
+                found.append(error)
+        return found
 
 
-def _check_encodes(request: Request[Any]) -> None:
+def check_encodes(request: Request[Any]) -> None:
     """Raises Unsendable. In the library's thread such an error ends nothing, and the command would wait for ever."""
     from wire.apis import APIS  # noqa: PLC0415
     from wire.codec import encode_request  # noqa: PLC0415
@@ -54,4 +93,4 @@ def _check_encodes(request: Request[Any]) -> None:
     try:
         encode_request(request, APIS[request.API_KEY].max_version, 0, "")
     except (struct.error, OverflowError, ValueError) as error:
-        raise Unsendable(f"a number or text is too large: {error}") from error
+        raise Unsendable("a number or text is too large for its field of the request") from error

@@ -13,6 +13,8 @@ import struct
 from typing import TypeVar
 
 from common.errors import ErrorCode, MalformedFrame, error_name
+from common.settings import SettingError
+from tidelog.admin.bootstrap_addresses import Address, parse_bootstrap
 from tidelog.admin.client_login import LoginFailed, begin
 from tidelog.admin.command_config import ClientSecurity, Login
 from wire.codec import decode_response, encode_request
@@ -26,8 +28,6 @@ CLIENT_ID = "tidelog"
 METADATA_VERSION, HANDSHAKE_VERSION, AUTHENTICATE_VERSION = 1, 1, 1
 STEPS_MAX = 4
 
-Address = tuple[str, int]
-
 
 class Refusal(Exception):
     """The listener cannot be used; the text says why."""
@@ -37,25 +37,20 @@ class Absent(Refusal):
     """No broker answers at the address; another one may."""
 
 
-def parse_bootstrap(text: str) -> list[Address]:
-    """`HOST:PORT,…`. Raises Refusal."""
-    found = []
-    for part in filter(None, (part.strip() for part in text.split(","))):
-        host, colon, port = part.rpartition(":")
-        if not colon or not host or not port.isdecimal() or not 0 < int(port) < 65_536:
-            raise Refusal(f"{part} is not HOST:PORT")
-        found.append((host.strip("[]"), int(port)))
-    if not found:
-        raise Refusal("no HOST:PORT is given")
-    return found
+class Silent(Absent):
+    """The address takes connections and does not answer: a broker that hangs, or no broker."""
 
 
-def probe(bootstrap: str, security: ClientSecurity) -> None:
+def probe(bootstrap: str, security: ClientSecurity, timeout_s: float = TIMEOUT_S) -> None:
     """Check that the first address that answers admits this client. Raises Refusal."""
     absent: Absent | None = None
-    for address in parse_bootstrap(bootstrap):
+    try:
+        addresses = parse_bootstrap(bootstrap)
+    except SettingError as error:
+        raise Refusal(str(error)) from None
+    for address in addresses:
         try:
-            _probe_at(address, security)
+            _probe_at(address, security, timeout_s)
             return
         except Absent as error:
             absent = absent or error
@@ -63,10 +58,10 @@ def probe(bootstrap: str, security: ClientSecurity) -> None:
     raise absent
 
 
-def _probe_at(address: Address, security: ClientSecurity) -> None:
+def _probe_at(address: Address, security: ClientSecurity, timeout_s: float) -> None:
     where = f"the listener at {address[0]}:{address[1]}"
     try:
-        plain = socket.create_connection(address, TIMEOUT_S)
+        plain = socket.create_connection(address, timeout_s)
     except OSError as error:
         raise Absent(f"no broker answers at {address[0]}:{address[1]}: {error.strerror or error}") from None
     with plain, contextlib.closing(_secured(plain, address[0], where, security.context)) as sock:
@@ -76,7 +71,7 @@ def _probe_at(address: Address, security: ClientSecurity) -> None:
             else:
                 log_in(sock, where, security.login)
         except TimeoutError:
-            raise Refusal(f"{where} does not answer within {TIMEOUT_S:g} s") from None
+            raise Silent(f"{where} does not answer within {timeout_s:g} s") from None
         except (ssl.SSLEOFError, ssl.SSLZeroReturnError):
             raise Refusal(f"{where} {_ended(security)}") from None
         except ssl.SSLError as error:
@@ -95,7 +90,7 @@ def _secured(plain: socket.socket, host: str, where: str, context: ssl.SSLContex
             f"{where}: its certificate is not trusted, {error.verify_message.rstrip('.')} (ssl.truststore.location)"
         ) from None
     except TimeoutError:
-        raise Refusal(f"{where} does not answer a TLS handshake; security.protocol may not be its own") from None
+        raise Silent(f"{where} does not answer a TLS handshake; security.protocol may not be its own") from None
     except (ssl.SSLEOFError, ssl.SSLZeroReturnError, ConnectionError, EOFError):
         raise Refusal(f"{where} ended the TLS handshake; it may be one without TLS (security.protocol)") from None
     except ssl.SSLError as error:

@@ -119,6 +119,7 @@ class TenantAdmin:
                 "partitions_moving": row.partitions_moving,
                 "keys": row.keys,
                 "acls": row.acls,
+                "hand_over": row.hand_over or "unknown",
             }
             for row in response.tenants
         ]

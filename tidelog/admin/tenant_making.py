@@ -18,8 +18,9 @@ import typer
 from tidelog.admin.admin_client import ClusterOptions
 from tidelog.admin.tenant_admin import NewKey, TenantAdmin, tenant_admin
 from tidelog.cluster.client_files import TENANTS_DIRECTORY, key_file
+from tidelog.cluster.embedded_place import HOST
 from tidelog.cluster.embedded_tenants import refresh_client_files
-from tidelog.cluster.layout import HOST, ClusterLayout, load_layout
+from tidelog.cluster.layout import ClusterLayout, load_layout
 from tidelog.credentials import write_private
 from tidelog.output import fail
 

@@ -22,13 +22,12 @@ from pathlib import Path
 from typing import Literal
 
 from common.settings import SettingError, listener_of
+from tidelog.cluster.embedded_place import HOST
 from tidelog.configuration.settings_check import check_own_of_listeners
 
 LAYOUT_FILE = "cluster.json"
 SECRET_FILE = "cluster.secret"
 TIER_DIRECTORY = "tier"
-DEFAULT_DATA = Path("tidelog-data")  # where commands look without --data
-HOST = "127.0.0.1"
 OWN_PORTS = range(10_000, 32_000)
 CONTROLLER_ID_BASE, PROXY_ID_BASE = 1_000, 2_000
 BROKERS_MAX = CONTROLLER_ID_BASE

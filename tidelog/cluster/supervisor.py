@@ -27,6 +27,7 @@ from typing import Any
 
 from common.settings import SettingError
 from tidelog.cluster import control
+from tidelog.cluster.console_process import ConsoleProcess
 from tidelog.cluster.embedded_tenants import tell_tenants
 from tidelog.cluster.layout import ClusterLayout, NodeLayout, PortTaken, forget_broker, grow_layout, load_layout
 from tidelog.cluster.node_child import SIGNALS, Answer, Child, stop_timeout_s
@@ -53,6 +54,7 @@ class Supervisor:
         say: Callable[[str], None],
         tenants: Sequence[str] = (),
         code: NodeCode | None = None,
+        console_port: int | None = None,
     ) -> None:
         self._root = root
         self._layout = layout
@@ -64,6 +66,8 @@ class Supervisor:
         self._announced = False
         self._tenants = list(tenants)  # to be created before the cluster is ready
         self._tenants_making: subprocess.Popen[str] | None = None
+        self._console_port = console_port
+        self._console: ConsoleProcess | None = None
         self._ending = False
         self._status = 0
         self._waiting_for_end: list[Answer] = []
@@ -139,7 +143,10 @@ class Supervisor:
         """All nodes serve. If tenants are requested, another process creates them first."""
         if not self._tenants:
             self._announced = True
-            more = ready_lines(self._root, self._layout, detached=False)
+            if self._console_port is not None:
+                log = self._root / LOGS / "console.log"
+                self._console = ConsoleProcess(self._layout, self._root, self._console_port, log, self._life_read)
+            more = ready_lines(self._root, self._layout, detached=False, console_port=self._console_port)
             for text in (f"ready bootstrap={self._layout.bootstrap}", *more):
                 self._say(text)
         elif self._tenants_making is None:
@@ -178,6 +185,8 @@ class Supervisor:
     def _reap(self) -> None:
         if self._tenants_making is not None and self._tenants_making.poll() is not None:
             self._tenants_made()
+        if self._console is not None:
+            self._console.reap()
         for child in self._children.values():
             if not child.pid:
                 continue
@@ -232,6 +241,8 @@ class Supervisor:
             self._say(stopping_line(self._layout))
         for child in self._children.values():
             child.wanted, child.restart_at = False, None
+        if self._console is not None:
+            self._console.stop()
         if self._tenants_making is not None:
             self._tenants_making.terminate()
         self._stop_next()
@@ -418,14 +429,15 @@ class Supervisor:
 
 
 def main(arguments: list[str]) -> int:
-    """`DIR [TENANT,… [FD]]`: run the cluster in DIR, with these tenants; its ready line, or the reason for a failure,
-    is written to FD (default: standard output)."""
+    """`DIR [TENANT,… [FD [PORT]]]`: run the cluster in DIR, with these tenants; its ready line, or the reason for a
+    failure, is written to FD (default: standard output). The console is at PORT, if one is given."""
     root = Path(arguments[0]).resolve()
     layout = load_layout(root)
     if layout is None:
         raise SystemExit(f"tidelog: there is no cluster in {root}")
     tenants = [name for name in "".join(arguments[1:2]).split(",") if name]
     out = int(arguments[2]) if len(arguments) > 2 else 1
+    console_port = int(arguments[3]) if len(arguments) > 3 else None
     (root / LOGS).mkdir(exist_ok=True)
     configure_logs("info", "supervisor")
 
@@ -437,7 +449,7 @@ def main(arguments: list[str]) -> int:
                 shown = f"tidelog: {line[7:]}" if line.startswith("failed ") else line
                 os.write(1 if line.startswith("ready ") else 2, shown.encode() + b"\n")
 
-    return Supervisor(root, layout, say, tenants).run()
+    return Supervisor(root, layout, say, tenants, console_port=console_port).run()
 
 
 if __name__ == "__main__":

@@ -6,12 +6,13 @@ import shutil
 import sys
 from pathlib import Path
 
-from tidelog.cluster.layout import DEFAULT_DATA, HOST, ClusterLayout
+from tidelog.cluster.embedded_place import DEFAULT_DATA, HOST
+from tidelog.cluster.layout import ClusterLayout
 
 LOGS = "logs"
 
 
-def ready_lines(root: Path, layout: ClusterLayout, *, detached: bool) -> list[str]:
+def ready_lines(root: Path, layout: ClusterLayout, *, detached: bool, console_port: int | None = None) -> list[str]:
     """For a cluster that serves: files, metrics, a first command, and how to stop it."""
     command, where = command_name(), data_option(root)
     stop = f"{command} down{where}"
@@ -23,6 +24,8 @@ def ready_lines(root: Path, layout: ClusterLayout, *, detached: bool) -> list[st
         "": f"{command} ps{where}",
         "stop": stop if detached else f"Ctrl-C, or {stop}",
     }
+    if console_port is not None:
+        lines = {"console": f"http://{HOST}:{console_port}", **lines}
     return [f"{name:8} {text}" for name, text in lines.items()]
 
 

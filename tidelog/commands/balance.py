@@ -13,6 +13,7 @@ from typing import Annotated, Any
 
 import typer
 
+from common.settings import INT_MAX, LONG_MAX
 from tidelog.admin.admin_client import ClusterOptions, CommandOptions, admin_client
 from tidelog.admin.balance_admin import ADD, ALL, CANCEL, PAUSE, RESUME, RUN, BalanceAdmin
 from tidelog.admin.replica_moves import Refused
@@ -27,12 +28,15 @@ OPERATION_COLUMNS = ["id", "kind", "brokers", "state", "reason", "moves_done", "
 MOVE_COLUMNS = ["number", "begun", "topic", "partition", "replicas", "goal", "source", "target", "outcome"]
 PLAN_COLUMNS = ["topic", "partition", "replicas", "goal", "source", "target", "agreed", "bytes_to_copy"]
 
-Operation = Annotated[int, typer.Option("--operation", help="Only this one.", metavar="ID")]
+Operation = Annotated[int, typer.Option("--operation", min=ALL, max=LONG_MAX, help="Only this one.", metavar="ID")]
 Brokers = Annotated[list[int], typer.Argument(help="Their ids.", metavar="ID…")]
 Wait = Annotated[bool, typer.Option(help="Until it has ended.")]
 MovesMax = Annotated[int, typer.Option("--at-once", min=0, help="Partitions that move at a time; 0: the setting's.")]
 Throttle = Annotated[
-    int, typer.Option(min=-1, help="Bytes a second of each broker; 0 is without bound, -1 the setting's number.")
+    int,
+    typer.Option(
+        min=-1, max=LONG_MAX, help="Bytes a second of each broker; 0 is without bound, -1 the setting's number."
+    ),
 ]
 
 
@@ -88,7 +92,7 @@ def plan(
     if not found["known"]:
         print(NOT_KNOWN if model is None else NOT_KNOWN_THEN, file=sys.stderr)
     columns = ["goal", "before", "after", "bound", "moves", "broken", "why_not"]
-    show(found["goals"], as_json=False, columns=columns)
+    show(list(map(_measured, found["goals"])), as_json=False, columns=columns)
     show(list(map(_shown, found["moves"])), as_json=False, columns=PLAN_COLUMNS, empty="nothing would move")
     _show_cells(found["cells"])
 
@@ -168,8 +172,9 @@ def explain(
 ) -> None:
     """Why the balancer has moved a topic or partition."""
     topic, _, number = partition.rpartition("-")
+    is_one = bool(topic) and number.isascii() and number.isdigit() and int(number) <= INT_MAX
     with _balance(options) as balance:
-        found = balance.history(topic=topic, partition=int(number))[1] if topic and number.isdigit() else []
+        found = balance.history(topic=topic, partition=int(number))[1] if is_one else []
         found = found or balance.history(topic=partition)[1]
         operations = {row["id"]: row for row in balance.history(limit=0)[0]}
     for move in found:
@@ -242,6 +247,11 @@ def _time(ms: int) -> str:
 
 def _dated(row: dict[str, Any]) -> dict[str, Any]:
     return row | {"begun": _time(row["begun_ms"])}
+
+
+def _measured(goal: dict[str, Any]) -> dict[str, Any]:
+    """A goal in columns: its measure is a ratio."""
+    return goal | {name: f"{goal[name]:.2f}" for name in ("before", "after", "bound")}
 
 
 def _shown(move: dict[str, Any]) -> dict[str, Any]:

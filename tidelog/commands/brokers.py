@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from common.errors import ErrorCode
+from common.settings import LONG_MAX
 from kraft.balancer.evacuation import PlacedPartition
 from tidelog.admin import broker_health
 from tidelog.admin.admin_client import ClusterOptions, CommandConfig, CommandOptions, Data, admin_client, error_text
@@ -21,7 +22,8 @@ from tidelog.admin.balance_admin import ADD, CANCEL, DRAIN, BalanceAdmin
 from tidelog.admin.internal_topics import Internal, say_hidden
 from tidelog.admin.replica_moves import Refused, ReplicaMoves
 from tidelog.admin.usage_admin import described
-from tidelog.cluster.layout import DEFAULT_DATA, load_layout
+from tidelog.cluster.embedded_place import DEFAULT_DATA
+from tidelog.cluster.layout import load_layout
 from tidelog.command_group import CommandGroup
 from tidelog.commands.cluster import START_TIMEOUT_S, ask_supervisor
 from tidelog.output import Json, fail, show
@@ -37,7 +39,9 @@ SETTING = -1
 Id = Annotated[int, typer.Argument(help="The broker's id.", metavar="ID")]
 Throttle = Annotated[
     int,
-    typer.Option(min=0, help="Bytes a second that each broker sends and fetches for the moves; 0 is without bound."),
+    typer.Option(
+        min=0, max=LONG_MAX, help="Bytes a second that each broker sends and fetches for the moves; 0 is without bound."
+    ),
 ]
 
 
@@ -95,6 +99,7 @@ def drain(
         int,
         typer.Option(
             min=-1,
+            max=LONG_MAX,
             help="Bytes a second that each broker sends and fetches for the moves; 0 is without bound, -1 the "
             "setting's number.",
         ),

@@ -31,7 +31,7 @@ UNITS: Mapping[str, str] = {
     "connection_creation_rate": "connections/s at each broker",
 }
 DIGITS_MAX = 19
-_WHOLE, _NUMBER = re.compile(rf"[0-9]{{1,{DIGITS_MAX}}}"), re.compile(r"[0-9]+(\.[0-9]+)?")
+_WHOLE, _NUMBER = re.compile(rf"[0-9]{{1,{DIGITS_MAX}}}"), re.compile(r"[0-9]+(\.[0-9]+)?(e[+-]?[0-9]+)?")
 
 Quotas = Annotated[list[str], typer.Argument(help="Like producer_byte_rate=1000000, per second.", metavar="NAME=VALUE")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only check whether the cluster would do it.")]
@@ -154,7 +154,7 @@ def parse_quotas(texts: Sequence[str], names: Names) -> dict[str, float]:
         if most is None:
             number = float(value) if _NUMBER.fullmatch(value) else 0.0
             if not 0 < number < math.inf:
-                fail(f"{name}={value}: it must be a number above 0", EXIT_USAGE)
+                fail(f"{name}={value}: it must be a finite number above 0", EXIT_USAGE)
         else:
             number = int(value) if _WHOLE.fullmatch(value) else 0
             if not 1 <= number <= most:

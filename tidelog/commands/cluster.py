@@ -18,8 +18,9 @@ from common.node_settings.catalogue import NODE_SETTINGS
 from common.settings import SettingError
 from common.topic_settings import TOPIC_SETTINGS
 from tidelog.cluster import control
+from tidelog.cluster.console_process import DEFAULT_PORT
+from tidelog.cluster.embedded_place import DEFAULT_DATA
 from tidelog.cluster.layout import (
-    DEFAULT_DATA,
     ClusterLayout,
     PortTaken,
     chosen_store,
@@ -79,18 +80,24 @@ def up(
         bool,
         typer.Option("--tls", help="TLS between nodes, and a listener SSL on brokers; certificates in DIR/tls."),
     ] = False,
+    console: Annotated[bool, typer.Option("--console", help="Serve the console, a web page, too.")] = False,
+    console_port: Annotated[
+        int, typer.Option("--console-port", min=1, max=65_535, help="The console's port.")
+    ] = DEFAULT_PORT,
     detach: Annotated[bool, typer.Option("--detach", help="Return when the cluster is ready; it stays up.")] = False,
 ) -> None:
     """Run a whole cluster on this machine until SIGINT or SIGTERM, one process per node."""
     root = prepare_cluster(data, brokers, controllers, port, set_ or [], tier, tls=tls, proxies=proxies, cells=cells)
     names = _tenant_names(root, tenants)
+    page = console_port if console else None
     if not detach:
         sys.stdout.flush()
         # until the supervisor can receive them
         signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
-        os.execv(sys.executable, supervisor_line(root, names))  # a supervisor that holds nothing but what nodes need
-    print(start_detached(root, names), flush=True)
-    for line in ready_lines(root, require_layout(root), detached=True):
+        # a supervisor that holds nothing but what nodes need
+        os.execv(sys.executable, supervisor_line(root, names, 1, page))
+    print(start_detached(root, names, page), flush=True)
+    for line in ready_lines(root, require_layout(root), detached=True, console_port=page):
         print(line, file=sys.stderr, flush=True)
     if names:
         from tidelog.cluster.embedded_tenants import tell_tenants  # noqa: PLC0415
@@ -170,17 +177,20 @@ def require_layout(root: Path) -> ClusterLayout:
     return layout
 
 
-def supervisor_line(root: Path, tenants: Sequence[str] = ()) -> list[str]:
-    return [sys.executable, "-m", "tidelog.cluster.supervisor", str(root), ",".join(tenants)]
+def supervisor_line(
+    root: Path, tenants: Sequence[str] = (), out: int = 1, console_port: int | None = None
+) -> list[str]:
+    words = [sys.executable, "-m", "tidelog.cluster.supervisor", str(root), ",".join(tenants), str(out)]
+    return words if console_port is None else [*words, str(console_port)]
 
 
-def start_detached(root: Path, tenants: Sequence[str] = ()) -> str:
+def start_detached(root: Path, tenants: Sequence[str] = (), console_port: int | None = None) -> str:
     """Start the cluster so that it outlives this command; returns its ready line. Ends the command if it does not
     start."""
     read, write = os.pipe()
     with open(root / LOGS / "supervisor.log", "ab") as log:
         process = subprocess.Popen(
-            [*supervisor_line(root, tenants), str(write)],
+            supervisor_line(root, tenants, write, console_port),
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,

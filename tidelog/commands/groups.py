@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Annotated, Any
+
+import typer
 
 from tidelog.admin.admin_client import CommandOptions, admin_client, outcome_text
+from tidelog.admin.name_completion import group_names
 from tidelog.command_group import CommandGroup
-from tidelog.output import fail, show
+from tidelog.output import fail, printable, show
 
-app = CommandGroup("Consumer groups: list, describe, delete.")
+app = CommandGroup("Consumer groups: list, describe, delete, lag, reset-offsets.")
 
 
 @app.command("list")
@@ -31,7 +34,7 @@ def list_groups(options: CommandOptions) -> None:
 
 
 @app.command()
-def describe(name: str, options: CommandOptions) -> None:
+def describe(name: Annotated[str, typer.Argument(autocompletion=group_names)], options: CommandOptions) -> None:
     """A group's members, and the lag of every partition that it has committed."""
     from kafka.admin import OffsetSpec  # noqa: PLC0415
 
@@ -55,13 +58,13 @@ def describe(name: str, options: CommandOptions) -> None:
         shown = {"group": name, "state": group["group_state"], "members": members, "offsets": offsets}
         print(json.dumps(shown))
         return
-    print(f"group {name}  state {group['group_state']}  protocol {group['protocol_data'] or '-'}")
+    print(f"group {printable(name)}  state {group['group_state']}  protocol {group['protocol_data'] or '-'}")
     show(members, as_json=False, columns=["member", "client", "host", "instance"], empty="no members")
     show(offsets, as_json=False, columns=["topic", "partition", "offset", "end", "lag"], empty="no committed offsets")
 
 
 @app.command()
-def delete(names: list[str], options: CommandOptions) -> None:
+def delete(names: Annotated[list[str], typer.Argument(autocompletion=group_names)], options: CommandOptions) -> None:
     """Delete empty groups with their committed offsets."""
     with admin_client(options) as client:
         results = client.delete_groups(names)

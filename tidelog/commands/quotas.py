@@ -11,10 +11,12 @@ from typing import Annotated, Any
 import typer
 
 from common.node_settings.shares import ShareMode
+from common.settings import LONG_MAX
 from kraft.quotas.what_if import BUDGET_S, WEEK_S, Policy, TenantUsage, replay, within_budget
 from tidelog.admin.admin_client import CommandOptions, admin_client
 from tidelog.admin.quota_admin import Splits, described_shares
 from tidelog.admin.replica_moves import Refused
+from tidelog.admin.usage_admin import OPERATORS
 from tidelog.command_group import CommandGroup
 from tidelog.output import EXIT_USAGE, Json, fail, show
 
@@ -61,7 +63,10 @@ def slo(options: CommandOptions) -> None:
 @app.command("what-if")
 def what_if(
     usage: Annotated[
-        Path, typer.Option("--usage", help="A file of `tidelog usage record`.", exists=True, metavar="FILE")
+        Path,
+        typer.Option(
+            "--usage", help="A file of `tidelog usage record`.", exists=True, dir_okay=False, metavar="FILE"
+        ),
     ],
     policy: Annotated[Policy, typer.Option(help="How quotas would have been split.")],
     quota: Annotated[
@@ -72,7 +77,9 @@ def what_if(
     reserved: Annotated[
         list[str] | None, typer.Option("--reserved", help="What a tenant has reserved.", metavar="TENANT=BYTES")
     ] = None,
-    capacity: Annotated[int, typer.Option(min=0, help="Bytes per second that one broker can serve; 0: any.")] = 0,
+    capacity: Annotated[
+        int, typer.Option(min=0, max=LONG_MAX, help="Bytes per second that one broker can serve; 0: any.")
+    ] = 0,
     direction: Annotated[str, typer.Option(help="in: bytes that clients send; out: that they are sent.")] = "in",
     as_json: Json = False,
 ) -> None:  # fmt: skip
@@ -82,8 +89,11 @@ def what_if(
     quotas, kept = _numbers("--quota", quota), _numbers("--reserved", reserved)
     if not quotas:
         fail("give at least one --quota TENANT=BYTES, or --quota '*=BYTES'", EXIT_USAGE)
-    with usage.open() as lines:
+    # What is no text is then no report of its line either.
+    with usage.open(encoding="utf-8", errors="replace") as lines:
         tenants, brokers = recorded(lines, f"{direction}_rate", quotas, kept)
+    for tenant in sorted({*quotas, *kept} - {*tenants, ANY}):
+        print(f"tidelog: no report has a tenant {tenant}", file=sys.stderr)
     found = replay(policy, tenants, brokers, INTERVAL_S, capacity)
     rows = [
         {"tenant": tenant, "quota": tenants[tenant].quota, "throttled_s": one.all_s, "unfair_s": one.unfair_s}
@@ -129,7 +139,7 @@ def recorded(
     lines: Iterable[str], rate: str, quotas: dict[str, int], kept: dict[str, int]
 ) -> tuple[dict[str, TenantUsage], list[int]]:
     """Tenants' usage by name in intervals of `INTERVAL_S`, and the brokers. A rate holds until the broker's next
-    report; an unknown one counts as none."""
+    report; an unknown one counts as none. Quotas of any tenant are not for what operators use."""
     rates: dict[str, dict[int, dict[int, int]]] = {}
     brokers: dict[int, None] = {}
     first: int | None = None
@@ -140,7 +150,7 @@ def recorded(
             at = int(row["time_ms"] / 1000 // INTERVAL_S)
             broker = int(row["broker"])
             used = [(str(one["tenant"]), int(one[rate] or 0)) for one in row["tenants"]]
-        except (ValueError, KeyError, TypeError, OverflowError) as error:
+        except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
             fail(f"line {number} is no report of `tidelog usage record`: {error}", EXIT_USAGE)
         first = at if first is None else min(first, at)
         last = max(last, at)
@@ -149,11 +159,13 @@ def recorded(
         brokers[broker] = None
         for tenant, value in used:
             rates.setdefault(tenant, {}).setdefault(at, {})[broker] = max(value, 0)
-    length, nothing = 0 if first is None else last - first + 1, dict[int, int]()
+    if first is None:
+        fail("the file has no reports of `tidelog usage record`", EXIT_USAGE)
+    length, nothing = last - first + 1, dict[int, int]()
     return {
         tenant: TenantUsage(
-            quotas.get(tenant, quotas.get(ANY, 0)),
-            [by_time.get((first or 0) + at, nothing) for at in range(length)],
+            quotas.get(tenant, 0 if tenant == OPERATORS else quotas.get(ANY, 0)),
+            [by_time.get(first + at, nothing) for at in range(length)],
             kept.get(tenant, kept.get(ANY, 0)),
         )
         for tenant, by_time in rates.items()

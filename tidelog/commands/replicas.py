@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from common.settings import INT_MAX
 from kraft.balancer.evacuation import PlacedPartition
 from tidelog.admin.admin_client import CommandOptions, admin_client
 from tidelog.admin.replica_moves import Key, Moving, Refused, ReplicaMoves, Rounds
@@ -38,7 +39,7 @@ def reassign(
         fail("--to or --cancel, not both", EXIT_USAGE)
     if throttle and not wait:
         fail("--throttle needs --wait, because the command removes the throttle at its end", EXIT_USAGE)
-    brokers = _ids(to) if to is not None else ()
+    brokers = broker_ids(to) if to is not None else ()
     with admin_client(options) as client:
         moves = ReplicaMoves(client)
         try:
@@ -88,11 +89,15 @@ def elect(
     show(sorted(rows, key=lambda row: int(row["partition"])), as_json=options.as_json, columns=["partition", "result"])
 
 
-def _ids(text: str) -> tuple[int, ...]:
+def broker_ids(text: str) -> tuple[int, ...]:
+    """The brokers of `--to`; ends the command if it is no list of ids."""
     parts = [part.strip() for part in text.split(",")]
     if not all(part.isascii() and part.isdigit() for part in parts):
         fail(f"--to {text!r}: it must be a list of broker ids", EXIT_USAGE)
-    return tuple(map(int, parts))
+    found = tuple(map(int, parts))
+    if max(found) > INT_MAX:
+        fail(f"--to {text!r}: a broker's id is 0 to {INT_MAX}", EXIT_USAGE)
+    return found
 
 
 def _wanted(moves: ReplicaMoves, name: str, only: list[int] | None, brokers: tuple[int, ...]) -> list[PlacedPartition]:

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from common.settings import LONG_MAX
 from tidelog.spark_jobs.spark_job import Partitions, SparkOptions, Tier, Topics, spark_job
 
 
@@ -17,10 +18,11 @@ def compact(
         float, typer.Option(min=0, max=1, help="Pass over partitions with a smaller share of uncompacted bytes.")
     ] = 0.0,
     delete_retention_ms: Annotated[
-        int | None, typer.Option(min=0, help="How long deletes stay, in place of the topic's setting.")
+        int | None, typer.Option(min=0, max=LONG_MAX, help="How long deletes stay, in place of the topic's setting.")
     ] = None,
     min_compaction_lag_ms: Annotated[
-        int | None, typer.Option(min=0, help="How long records stay as they are, in place of the topic's setting.")
+        int | None,
+        typer.Option(min=0, max=LONG_MAX, help="How long records stay as they are, in place of the topic's setting."),
     ] = None,
     assume_compacted: Annotated[
         bool, typer.Option("--assume-compacted", help="Also topics that the exported metadata does not call so.")

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tidelog.output import EXIT_USAGE, fail
-from tidelog.spark_jobs.spark_job import Partitions, SparkOptions, Tier, Topics, look, pairs, spark_job
+from tidelog.spark_jobs.spark_job import HOW_TO_INSTALL, Partitions, SparkOptions, Tier, Topics, look, pairs, spark_job
+from tidelog.streams.registry_options import RegistryOptions
 
 if TYPE_CHECKING:
     from spark_offload.export.table_columns import ValueFormat
@@ -45,20 +46,25 @@ def export(
     schema_id: Annotated[
         list[str] | None, typer.Option(help="The Avro schema of values with this id.", metavar="ID=FILE")
     ] = None,
+    subject: Annotated[
+        str, typer.Option(help="Of the schema registry; else TOPIC-value. All its versions are used.", metavar="NAME")
+    ] = "",
     headers: Annotated[bool, typer.Option("--headers", help="With the records' headers.")] = False,
     orphan_hours: Annotated[
         int, typer.Option(min=0, help="Remove files that no commit names at this age; 0 for never.")
     ] = 24,
     *,
+    schemas: RegistryOptions,
     spark: SparkOptions,
 ) -> None:
     """Bring what is new in topics into a table: one commit, each committed record exactly once.
 
     Exit code 1 when something could not be read or another run was faster: what is missing comes with the next run.
     """
+    by_registry = _registered(schemas, subject, topic or [], value_format)
     with spark_job("export", spark) as job:
         if to == "iceberg" and importlib.util.find_spec("pyiceberg") is None:
-            fail("pyiceberg is missing: run `make install-spark` in the checkout")
+            fail(f"pyiceberg is missing: {HOW_TO_INSTALL}")
         from spark_offload.export.job import open_table, run  # noqa: PLC0415  heavy, as all of Spark
         from spark_offload.export.options import ExportOptions  # noqa: PLC0415
 
@@ -70,7 +76,7 @@ def export(
             catalog=catalog,
             catalog_properties=pairs("--catalog-property", catalog_property),
             catalog_file=str(catalog_file.absolute()) if catalog_file is not None else "",
-            values=_values(value_format, value_schema, confluent_header, schema_id),
+            values=_values(value_format, value_schema, confluent_header, schema_id, by_registry),
             include_headers=headers,
             orphan_hours=orphan_hours,
         )
@@ -85,15 +91,41 @@ def export(
             fail(f"the catalog: {(str(error).splitlines() or [type(error).__name__])[0]}")
 
 
-def _values(name: str, schema: Path | None, header: bool, by_id: Sequence[str] | None) -> ValueFormat:
+def _registered(schemas: RegistryOptions, subject: str, topics: Sequence[str], value_format: str) -> dict[int, str]:
+    """All versions of the subject by their ids, the newest last; none without a registry."""
+    from tidelog.streams.schema_registry import NoSchema, RegistryFailure  # noqa: PLC0415
+
+    registry = schemas.registry()
+    if registry is None:
+        if subject:
+            fail("--subject is one of --schema-registry, which is missing", EXIT_USAGE)
+        return {}
+    if value_format != "avro":
+        fail("--schema-registry has schemas for --value-format avro", EXIT_USAGE)
+    if not subject and len(topics) != 1:
+        fail("--schema-registry needs one --topic, or --subject", EXIT_USAGE)
+    try:
+        found = registry.versions(subject or f"{topics[0]}-value")
+    except (NoSchema, RegistryFailure) as error:
+        fail(str(error))
+    if referring := [one.number for one in found if one.referenced]:
+        fail(f"schema {referring[0]} refers to others, which an export cannot follow: give whole ones by --schema-id")
+    return {one.number: one.text for one in found}
+
+
+def _values(
+    name: str, schema: Path | None, header: bool, by_id: Sequence[str] | None, registered: dict[int, str]
+) -> ValueFormat:
     from spark_offload.export.table_columns import ValueFormat  # noqa: PLC0415  after the check for what it needs
 
-    schemas = []
+    schemas = dict(registered)
     for number, file in pairs("--schema-id", by_id):
         if not (number.isascii() and number.isdigit()) or int(number) >= 1 << 32:
             fail(f"--schema-id takes ID=FILE, not {number}={file}", EXIT_USAGE)
-        schemas.append((int(number), _text(Path(file))))
-    return ValueFormat(name, _text(schema) if schema is not None else "", header, tuple(schemas))
+        schemas[int(number)] = _text(Path(file))
+    newest = next(reversed(registered.values()), "")
+    own = _text(schema) if schema is not None else newest
+    return ValueFormat(name, own, header or bool(registered), tuple(schemas.items()))
 
 
 def _text(path: Path) -> str:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from common.settings import LONG_MAX
 from tidelog.moments import milliseconds
 from tidelog.output import EXIT_USAGE, fail, show
 from tidelog.spark_jobs.spark_job import Partitions, SparkOptions, Tier, Topics, look, spark_job
@@ -27,8 +28,8 @@ def read(
     tier: Tier,
     topic: Topics = None,
     partitions: Partitions = "",
-    from_offset: Annotated[int | None, typer.Option(min=0, help="Offsets from this one on.")] = None,
-    until_offset: Annotated[int | None, typer.Option(min=0, help="Offsets before this one.")] = None,
+    from_offset: Annotated[int | None, typer.Option(min=0, max=LONG_MAX, help="Offsets from this one on.")] = None,
+    until_offset: Annotated[int | None, typer.Option(min=0, max=LONG_MAX, help="Offsets before this one.")] = None,
     since: Annotated[str | None, typer.Option(help="Timestamps from then on: ISO 8601, or milliseconds.")] = None,
     before: Annotated[str | None, typer.Option(help="Timestamps before then.")] = None,
     key: Annotated[str | None, typer.Option(help="Records with this key.")] = None,

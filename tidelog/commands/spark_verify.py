@@ -14,6 +14,7 @@ import typer
 from tidelog.admin.admin_client import ClusterOptions, CommandConfig, admin_client
 from tidelog.output import EXIT_USAGE, fail
 from tidelog.spark_jobs.spark_job import Partitions, SparkOptions, Tier, Topics, spark_job
+from tidelog.version import VERSION
 
 if TYPE_CHECKING:
     from spark_offload.verification.comparing import KeyTables
@@ -41,6 +42,9 @@ def verify(
         typer.Option("--bootstrap", help="Ask these brokers too what the tier should hold.", metavar="HOST:PORT,..."),
     ] = None,
     command_config: CommandConfig = None,
+    record: Annotated[
+        bool, typer.Option("--record/--no-record", help="Keep the outcome in the tier, where the cluster shows it.")
+    ] = True,
     *,
     spark: SparkOptions,
 ) -> None:
@@ -50,8 +54,9 @@ def verify(
 
         chosen = spark.choice(tier, topic, partitions)
         options = VerifyOptions(
-            **chosen, deep=deep, ledger=_ledger(ledger), keep_keys=keys is not None, known_keys=_known_keys(keys)
-        )
+            **chosen, deep=deep, ledger=_ledger(ledger), keep_keys=keys is not None, known_keys=_known_keys(keys),
+            record=record, version=VERSION,
+        )  # fmt: skip
         options.reading()  # reports invalid options before a session is made
         if report is not None:
             _check_writable(f"--report {report}", report, make=True)

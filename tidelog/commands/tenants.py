@@ -16,6 +16,15 @@ from tidelog.output import EXIT_USAGE, fail, show, show_one
 
 app = CommandGroup("Tenants: create, list, describe, alter, delete, move.")
 LOOK_S = 0.5
+HAND_OVERS = {
+    "ids_clearing": "its transactional ids are about to follow",
+    "ids_copying": "its transactional ids are handed over",
+    "clearing": "its groups are about to follow, or wait for a transaction that keeps a group's offsets",
+    "draining": "no transaction begins to send offsets until none has any: for seconds",
+    "holding": "no transaction begins until none has a group's offsets (docs/transactions.md)",
+    "copying": "its groups are handed over",
+}
+"""What the phases of a tenant's hand-over mean to an operator who waits for its move."""
 
 Name = Annotated[str, typer.Argument(help="The tenant's name or id.", metavar="TENANT")]
 LimitOptions = Annotated[
@@ -141,11 +150,12 @@ def _watch(admin: TenantAdmin, tenant_id: str, state: str) -> None:
             rows = [row for row in admin.tenants() if row["id"] == tenant_id and row["state"] == state]
             if not rows:
                 return
-            now = {key: rows[0][key] for key in ("topics", "partitions_to_move", "partitions_moving")}
+            now = {key: rows[0][key] for key in ("topics", "partitions_to_move", "partitions_moving", "hand_over")}
             if now != shown:
                 shown = now
                 left = f"{now['topics']} topics" if state == "deleting" else f"{now['partitions_to_move']} partitions"
-                print(f"tenant {rows[0]['tenant']}: {left} left", file=sys.stderr, flush=True)
+                waits = f"; {HAND_OVERS[now['hand_over']]}" if now["hand_over"] in HAND_OVERS else ""
+                print(f"tenant {rows[0]['tenant']}: {left} left{waits}", file=sys.stderr, flush=True)
             time.sleep(LOOK_S)
     except KeyboardInterrupt:
         fail(f"interrupted; the {state} goes on, `tidelog tenants list` shows it")

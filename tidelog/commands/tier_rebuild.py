@@ -258,7 +258,7 @@ def _broker_places(texts: list[str]) -> list[NamedBroker]:
     found = []
     for text in texts:
         digits, *places = text.split(":")
-        if not digits.isdigit() or len(places) > 2:
+        if not (digits.isascii() and digits.isdigit()) or len(places) > 2:
             fail(f"--broker {text!r}: it must be ID, ID:RACK or ID:RACK:CELL", EXIT_USAGE)
         rack, cell = (*places, "", "")[:2]
         found.append(NamedBroker(int(digits), rack or None, cell))

@@ -15,6 +15,7 @@ import typer
 from common.errors import ErrorCode, ProtocolError
 from common.identifiers import random_uuid
 from common.machine import MachineClock
+from common.settings import SHORT_MAX
 from tidelog.admin.admin_client import CommandOptions, admin_client, error_text
 from tidelog.commands.topics import Configs, parse_configs
 from tidelog.output import EXIT_USAGE, fail, show
@@ -87,7 +88,9 @@ def restore(
     topic: Annotated[str, typer.Argument(help="The deleted topic; @ID says which.", metavar="TOPIC[@ID]")],
     as_: Annotated[str, typer.Option("--as", help="The name of the topic that is made of it.", metavar="NAME")],
     config: Configs = None,
-    replicas: Annotated[int, typer.Option(help="-1: the cluster's default.replication.factor.")] = -1,
+    replicas: Annotated[
+        int, typer.Option(min=-1, max=SHORT_MAX, help="-1: the cluster's default.replication.factor.")
+    ] = -1,
     without_partition: Annotated[
         list[int] | None,
         typer.Option("--without-partition", help="This one's manifest is lost: let it begin empty.", metavar="N"),
@@ -133,6 +136,7 @@ def restore(
             found = _chosen(topics, name, topic_id, {known.topic_id for known in live.values()}, without)
             left_out = _check_newest(client, store, root, found, as_, allow_holes=allow_holes)
             left_out += _check_whole(store, root, found, as_, without, answers, allow_holes=allow_holes)
+            left_out += _undecided(store, root, found)
             new_id = random_uuid(random.SystemRandom())
             _restore(client, store, root, found, (as_, new_id), configs, replicas, answers, "; ".join(left_out))
         _wait_ready(client, found, as_)
@@ -247,6 +251,14 @@ def _check_whole(
     except CannotRestore as error:
         fail(f"{found.name} cannot be restored as {name}: {error}")
     return [f"partition {index}: everything (no manifest)" for index in without] + [str(hole) for hole in holes]
+
+
+def _undecided(store: BlockingStore, root: TierRoot, found: FoundTopic) -> list[str]:
+    """Transactions that the topic's first leaders abort."""
+    from tiering.upkeep.undecided import undecided_transactions  # noqa: PLC0415
+
+    opened = store.wait(lambda: undecided_transactions(store.store, root, found.partitions.values()))
+    return [f"{one}: only the brokers knew how its transaction ended, so it is aborted" for one in opened]
 
 
 def _restore(

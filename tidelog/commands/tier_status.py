@@ -14,6 +14,7 @@ from tidelog.output import fail, show
 
 if TYPE_CHECKING:
     from tidelog.tier.access import Answers
+    from tiering.bucket.verified import Outcome, TopicOutcome, Verifications
     from tiering.shard.description import LedStatus
 
 PARTITION_COLUMNS = [
@@ -32,6 +33,7 @@ def status(
     options: CommandOptions,
 ) -> None:
     """What is in the tier and what waits to be, whether the store answers, and which deleted topics can be restored."""
+    from tidelog.tier import verified  # noqa: PLC0415
     from tidelog.tier.access import ask_brokers, live_topics  # noqa: PLC0415
 
     with admin_client(options) as client:
@@ -53,11 +55,12 @@ def status(
         "silent_brokers": answers.silent,
         "partitions": partitions,
         "deleted": deleted,
+        "verified": _verified(verified.newest(answers.brokers), topic),
     }
     if options.as_json:
         print(json.dumps(report))
         return
-    for line in _store_lines(answers):
+    for line in _store_lines(answers) + _verified_lines(verified.newest(answers.brokers), topic):
         print(line)
     hidden = 0
     if topic is None and not internal:
@@ -210,6 +213,33 @@ def _store_lines(answers: Answers) -> list[str]:
     if answers.silent:
         lines.append(f"brokers that do not answer: {', '.join(map(str, answers.silent))}")
     return lines
+
+
+def _of_topic(seen: Verifications, topic: str | None) -> list[TopicOutcome]:
+    return [one for one in seen.topics if topic in (None, one.topic)]
+
+
+def _verified(seen: Verifications | None, topic: str | None) -> dict[str, Any]:
+    """What is known of verifications, newest first."""
+    import msgspec  # noqa: PLC0415
+
+    if seen is None:
+        return {"runs": [], "topics": []}
+    runs = [{"covered": run.scope} | msgspec.to_builtins(run) for run in seen.runs]
+    return {"runs": runs, "topics": msgspec.to_builtins(_of_topic(seen, topic))}
+
+
+def _verified_lines(seen: Verifications | None, topic: str | None) -> list[str]:
+    from tidelog.tier.verified import outcome_text, result_text, runs_to_show  # noqa: PLC0415
+
+    if seen is None:
+        return []
+    whole: list[tuple[str, Outcome]] = [(run.scope, run) for run in seen.runs if run.is_whole]
+    if topic is None:
+        shown: list[tuple[str, Outcome]] = [(run.scope, run) for run in runs_to_show(seen)]
+    else:
+        shown = [(topic, one) for one in _of_topic(seen, topic)] or whole
+    return [f"verification of {what}: {outcome_text(one)}: {result_text(one)}" for what, one in shown]
 
 
 def _deleted(answers: Answers, topic: str | None) -> list[dict[str, Any]]:

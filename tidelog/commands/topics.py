@@ -9,10 +9,11 @@ from typing import Annotated, Any
 import typer
 
 from common.identifiers import uuid_text
-from common.settings import SettingError
+from common.settings import SHORT_MAX, SettingError
 from common.topic_settings import TOPIC_SETTINGS
 from tidelog.admin.admin_client import CommandOptions, admin_client, error_text, outcome_text, topic_error_text
 from tidelog.admin.internal_topics import Internal, say_hidden, without_internal
+from tidelog.admin.name_completion import topic_names
 from tidelog.command_group import CommandGroup
 from tidelog.output import EXIT_USAGE, fail, show
 
@@ -37,8 +38,10 @@ def list_topics(internal: Internal = False, *, options: CommandOptions) -> None:
 @app.command()
 def create(
     name: str,
-    partitions: Annotated[int, typer.Option(help="-1: the cluster's num.partitions.")] = -1,
-    replicas: Annotated[int, typer.Option(help="-1: the cluster's default.replication.factor.")] = -1,
+    partitions: Annotated[int, typer.Option(min=-1, help="-1: the cluster's num.partitions.")] = -1,
+    replicas: Annotated[
+        int, typer.Option(min=-1, max=SHORT_MAX, help="-1: the cluster's default.replication.factor.")
+    ] = -1,
     config: Configs = None,
     *,
     options: CommandOptions,
@@ -54,7 +57,7 @@ def create(
 
 
 @app.command()
-def describe(name: str, options: CommandOptions) -> None:
+def describe(name: Annotated[str, typer.Argument(autocompletion=topic_names)], options: CommandOptions) -> None:
     """A topic's partitions with leader, replicas and ISR, and the settings that it overrides."""
     from kafka.admin import ConfigResource, ConfigResourceType  # noqa: PLC0415
 
@@ -77,7 +80,7 @@ def describe(name: str, options: CommandOptions) -> None:
 
 @app.command()
 def alter(
-    name: str,
+    name: Annotated[str, typer.Argument(autocompletion=topic_names)],
     config: Configs = None,
     reset: Annotated[list[str] | None, typer.Option(help="A setting that goes back to its default.")] = None,
     partitions: Annotated[int | None, typer.Option(help="The new number of partitions.")] = None,
@@ -109,7 +112,7 @@ def alter(
 
 
 @app.command()
-def delete(names: list[str], options: CommandOptions) -> None:
+def delete(names: Annotated[list[str], typer.Argument(autocompletion=topic_names)], options: CommandOptions) -> None:
     """Delete topics with all their records."""
     with admin_client(options) as client:
         rows = client.delete_topics(names, raise_errors=False)["topics"]

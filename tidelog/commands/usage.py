@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TextIO
 
 import typer
 
@@ -98,7 +98,7 @@ def record(
     from kafka.errors import KafkaError  # noqa: PLC0415
 
     kept: dict[int, tuple[int, int]] = {}  # by broker: epoch and round
-    with admin_client(cluster) as client, out.open("a") as file:
+    with admin_client(cluster) as client, appending(out) as file:
         look = 0
         while True:
             look += 1
@@ -113,6 +113,13 @@ def record(
             if look == looks:
                 return
             time.sleep(every)
+
+
+def appending(out: Path) -> TextIO:
+    try:
+        return out.open("a")
+    except OSError as error:
+        fail(f"--out {out}: {error.strerror}")
 
 
 def new_rounds(kept: dict[int, tuple[int, int]], brokers: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -9,6 +9,7 @@ from pathlib import Path
 from broker.audit.config import AuditConfig
 from broker.config import BrokerConfig
 from broker.coordination.groups.config import GroupConfig
+from broker.coordination.transactions.config import TransactionConfig
 from broker.partitions.config import LogDuties
 from broker.replication.config import ReplicationConfig
 from broker.tier.config import TierConfig
@@ -17,13 +18,16 @@ from common.node_settings.connections import ConnectionSettings
 from common.node_settings.controllers import ControllerSettings
 from common.node_settings.health import HealthSettings
 from common.node_settings.identity import NodeSettings
+from common.node_settings.monitoring import MonitoringSettings
 from common.node_settings.pressure import PressureSettings
 from common.node_settings.proxy import ProxySettings
 from common.node_settings.quotas import QuotaSettings
 from common.node_settings.shares import ShareSettings
+from common.node_settings.telemetry import TelemetrySettings
 from common.node_settings.tenants import TenantSettings
 from common.node_settings.tier import TierReads, TierSettings, TierStateSettings
 from common.node_settings.topics import TopicDefaults, with_retention
+from common.node_settings.transactions import VerificationSettings
 from common.ports import Address
 from common.settings import SettingError, SettingValues
 from kraft.image.cells import CELL_NAME
@@ -60,10 +64,14 @@ def broker_config(given: Mapping[str, str]) -> BrokerConfig:
         shares=values.group(ShareSettings),
         pressure=values.group(PressureSettings),
         tenants=values.group(TenantSettings),
+        monitoring=values.group(MonitoringSettings),
+        telemetry=values.group(TelemetrySettings),
         replication=values.group(ReplicationConfig),
         limits=server_limits(values),
         duties=values.group(LogDuties),
         groups=values.group(GroupConfig),
+        transactions=values.group(TransactionConfig),
+        verification=values.group(VerificationSettings),
         tier=values.group(TierConfig),
         tier_state=values.group(TierStateSettings),
         tier_reads=values.group(TierReads),

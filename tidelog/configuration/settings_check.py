@@ -9,10 +9,12 @@ from common.node_settings.catalogue import NODE_SETTINGS
 from common.node_settings.connections import ConnectionSettings
 from common.node_settings.controllers import ControllerSettings
 from common.node_settings.groups import GroupSettings
+from common.node_settings.monitoring import MonitoringSettings
 from common.node_settings.replication import ReplicationSettings
 from common.node_settings.tier import TierSettings
 from common.node_settings.topics import BrokerLogSettings, with_retention
 from common.settings import SettingError, SettingValues, listener_of
+from common.web_document import WEB_SCHEMES
 from tidelog.configuration.job_schedule import ScheduleError, parse_schedule
 
 
@@ -20,6 +22,7 @@ def check_settings(given: Mapping[str, str]) -> SettingValues:
     """All values. Raises SettingError if one is unknown or out of range, or if two contradict each other."""
     values = NODE_SETTINGS.values(given)
     _check_contradictions(values)
+    _check_tracing(values.group(MonitoringSettings))
     tier = values.group(TierSettings)
     if tier.uri:
         _check_tier_uri(tier.uri)
@@ -38,6 +41,11 @@ def check_own_of_listeners(names: Iterable[str], listeners: Iterable[str]) -> No
         listener = listener_of(name)
         if listener is not None and listener not in known:
             raise SettingError(f"{name}: there is no listener {listener}, there are {', '.join(there)}")
+
+
+def _check_tracing(settings: MonitoringSettings) -> None:
+    if settings.tracing_endpoint and not settings.tracing_endpoint.startswith(WEB_SCHEMES):
+        raise SettingError(f"tidelog.tracing.endpoint: it must begin with one of {', '.join(WEB_SCHEMES)}")
 
 
 def _check_contradictions(values: SettingValues) -> None:

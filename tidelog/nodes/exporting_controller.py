@@ -55,20 +55,13 @@ class ExportingController:
         self._scheduler = JobScheduler(
             parse_schedule(schedule), self._job_options, lambda: self.node.driver.is_active, ports.clock
         )
-        node.metrics.counter(
-            "tidelog_controller_spark_jobs_failed_total",
-            "Scheduled Spark jobs that ended with an exit code other than 0, since this controller started.",
-            lambda: self._scheduler.failed,
-        )
+        node.metrics.counter("tidelog_controller_spark_jobs_failed_total", lambda: self._scheduler.failed)
         node.metrics.gauge(
             "tidelog_controller_audit_export_trouble_since_timestamp_seconds",
-            "Since when, in seconds since 1970, the audit could not be exported; 0 while it can, or need not.",
             lambda: self._audit_exporter.trouble.since_ms / 1000,
         )
         node.metrics.gauge(
-            "tidelog_controller_export_trouble_since_timestamp_seconds",
-            "Since when, in seconds since 1970, the metadata could not be exported; 0 while it can, or need not.",
-            lambda: self._exporter.trouble.since_ms / 1000,
+            "tidelog_controller_export_trouble_since_timestamp_seconds", lambda: self._exporter.trouble.since_ms / 1000
         )
 
     async def start(self) -> None:

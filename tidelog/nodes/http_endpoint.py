@@ -45,7 +45,7 @@ class HttpEndpoint:
                 async with asyncio.timeout(REQUEST_TIMEOUT_S):
                     head = await reader.readuntil(b"\r\n\r\n")
                     await asyncio.to_thread(self._metrics.prepare)
-                    writer.write(self._answer(head))
+                    writer.write(await self._answer(head))
                     await writer.drain()
         except (TimeoutError, OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
             pass
@@ -55,19 +55,26 @@ class HttpEndpoint:
             with contextlib.suppress(OSError):
                 await writer.wait_closed()
 
-    def _answer(self, head: bytes) -> bytes:
+    async def _answer(self, head: bytes) -> bytes:
         words = head.split(b"\r\n", 1)[0].split(b" ")
         if len(words) != 3 or words[0] not in (b"GET", b"HEAD"):
             return _response("405 Method Not Allowed", b"only GET is served here\n")
         path = words[1].split(b"?")[0]
         if path == b"/metrics":
-            return _response("200 OK", self._metrics.text(), "text/plain; version=0.0.4; charset=utf-8")
+            return _response("200 OK", await self._page(), "text/plain; version=0.0.4; charset=utf-8")
         if path in (b"/healthz", b"/readyz"):
             problem = self._healthy() if path == b"/healthz" else self._ready()
             if problem is None:
                 return _response("200 OK", b"ok\n")
             return _response("503 Service Unavailable", problem.encode() + b"\n")
         return _response("404 Not Found", b"/metrics, /healthz and /readyz are served here\n")
+
+    async def _page(self) -> bytes:
+        pieces: list[bytes] = []
+        for piece in self._metrics.pieces():
+            pieces.append(piece)
+            await asyncio.sleep(0)
+        return b"".join(pieces)
 
 
 def _response(status: str, body: bytes, content_type: str = "text/plain; charset=utf-8") -> bytes:

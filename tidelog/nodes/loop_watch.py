@@ -115,11 +115,7 @@ class LoopWatch(Struct):
 
     def register(self, metrics: Metrics) -> None:
         """Callbacks that held the loop, by the function in which they did."""
-        metrics.summary(
-            "tidelog_loop_held_seconds",
-            f"Callbacks that held the event loop for {HELD_S * 1000:g} ms of CPU time or more, by where.",
-            self._samples,
-        )
+        metrics.summary("tidelog_loop_held_seconds", self._samples)
 
     def _samples(self) -> Iterable[tuple[Mapping[str, str], tuple[int, float]]]:
         for what, place in self.places.items():

@@ -41,6 +41,7 @@ from tidelog.nodes.http_endpoint import HttpEndpoint
 from tidelog.nodes.logs import configure_logs
 from tidelog.nodes.loop_watch import LoopWatch
 from tidelog.nodes.node_imports import import_certificates
+from tidelog.nodes.process_metrics import register_node, register_process
 from tidelog.nodes.stack_sampling import StackSampling, log_held
 from tidelog.nodes.storage_watchdog import StorageWatchdog
 
@@ -124,9 +125,11 @@ async def _run(
     if life_fd >= 0:
         os.set_blocking(life_fd, False)
         loop.add_reader(life_fd, _parent_gone, loop, life_fd, ended.set)
-    node, watchdog = _make_node(role, settings, descriptors, fail, status_fd)
+    node, watchdog = await _make_node(role, settings, descriptors, fail, status_fd)
     watch.register(node.metrics)
     watchdog.register(node.metrics)
+    register_node(node.metrics, role)
+    register_process(node.metrics)
     endpoint = HttpEndpoint(node.metrics, node.ready_problem, node.health_problem)
     page = values.group(NodeSettings).metrics_listener
     try:
@@ -147,7 +150,7 @@ async def _run(
     watchdog.stop()
 
 
-def _make_node(
+async def _make_node(
     role: str, settings: Mapping[str, str], descriptors: int, fail: Callable[[str], None], status_fd: int
 ) -> tuple[Node, StorageWatchdog]:
     """The node, and what watches its storage."""
@@ -155,10 +158,13 @@ def _make_node(
     ports = machine_ports(data_directory(values))
     health, report = values.group(HealthSettings), partial(_report_end, status_fd)
     if role == "broker":
-        from broker.node import BrokerNode  # noqa: PLC0415  imported already where it matters, see node_imports
+        from broker.listeners import load_certificates  # noqa: PLC0415  imported already, see node_imports
+        from broker.node import BrokerNode  # noqa: PLC0415
 
         limits = StoreLimits(own_directory=str(data_directory(values)))
-        node = BrokerNode(ports, divide(broker_config(settings), descriptors), fail, partial(open_store, limits=limits))
+        config = divide(broker_config(settings), descriptors)
+        certificates = await asyncio.to_thread(load_certificates, config.listeners)
+        node = BrokerNode(ports, config, fail, partial(open_store, limits=limits), certificates)
         operations = node.logs.context.health.operations
         return node, StorageWatchdog(settings=health, report=report, operations=operations, withdraw=node.withdraw)
     from kraft.controller.node import ControllerNode  # noqa: PLC0415

@@ -42,6 +42,7 @@ from tidelog.nodes.descriptors import raise_limit
 from tidelog.nodes.directory_lock import DirectoryInUse, held_directory
 from tidelog.nodes.http_endpoint import HttpEndpoint
 from tidelog.nodes.logs import configure_logs
+from tidelog.nodes.process_metrics import register_node
 
 logger = logging.getLogger(__name__)
 
@@ -394,6 +395,7 @@ async def _be_steward(ports: Ports, config: ProxyConfig, shared: SharedState, li
 
     watch_tasks(loop, fail)
     steward = Steward(ports, config, shared, fail)
+    register_node(steward.metrics, "proxy")
     endpoint = HttpEndpoint(steward.metrics, steward.ready_problem, steward.health_problem)
     try:
         await endpoint.start(*config.metrics)

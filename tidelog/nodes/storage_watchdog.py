@@ -78,11 +78,7 @@ class StorageWatchdog:
 
     def register(self, metrics: Metrics) -> None:
         """The age of the oldest operation."""
-        metrics.gauge(
-            "tidelog_storage_stuck_seconds",
-            "Age of the oldest write or flush of a thread, or turn of the event loop, that has not ended.",
-            lambda: self._watch.oldest_s,
-        )
+        metrics.gauge("tidelog_storage_stuck_seconds", lambda: self._watch.oldest_s)
 
     def _run(self) -> None:
         looked_s, busy_s = time.monotonic(), self._busy.seconds()

@@ -49,6 +49,7 @@ Conf = Annotated[list[str] | None, typer.Option("--conf", help="A setting of Spa
 Verbose = Annotated[bool, typer.Option("--verbose", help="Also what Spark itself says of errors, with Java's traces.")]
 
 NEEDED = ("pyspark", "pyarrow", "numpy")
+HOW_TO_INSTALL = "run `make install-spark` in a checkout, or pip with the extras `tidelog[spark,export,java]`"
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +146,7 @@ def spark_job(
     `open_session`."""
     missing = [module for module in needed if importlib.util.find_spec(module) is None]
     if missing:
-        fail(f"{', '.join(missing)} is missing: run `make install-spark` in the checkout", EXIT_FAILED)
+        fail(f"{', '.join(missing)} is missing: {HOW_TO_INSTALL}", EXIT_FAILED)
     with Interruption().block() as interruption:
         from tidelog.spark_jobs.job_progress import open_progress  # noqa: PLC0415  after the check
 

@@ -35,10 +35,11 @@ class LiveTopic(NamedTuple):
 
 @dataclass(slots=True)
 class Answers:
-    """The brokers' answers. `silent`: brokers without an answer."""
+    """The brokers' answers. `silent`: brokers without an answer; `reason`: why the last of them has none."""
 
     brokers: list[BrokerTier]
     silent: list[int]
+    reason: str = ""
 
     @property
     def store(self) -> StoreStatus | None:
@@ -53,6 +54,14 @@ class Answers:
 
 def ask_brokers(client: AdminClient) -> Answers:
     """Every live broker's answer. Ends the command if there is none."""
+    answers = answers_of(client)
+    if not answers.brokers:
+        fail(f"no broker reports its tier: {answers.reason or 'all are fenced'}")
+    return answers
+
+
+def answers_of(client: AdminClient) -> Answers:
+    """Every live broker's answer, of which there may be none. Raises KafkaError if the brokers cannot be listed."""
     from kafka.errors import KafkaError  # noqa: PLC0415
 
     found, silent, reason = list[BrokerTier](), list[int](), ""
@@ -67,9 +76,7 @@ def ask_brokers(client: AdminClient) -> Answers:
         except (KafkaError, ValueError) as error:
             silent.append(broker)
             reason = str(error)
-    if not found:
-        fail(f"no broker reports its tier: {reason or 'all are fenced'}")
-    return Answers(found, silent)
+    return Answers(found, silent, reason)
 
 
 def read_state(client: AdminClient, topic_id: bytes, partition: int) -> State | str:

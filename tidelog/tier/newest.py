@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from tidelog.admin.library_client import AdminClient
     from tiering.bucket.keys import TierRoot
 
-LOOKS = 40
+LOOKS = 120  # a deleted topic has its last manifest after half a minute
 PAUSE_S = 0.5
 
 

@@ -22,6 +22,7 @@ from tiering.bucket.cluster_file import CHECK_INTERVAL_S, ClusterFile, begin_inc
 from tiering.bucket.keys import TierRoot
 from tiering.exports.exports import GROUPS, METADATA, POSITIONS, newest_exports
 from tiering.upkeep.inventory import FoundTopic, find_clusters, find_topics
+from tiering.upkeep.undecided import undecided_transactions
 
 OLD_CLUSTER_WAIT_S = CHECK_INTERVAL_S + 5.0
 """How long after the take-over a running old cluster may be unaware of it."""
@@ -100,7 +101,12 @@ async def prepare(
     used = [one if one.cell else replace(one, cell=old_cells.get(one.broker_id, DEFAULT_CELL)) for one in brokers]
     used = used or rebuilder.brokers
     rebuild = rebuilder.build(used, min(3, len(used)), rng)
-    report = RebuildReport(rebuild, found, positions, await count_objects(store, root, found))
+    undecided = {
+        topic.topic_id: await undecided_transactions(store, root, topic.partitions.values())
+        for topic in found
+        if not topic.is_dropped
+    }
+    report = RebuildReport(rebuild, found, positions, await count_objects(store, root, found), undecided)
     offsets = report.clamped([event for export in groups for event in export.events])
     return Prepared(
         cluster_id,
@@ -116,6 +122,7 @@ async def prepare(
             "groups": len({event["group"] for event in offsets}),
             "offsets": len(offsets),
             "clamped": report.moved[:NAMED_MAX],
+            "undecided": report.undecided_rows()[:NAMED_MAX],
             "not_there": [*rebuild.notes, *report.sentences(bool(groups))],
         },
     )

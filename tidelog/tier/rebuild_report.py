@@ -12,6 +12,7 @@ from records.events import Event, Events
 from tidelog.moments import utc
 from tiering.bucket.keys import SegmentKey, TierRoot
 from tiering.upkeep.inventory import FoundTopic
+from tiering.upkeep.undecided import UndecidedTransaction
 
 Place = tuple[bytes, int]
 
@@ -39,7 +40,8 @@ class Position(NamedTuple):
 
 
 class RebuildReport:
-    """`objects`: of partitions without a manifest; `moved`: the changes of `clamped`."""
+    """`objects`: of partitions without a manifest; `moved`: the changes of `clamped`; `undecided`: by topic id, of
+    which the new cluster aborts all."""
 
     def __init__(
         self,
@@ -47,7 +49,9 @@ class RebuildReport:
         found: Sequence[FoundTopic],
         positions: Sequence[Events],
         objects: Mapping[Place, int],
+        undecided: Mapping[bytes, Sequence[UndecidedTransaction]],
     ) -> None:
+        self._undecided = undecided
         self.moved: list[dict[str, Any]] = []
         self._rebuild = rebuild
         self._found = {topic.topic_id: topic for topic in found}
@@ -78,6 +82,20 @@ class RebuildReport:
                 "partitions": [self._partition(topic, index) for index in range(topic.count)],
             }
             for topic in self._rebuild.topics
+        ]
+
+    def undecided_rows(self) -> list[dict[str, Any]]:
+        """Transactions that the new cluster aborts, because only the old brokers knew how they ended."""
+        return [
+            {
+                "topic": topic.name,
+                "partition": one.partition,
+                "producer_id": one.producer_id,
+                "epoch": one.producer_epoch,
+                "from": one.first_offset,
+            }
+            for topic in self._rebuild.topics
+            for one in self._undecided.get(topic.topic_id, ())
         ]
 
     def _partition(self, topic: RebuiltTopic, index: int) -> dict[str, Any]:
@@ -116,6 +134,11 @@ class RebuildReport:
         if partition is not None and partition.trouble:
             return [f"it stays without a leader until this is repaired: {partition.trouble}"]
         sentences: list[str] = []
+        if opened := [one for one in self._undecided.get(topic.topic_id, ()) if one.partition == index]:
+            why = "of which only the brokers knew how they ended"
+            sentences.append(
+                f"{len(opened)} transactions since offset {opened[0].first_offset}, {why}: they are aborted"
+            )
         has_manifest = partition is not None and partition.manifest is not None
         seen_at = self._seen.get((topic.topic_id, index))
         if topic.is_tiered and not has_manifest and (seen_at is None or seen_at.high_watermark):

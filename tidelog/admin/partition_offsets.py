@@ -1,0 +1,93 @@
+"""Who leads partitions, and what their leaders say of their offsets. Partitions without an answer are left out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import groupby, islice
+from typing import TYPE_CHECKING, TypeVar
+
+from tidelog.admin.transaction_doctor import Place
+
+if TYPE_CHECKING:
+    from kafka.errors import KafkaError
+
+    from tidelog.admin.library_client import AdminClient
+    from wire.messages import ListOffsetsResponse, Request
+
+PARTITIONS_AT_ONCE = 1_000  # of one request
+LATEST, EARLIEST = -1, -2
+T = TypeVar("T")
+
+
+def leaders_of(client: AdminClient, topics: Iterable[str] | None) -> dict[Place, int]:
+    rows = client.describe_topics(None if topics is None else list(topics))
+    return {
+        Place(row["name"], one["partition_index"]): int(one["leader_id"])
+        for row in rows
+        if not row["error_code"]
+        for one in row["partitions"]
+    }
+
+
+def by_leader(leaders: Mapping[Place, int]) -> dict[int, list[Place]]:
+    found: dict[int, list[Place]] = {}
+    for place, leader in sorted(leaders.items()):
+        if leader >= 0:
+            found.setdefault(leader, []).append(place)
+    return found
+
+
+def offsets_of(
+    client: AdminClient, leaders: Mapping[Place, int], timestamp: int, isolation: int = 0
+) -> dict[Place, int]:
+    """The first offset from a time on, EARLIEST, or LATEST: high watermarks, with isolation level 1 last stable
+    offsets. -1 for a time after the last record. All leaders are asked at once. Raises KafkaError."""
+    return offsets_in(client.send_all(offset_requests(leaders, timestamp, isolation)))
+
+
+def offset_requests(
+    leaders: Mapping[Place, int], timestamp: int, isolation: int = 0
+) -> list[tuple[Request[ListOffsetsResponse], int | None]]:
+    """To each leader; `offsets_in` reads the answers."""
+    from wire.messages import ListOffsetsRequest  # noqa: PLC0415
+
+    row = ListOffsetsRequest.ListOffsetsTopic
+    found: list[tuple[Request[ListOffsetsResponse], int | None]] = []
+    for leader, places in by_leader(leaders).items():
+        for some in portions(places, PARTITIONS_AT_ONCE):
+            topics = [
+                row(
+                    name=name,
+                    partitions=[
+                        row.ListOffsetsPartition(
+                            partition_index=place.partition, current_leader_epoch=-1, timestamp=timestamp
+                        )
+                        for place in of
+                    ],
+                )
+                for name, of in groupby(some, key=lambda place: place.topic)
+            ]
+            request = ListOffsetsRequest(replica_id=-1, isolation_level=isolation, topics=topics, timeout_ms=5_000)
+            found.append((request, leader))
+    return found
+
+
+def offsets_in(answers: Iterable[ListOffsetsResponse | KafkaError]) -> dict[Place, int]:
+    """Raises KafkaError if a leader has not answered."""
+    found: dict[Place, int] = {}
+    for answer in answers:
+        if isinstance(answer, Exception):
+            raise answer
+        found |= {
+            Place(topic.name, one.partition_index): one.offset
+            for topic in answer.topics
+            for one in topic.partitions
+            if not one.error_code
+        }
+    return found
+
+
+def portions(rows: Iterable[T], most: int) -> Iterator[list[T]]:
+    rest = iter(rows)
+    while some := list(islice(rest, most)):
+        yield some

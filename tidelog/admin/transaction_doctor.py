@@ -1,0 +1,142 @@
+"""What holds readers of committed records back, and why: each open transaction with its class. No I/O.
+
+Coordinators know transactional ids, states and partitions; partition leaders know which producer has a transaction
+open, and since which offset. Neither alone can tell a young transaction from one that will never end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import NamedTuple
+
+PREPARED = ("PrepareCommit", "PrepareAbort", "PrepareEpochFence")
+OPEN_STATES = ("Ongoing", *PREPARED)
+LOOKED_AT_MS = 15_000  # coordinators look for timeouts at intervals; a timeout just passed is nothing strange
+
+
+class Place(NamedTuple):
+    """A partition."""
+
+    topic: str
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
+
+class Class(Enum):
+    """YOUNG: within its timeout. LATE: past its timeout, so its coordinator should have ended it. PREPARED: decided,
+    but not all markers are written. HANGING: open in a partition, and unknown to its coordinator, so it never
+    ends."""
+
+    YOUNG = "young"
+    LATE = "past its timeout"
+    PREPARED = "prepared"
+    HANGING = "hanging"
+
+
+class Coordinated(NamedTuple):
+    """A transaction as its coordinator describes it. Times in milliseconds; `partitions` still lack a marker."""
+
+    transactional_id: str
+    coordinator: int
+    state: str
+    producer_id: int
+    producer_epoch: int
+    started_ms: int
+    timeout_ms: int
+    partitions: frozenset[Place]
+
+
+class Opened(NamedTuple):
+    """A transaction as a partition's leader sees it."""
+
+    place: Place
+    producer_id: int
+    producer_epoch: int
+    coordinator_epoch: int
+    start_offset: int
+    last_ms: int
+
+
+class Held(NamedTuple):
+    """What lies behind a partition's last stable offset: records, and bytes that the tier cannot copy (None: it is not
+    tiered). `leader` is -1 without one."""
+
+    leader: int
+    records_behind: int | None
+    tier_bytes: int | None
+
+
+NOTHING_HELD = Held(-1, None, None)
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One open transaction. `transactional_id` and `state` are empty for a hanging one, `age_ms` is then the time since
+    its producer's last batch."""
+
+    kind: Class
+    transactional_id: str
+    state: str
+    producer_id: int
+    producer_epoch: int
+    age_ms: int
+    timeout_ms: int | None
+    open_in: tuple[Opened, ...]
+    waits_for: tuple[Place, ...] = ()
+    """Partitions without a leader, of a prepared one: their markers cannot be written."""
+    records_behind: int = 0
+    tier_bytes: int = 0
+    coordinator: int = -1
+    places: tuple[Place, ...] = field(default=())
+
+
+def diagnose(
+    coordinated: Iterable[Coordinated], opened: Iterable[Opened], held: Mapping[Place, Held], now_ms: int
+) -> list[Finding]:
+    """Every open transaction, hanging ones first, then the oldest."""
+    by_producer: dict[int, list[Opened]] = {}
+    for one in opened:
+        by_producer.setdefault(one.producer_id, []).append(one)
+    findings = []
+    for known in coordinated:
+        rows = by_producer.get(known.producer_id, [])
+        own = tuple(row for row in rows if row.place in known.partitions)
+        by_producer[known.producer_id] = [row for row in rows if row.place not in known.partitions]
+        findings.append(_of_coordinator(known, own, held, now_ms))
+    for rows in by_producer.values():
+        findings += [_hanging(row, held, now_ms) for row in rows]
+    order = list(Class)[::-1]
+    return sorted(findings, key=lambda one: (order.index(one.kind), -one.age_ms, one.transactional_id))
+
+
+def _of_coordinator(known: Coordinated, own: tuple[Opened, ...], held: Mapping[Place, Held], now_ms: int) -> Finding:
+    age_ms = max(0, now_ms - known.started_ms)
+    if known.state in PREPARED:
+        kind = Class.PREPARED
+    else:
+        kind = Class.LATE if age_ms > known.timeout_ms + LOOKED_AT_MS else Class.YOUNG
+    places = tuple(sorted(known.partitions))
+    lacking = tuple(place for place in places if held.get(place, NOTHING_HELD).leader < 0)
+    return Finding(
+        kind, known.transactional_id, known.state, known.producer_id, known.producer_epoch, age_ms, known.timeout_ms,
+        own, lacking if kind is Class.PREPARED else (), *_behind((row.place for row in own), held), known.coordinator,
+        places,
+    )  # fmt: skip
+
+
+def _hanging(row: Opened, held: Mapping[Place, Held], now_ms: int) -> Finding:
+    behind, blocked = _behind([row.place], held)
+    return Finding(
+        Class.HANGING, "", "", row.producer_id, row.producer_epoch, max(0, now_ms - row.last_ms), None, (row,), (),
+        behind, blocked, -1, (row.place,),
+    )  # fmt: skip
+
+
+def _behind(places: Iterable[Place], held: Mapping[Place, Held]) -> tuple[int, int]:
+    """Records behind the last stable offset, and bytes that the tier cannot copy, in these partitions."""
+    rows = [held[place] for place in places if place in held]
+    return sum(row.records_behind or 0 for row in rows), sum(row.tier_bytes or 0 for row in rows)

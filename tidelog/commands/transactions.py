@@ -1,0 +1,162 @@
+"""`tidelog transactions list | describe | doctor | abort`. docs/transactions.md says what to do about each finding."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+
+import typer
+
+from tidelog.admin.admin_client import CommandOptions, admin_client
+from tidelog.admin.replica_moves import Refused
+from tidelog.admin.transaction_admin import abort_in, described, examined, fence, listed
+from tidelog.admin.transaction_doctor import Class, Finding, Place
+from tidelog.command_group import CommandGroup
+from tidelog.moments import utc
+from tidelog.output import EXIT_USAGE, fail, show, show_one
+
+app = CommandGroup("Transactions: list, describe, doctor, abort.")
+if TYPE_CHECKING:
+    from tidelog.admin.library_client import AdminClient
+
+T = TypeVar("T")
+COLUMNS = [
+    "class", "transactional_id", "state", "producer_id", "epoch", "age_s", "timeout_s", "partitions", "waits_for",
+    "records_behind", "tier_bytes",
+]  # fmt: skip
+
+
+@app.command("list")
+def list_transactions(
+    state: Annotated[list[str] | None, typer.Option(help="Only in this state, such as Ongoing.")] = None,
+    pattern: Annotated[str | None, typer.Option(help="Only ids that match this RE2 expression.")] = None,
+    longer_than_s: Annotated[float | None, typer.Option(min=0, max=2**31, help="Only open for longer.")] = None,
+    *,
+    options: CommandOptions,
+) -> None:
+    """The transactional ids that coordinators know."""
+    longer_ms = -1 if longer_than_s is None else int(longer_than_s * 1000)
+    with admin_client(options) as client:
+        rows = _or_fail(lambda: listed(client, state or (), pattern, longer_ms))
+    columns = ["transactional_id", "state", "producer_id", "coordinator"]
+    show([row._asdict() for row in rows], as_json=options.as_json, columns=columns, empty="no transactional ids")
+
+
+@app.command()
+def describe(transactional_id: str, options: CommandOptions) -> None:
+    """One transactional id: its state, its producer, and the partitions whose end marker is not written yet."""
+    with admin_client(options) as client:
+        row = _or_fail(lambda: described(client, transactional_id))
+    shown = {
+        "transactional_id": row.transactional_id,
+        "state": row.state,
+        "coordinator": row.coordinator,
+        "producer_id": row.producer_id,
+        "epoch": row.producer_epoch,
+        "timeout_s": row.timeout_ms / 1000,
+        "started": utc(row.started_ms) if row.started_ms >= 0 else None,
+        "partitions": [str(place) for place in sorted(row.partitions)],
+    }
+    show_one(shown, as_json=options.as_json)
+
+
+@app.command()
+def doctor(
+    topic: Annotated[list[str] | None, typer.Option(help="Only what is open in this topic.")] = None,
+    *,
+    options: CommandOptions,
+) -> None:
+    """Every open transaction, with why it is open and what it holds back.
+
+    young: within its timeout. past its timeout: its coordinator should have ended it. prepared: decided, and a marker
+    cannot be written where it waits for. hanging: open in a partition, and unknown to its coordinator.
+    """
+    with admin_client(options) as client:
+        found = _or_fail(lambda: examined(client, topic, lambda: _blocked_bytes(client)))
+    show([_row(one) for one in found], as_json=options.as_json, columns=COLUMNS, empty="no transaction is open")
+
+
+@app.command()
+def abort(
+    transactional_id: Annotated[str | None, typer.Argument(help="Through its coordinator.", show_default=False)] = None,
+    topic: Annotated[str | None, typer.Option(help="Or a hanging one in this topic, …")] = None,
+    partition: Annotated[int | None, typer.Option(min=0, max=2**31 - 1, help="… this partition …")] = None,
+    producer_id: Annotated[int | None, typer.Option(min=0, max=2**63 - 1, help="… and of this producer.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be done.")] = False,
+    *,
+    options: CommandOptions,
+) -> None:
+    """End an open transaction without its records. Its producer must begin again."""
+    by_marker = (topic, partition, producer_id)
+    given = [value for value in by_marker if value is not None]
+    if (transactional_id is None) == (not given) or (given and len(given) < len(by_marker)):
+        fail("name a TRANSACTIONAL_ID, or all of --topic, --partition and --producer-id", EXIT_USAGE)
+    with admin_client(options) as client:
+        if transactional_id is not None:
+            row = _or_fail(lambda: described(client, transactional_id))
+            if row.state != "Ongoing":
+                fail(f"{transactional_id} has no transaction to abort, its state is {row.state}")
+            done = f"{transactional_id}, which broker {row.coordinator} coordinates"
+            if not dry_run:
+                _or_fail(lambda: fence(client, transactional_id))
+        else:
+            found = _or_fail(lambda: examined(client, [topic] if topic else None, dict))
+            (opened,) = _open_there(found, partition, producer_id).open_in
+            done = f"the transaction of producer {producer_id} in {opened.place}, by a marker"
+            if not dry_run:
+                _or_fail(lambda: abort_in(client, opened))
+    if options.as_json:
+        show_one({"aborted": done, "dry_run": dry_run}, as_json=True)
+    else:
+        print(f"{'would abort' if dry_run else 'aborted'} {done}")
+
+
+def _open_there(found: list[Finding], partition: int | None, producer_id: int | None) -> Finding:
+    """The hanging transaction, or the end of the command: a coordinator ends the ones that it knows."""
+    there = [
+        one
+        for one in found
+        if any(row.place.partition == partition and row.producer_id == producer_id for row in one.open_in)
+    ]
+    if not there:
+        fail(f"producer {producer_id} has no open transaction in partition {partition}")
+    if there[0].kind is not Class.HANGING:
+        name = there[0].transactional_id
+        fail(f"that is {name}'s transaction, which its coordinator knows: tidelog transactions abort {name}")
+    return there[0]
+
+
+def _blocked_bytes(client: AdminClient) -> dict[Place, int]:
+    """Bytes of closed segments that the tier does not hold yet, of each tiered partition."""
+    from tidelog.tier.access import ask_brokers  # noqa: PLC0415
+
+    return {
+        Place(led.topic, led.partition): led.copy_lag_bytes
+        for broker in ask_brokers(client).brokers
+        for led in broker.partitions
+    }
+
+
+def _row(one: Finding) -> dict[str, Any]:
+    return {
+        "class": one.kind.value,
+        "transactional_id": one.transactional_id or None,
+        "state": one.state or None,
+        "producer_id": one.producer_id,
+        "epoch": one.producer_epoch,
+        "age_s": one.age_ms // 1000,
+        "timeout_s": None if one.timeout_ms is None else one.timeout_ms // 1000,
+        "partitions": [str(place) for place in one.places],
+        "waits_for": [str(place) for place in one.waits_for],
+        "records_behind": one.records_behind,
+        "tier_bytes": one.tier_bytes,
+        "coordinator": None if one.coordinator < 0 else one.coordinator,
+    }
+
+
+def _or_fail(ask: Callable[[], T]) -> T:
+    """Its result, or the end of the command with what the cluster said."""
+    try:
+        return ask()
+    except Refused as error:
+        fail(str(error))

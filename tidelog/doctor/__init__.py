@@ -1,0 +1,1 @@
+"""One look at everything that is known to go wrong in a cluster."""

@@ -1,0 +1,1 @@
+"""Records as lines: what `tidelog produce` reads and `tidelog consume` prints."""
