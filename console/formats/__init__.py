@@ -1,0 +1,1 @@
+"""What pages show, worked out from what the cluster answered. No I/O."""

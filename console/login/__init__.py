@@ -1,0 +1,1 @@
+"""Who may come in: credentials, sessions, and how often somebody may try."""

@@ -1,0 +1,79 @@
+"""Transactions: what is open, why, what waits behind it, and ending one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from starlette.responses import Response
+
+from common.settings import LONG_MAX
+from console.access.trouble import Trouble
+from console.formats.paging import found, paged
+from console.queries.transactions import ids, open_ones
+from console.web.page import Act, Page
+from console.web.visit import Form, Visit
+from tidelog.admin.library_client import AdminClient
+from tidelog.admin.transaction_admin import Listed, abort_in, described, examined, fence
+from tidelog.admin.transaction_doctor import Opened
+
+FRESH_S, OPEN_FRESH_S = 5.0, 20.0
+CAN_END = ("Ongoing",)
+
+
+async def listed(visit: Visit) -> Response:
+    """All transactional ids."""
+    known = await visit.panel(ids, key="transactions", fresh_s=FRESH_S)
+    rows: Sequence[Listed] = found(known.value or [], visit.word("q"), lambda one: one.transactional_id)
+    states = sorted({one.state for one in known.value or []})
+    if state := visit.word("state"):
+        rows = [one for one in rows if one.state == state]
+    page = paged(rows, visit.number("page", 1, 1))
+    return visit.show("transactions.html", known=known, page=page, states=states)
+
+
+async def opened(visit: Visit) -> Response:
+    """The open ones with their reasons, apart from the rest, because every partition is asked."""
+    panel = await visit.panel(open_ones, key="open transactions", fresh_s=OPEN_FRESH_S)
+    return visit.show("_transactions_open.html", opened=panel)
+
+
+async def one(visit: Visit) -> Response:
+    name = visit.word("name")
+    row = await visit.ask(lambda client: described(client, name))
+    return visit.show("transaction.html", row=row, can_end=row.state in CAN_END)
+
+
+async def abort(visit: Visit, form: Form) -> Response:
+    """Through its coordinator."""
+    name = form.get("name")
+    if form.get("typed") != name:
+        raise Trouble(f"to end it without its records, write its id: {name}")
+    row = await visit.ask(lambda client: described(client, name))
+    if row.state not in CAN_END:
+        raise Trouble(f"{name} has no transaction to abort, its state is {row.state}")
+    await visit.act(lambda client: fence(client, name))
+    return visit.done(f"the transaction of {name} was aborted; its producer must begin again", "/transactions")
+
+
+async def abort_hanging(visit: Visit, form: Form) -> Response:
+    """By a marker in the partition: no coordinator knows it."""
+    topic, partition, producer = form.get("topic"), form.number("partition"), form.number("producer", high=LONG_MAX)
+
+    def place(client: AdminClient) -> Opened:
+        for found_one in examined(client, [topic], dict):
+            for row in found_one.open_in:
+                if (row.place.partition, row.producer_id) == (partition, producer) and not found_one.transactional_id:
+                    return row
+        raise Trouble("no hanging transaction of this producer is there any more")
+
+    row = await visit.ask(place)
+    await visit.act(lambda client: abort_in(client, row))
+    return visit.done(f"the transaction of producer {producer} in {row.place} was aborted", "/transactions")
+
+
+PAGES = (
+    Page("/transactions", listed, "Transactions"),
+    Page("/transactions/open", opened),
+    Page("/transactions/one", one),
+)
+ACTS = (Act("/transactions/abort", abort), Act("/transactions/abort-hanging", abort_hanging))

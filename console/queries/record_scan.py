@@ -1,0 +1,337 @@
+"""Reads records of a topic as a consumer does, a bounded step at a time; the place to go on from lies with the page.
+
+Committed records are read with the list of aborted transactions. Behind the last stable offset follow the records that
+are not decided yet. So each record is marked with what became of its transaction.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from enum import Enum
+from typing import NamedTuple
+from uuid import UUID
+
+from kafka.errors import KafkaError
+
+from common.errors import ErrorCode
+from console.access.trouble import EXPECTED, Trouble, trouble_of
+from console.formats.record_filter import Filter
+from console.queries.topics import leaders, leaders_and_id
+from records.batch import BatchHeader, iterate_batches
+from records.control import MarkerKind, read_marker
+from records.record import Record, decode_records, inflate_records
+from tidelog.admin.admin_client import error_text
+from tidelog.admin.library_client import AdminClient
+from tidelog.admin.partition_offsets import EARLIEST, LATEST, offset_requests, offsets_in, offsets_of, portions
+from tidelog.admin.transaction_doctor import Place
+from wire.messages import FetchRequest, FetchResponse
+
+BYTES_AT_ONCE = 1 << 20
+INFLATED_BYTES_MAX = 64 << 20
+PARTITIONS_AT_ONCE = 20
+FETCHES_AT_ONCE = 4  # so that no more than these answers are in memory
+STEP_S = 1.5
+WAIT_MS = 500
+UNCOMMITTED, COMMITTED = 0, 1
+ROWS_BYTES_MAX = 4 << 20
+
+Positions = Mapping[int, int]
+_Partition = FetchResponse.FetchableTopicResponse.PartitionData
+
+
+class State(Enum):
+    """What became of the transaction of a record. MARKER_…: the record is the end of one."""
+
+    PLAIN = ""
+    COMMITTED = "committed"
+    ABORTED = "aborted"
+    OPEN = "not decided yet"
+    MARKER_COMMIT = "end of a transaction: commit"
+    MARKER_ABORT = "end of a transaction: abort"
+
+
+class Found(NamedTuple):
+    partition: int
+    record: Record
+    state: State
+    producer_id: int
+
+    @property
+    def size(self) -> int:
+        record = self.record
+        return (
+            len(record.key or b"") + len(record.value or b"") + sum(len(n) + len(v or b"") for n, v in record.headers)
+        )
+
+
+class Step(NamedTuple):
+    """`next`: where each partition goes on; `looked_at` counts records. `trouble`: partitions that did not answer."""
+
+    rows: Sequence[Found]
+    next: Positions
+    ends: Positions
+    looked_at: int
+    is_at_end: bool
+    trouble: Sequence[str]
+
+
+class Span(NamedTuple):
+    """The first offset and the end of each partition that was wanted and answers."""
+
+    begins: Positions
+    ends: Positions
+
+
+def span(client: AdminClient, name: str, partitions: Sequence[int] | None) -> Span:
+    """Raises Trouble and KafkaError."""
+    wanted = _places(name, leaders(client, name), partitions)
+    asked = offset_requests(wanted, EARLIEST), offset_requests(wanted, LATEST)
+    answers = client.send_all([*asked[0], *asked[1]])
+    begins, ends = offsets_in(answers[: len(asked[0])]), offsets_in(answers[len(asked[0]) :])
+    both = [place for place in wanted if place in begins and place in ends]
+    return Span({one.partition: begins[one] for one in both}, {one.partition: ends[one] for one in both})
+
+
+def at_time(client: AdminClient, name: str, places: Span, time_ms: int) -> dict[int, int]:
+    """The first record of each partition from that time on. Raises Trouble and KafkaError."""
+    wanted = _places(name, leaders(client, name), list(places.ends))
+    found = offsets_of(client, wanted, time_ms)
+    return {one: at if (at := found.get(Place(name, one), -1)) >= 0 else end for one, end in places.ends.items()}
+
+
+def _places(name: str, known: Mapping[int, int], partitions: Sequence[int] | None) -> dict[Place, int]:
+    if absent := set(partitions or ()) - set(known):
+        raise Trouble(f"{name} has no partition {min(absent)}")
+    return {Place(name, one): leader for one, leader in known.items() if partitions is None or one in partitions}
+
+
+class Scan:
+    """A step from `positions` to `ends`: until there are `most` rows, the time is over, or all is read."""
+
+    def __init__(
+        self,
+        topic: str,
+        positions: Positions,
+        ends: Positions,
+        matches: Filter,
+        most: int,
+        *,
+        shows_markers: bool = False,
+        step_s: float = STEP_S,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._topic = topic
+        self._at = dict(positions)
+        self._ends = dict(ends)
+        self._matches = matches
+        self._most = most
+        self._shows_markers = shows_markers
+        self._step_s = step_s
+        self._now = now
+        self._rows: list[Found] = []
+        self._bytes = 0
+        self._looked_at = 0
+        self._trouble: dict[int, str] = {}
+        self._stable: dict[int, int] = {}
+
+    def __call__(self, client: AdminClient) -> Step:
+        """Raises Trouble and KafkaError if the topic cannot be found; a leader that fails is in `trouble`."""
+        deadline = self._now() + self._step_s
+        known, topic_id = leaders_and_id(client, self._topic)
+        while open_ := [one for one in self._at if self._at[one] < self._ends[one] and one not in self._trouble]:
+            for asked in portions(self._questions(known, open_), FETCHES_AT_ONCE):
+                requests = [
+                    (fetch(self._topic, topic_id, {one: self._at[one] for one in of}, isolation), leader)
+                    for leader, of, isolation in asked
+                ]
+                for (_, of, _), answer in zip(asked, client.send_all(requests), strict=True):
+                    self._answered(of, answer)
+                if self._is_full or self._now() >= deadline:
+                    return self._step()
+        return self._step()
+
+    def _questions(self, known: Mapping[int, int], partitions: Sequence[int]) -> Iterator[tuple[int, list[int], int]]:
+        """Each a leader, partitions, and an isolation level. The leaders take turns."""
+        for leader, of in _by_leader(known, partitions, self._trouble):
+            levels = [(one, self._isolation(one)) for one in of]
+            for isolation in (UNCOMMITTED, COMMITTED):
+                if some := [one for one, level in levels if level == isolation]:
+                    yield leader, some, isolation
+
+    def _isolation(self, partition: int) -> int:
+        """What is behind the last stable offset is read without waiting for the ends of its transactions."""
+        return UNCOMMITTED if self._at[partition] >= self._stable.get(partition, self._ends[partition]) else COMMITTED
+
+    @property
+    def _is_full(self) -> bool:
+        return len(self._rows) >= self._most or self._bytes >= ROWS_BYTES_MAX
+
+    def _step(self) -> Step:
+        done = all(self._at[one] >= self._ends[one] or one in self._trouble for one in self._at)
+        words = [f"partition {one}: {text}" for one, text in sorted(self._trouble.items())]
+        return Step(self._rows, self._at, self._ends, self._looked_at, done, words)
+
+    def _answered(self, partitions: Sequence[int], answer: FetchResponse | KafkaError) -> None:
+        if isinstance(answer, KafkaError):
+            self._trouble |= dict.fromkeys(partitions, str(trouble_of(answer)))
+            return
+        if answer.error_code:
+            self._trouble |= dict.fromkeys(partitions, error_text({"error_code": answer.error_code}) or "")
+        for topic in answer.responses:
+            for row in topic.partitions:
+                if self._is_full:
+                    return
+                if row.error_code:
+                    self._failed(row)
+                else:
+                    self._take(row)
+
+    def _failed(self, row: _Partition) -> None:
+        if row.error_code == ErrorCode.OFFSET_OUT_OF_RANGE and row.log_start_offset > self._at[row.partition_index]:
+            self._at[row.partition_index] = row.log_start_offset  # retention has been faster
+            return
+        self._trouble[row.partition_index] = error_text({"error_code": row.error_code}) or ""
+
+    def _take(self, row: _Partition) -> None:
+        partition, data = row.partition_index, memoryview(row.records or b"")
+        self._stable[partition] = row.last_stable_offset
+        aborted = _Aborted((one.first_offset, one.producer_id) for one in row.aborted_transactions or ())
+        try:
+            for at, header in iterate_batches(data, 0, len(data)):
+                states = _state(header, aborted, row.last_stable_offset)
+                if header.is_control:
+                    if not self._marker(partition, data, at, header, aborted):
+                        return
+                elif not self._matches.is_open and self._is_within(partition, header):
+                    if not self._sift(partition, data, at, header, states):
+                        return
+                else:
+                    for record in decode_records(data, at, header.size, inflated_bytes_max=INFLATED_BYTES_MAX):
+                        if not self._add(partition, record, states, header.producer_id):
+                            return
+                self._at[partition] = max(self._at[partition], header.next_offset)
+        except EXPECTED as error:
+            self._trouble[partition] = f"a batch at offset {self._at[partition]} cannot be read: {error}"
+
+    def _is_within(self, partition: int, header: BatchHeader) -> bool:
+        """Whether all records of a batch are to be looked at."""
+        return header.base_offset >= self._at[partition] and header.last_offset < self._ends[partition]
+
+    def _sift(self, partition: int, data: memoryview, at: int, header: BatchHeader, state: State) -> bool:
+        """Takes what is wanted of a batch. False when the step has enough; what follows begins at the next record."""
+        header, inflated = inflate_records(data, at, header.size, inflated_bytes_max=INFLATED_BYTES_MAX)
+        seen = 0
+        for number, record in self._matches.wanted_of(header, inflated):
+            if self._is_full:
+                self._looked_at += seen
+                return False
+            seen = number + 1
+            self._at[partition] = record.offset + 1
+            self._take_row(Found(partition, record, state, header.producer_id))
+        self._looked_at += header.count
+        return True
+
+    def _take_row(self, found: Found) -> None:
+        self._rows.append(found)
+        self._bytes += found.size
+
+    def _add(self, partition: int, record: Record, state: State, producer_id: int) -> bool:
+        """False when the step has enough; the record is then the next one."""
+        if record.offset < self._at[partition]:
+            return True  # a batch begins before the offset that was asked for
+        if record.offset >= self._ends[partition]:
+            self._at[partition] = self._ends[partition]
+            return False
+        if self._is_full:
+            return False
+        self._looked_at += 1
+        self._at[partition] = record.offset + 1
+        if self._matches(record):
+            self._take_row(Found(partition, record, state, producer_id))
+        return True
+
+    def _marker(self, partition: int, data: memoryview, at: int, header: BatchHeader, aborted: _Aborted) -> bool:
+        """False when the step has enough; the marker is then what comes next."""
+        marker = read_marker(data, at, header.size)
+        if marker is None or header.base_offset < self._at[partition]:
+            return True
+        if marker.kind is MarkerKind.ABORT:
+            aborted.ends(header.producer_id)
+        if self._shows_markers and header.base_offset < self._ends[partition]:
+            if self._is_full:
+                return False
+            state = State.MARKER_ABORT if marker.kind is MarkerKind.ABORT else State.MARKER_COMMIT
+            record = Record(header.base_offset, marker.timestamp, None, None)
+            self._rows.append(Found(partition, record, state, header.producer_id))
+        return True
+
+
+class _Aborted:
+    """Which producers' transactions are being read that were aborted, as offsets go on."""
+
+    def __init__(self, listed: Iterator[tuple[int, int]]) -> None:
+        self._waiting = sorted(listed, reverse=True)
+        self._running: set[int] = set()
+
+    def has(self, header: BatchHeader) -> bool:
+        while self._waiting and self._waiting[-1][0] <= header.last_offset:
+            self._running.add(self._waiting.pop()[1])
+        return header.producer_id in self._running
+
+    def ends(self, producer_id: int) -> None:
+        self._running.discard(producer_id)
+
+
+def _state(header: BatchHeader, aborted: _Aborted, stable: int) -> State:
+    if not header.is_transactional:
+        return State.PLAIN
+    if aborted.has(header):
+        return State.ABORTED
+    return State.OPEN if 0 <= stable <= header.base_offset else State.COMMITTED
+
+
+def _by_leader(
+    known: Mapping[int, int], partitions: Sequence[int], trouble: dict[int, str]
+) -> Iterator[tuple[int, list[int]]]:
+    grouped: dict[int, list[int]] = {}
+    for one in partitions:
+        leader = known.get(one, -1)
+        if leader < 0:
+            trouble[one] = "it has no leader"
+        else:
+            grouped.setdefault(leader, []).append(one)
+    for start in range(0, max(map(len, grouped.values()), default=0), PARTITIONS_AT_ONCE):
+        for leader, of in sorted(grouped.items()):
+            if some := of[start : start + PARTITIONS_AT_ONCE]:
+                yield leader, some
+
+
+def fetch(
+    name: str, topic_id: UUID | None, positions: Positions, isolation: int, *, bytes_max: int = BYTES_AT_ONCE
+) -> FetchRequest:
+    """Of one topic, outside of any fetch session."""
+    row = FetchRequest.FetchTopic
+    partitions = [
+        row.FetchPartition(
+            partition=one,
+            current_leader_epoch=-1,
+            fetch_offset=at,
+            last_fetched_epoch=-1,
+            log_start_offset=-1,
+            partition_max_bytes=bytes_max,
+        )
+        for one, at in positions.items()
+    ]
+    return FetchRequest(
+        replica_id=-1,
+        max_wait_ms=WAIT_MS,
+        min_bytes=1,
+        max_bytes=2 * BYTES_AT_ONCE,
+        isolation_level=isolation,
+        session_id=0,
+        session_epoch=-1,
+        topics=[row(topic=name, topic_id=topic_id, partitions=partitions)],
+        forgotten_topics_data=[],
+        rack_id="",
+    )

@@ -1,0 +1,27 @@
+"""Transactional ids that coordinators know, and open transactions with what they hold back."""
+
+from __future__ import annotations
+
+from tidelog.admin.library_client import AdminClient
+from tidelog.admin.transaction_admin import Listed, examined, listed
+from tidelog.admin.transaction_doctor import Finding, Place
+from tidelog.tier.access import answers_of
+
+
+def ids(client: AdminClient) -> list[Listed]:
+    """Raises Refused and KafkaError."""
+    return sorted(listed(client, (), None, -1))
+
+
+def open_ones(client: AdminClient) -> list[Finding]:
+    """Raises Refused and KafkaError."""
+    return examined(client, None, lambda: blocked_bytes(client))
+
+
+def blocked_bytes(client: AdminClient) -> dict[Place, int]:
+    """Bytes of closed segments that the tier does not hold yet, of each tiered partition."""
+    return {
+        Place(led.topic, led.partition): led.copy_lag_bytes
+        for broker in answers_of(client).brokers
+        for led in broker.partitions
+    }

@@ -1,0 +1,1 @@
+"""The console without a browser and without a cluster."""

@@ -1,0 +1,136 @@
+"""Reading records: what is marked as what, and where a bounded step stops."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+
+from console.formats.record_filter import Wanted, matcher
+from console.queries.record_scan import Scan, State, Step
+from console.queries.record_write import Draft, Written, write
+from records.builder import build_batch
+from records.control import EndMarker, MarkerKind, build_marker
+from records.record import Record
+from tests.console.fake_cluster import TOPIC_ID, FakeClient, fetched, metadata, placed
+from wire.messages import ProduceResponse
+
+
+def log() -> list[bytes]:
+    """Offsets 0-1 plain, 2 of producer 7 aborted, 3 of producer 8 committed, 4 and 5 their ends, 6 a tombstone,
+    7 of producer 9 undecided."""
+    one = [Record(0, 5, b"k", b'{"n": 1}'), Record(0, 5, None, b"plain")]
+    return [
+        placed(build_batch(one), 0),
+        placed(build_batch([Record(0, 5, b"a", b"gone")], producer_id=7, transactional=True), 2),
+        placed(build_batch([Record(0, 5, b"c", b'{"n": 9}')], producer_id=8, transactional=True), 3),
+        placed(build_marker(7, 0, EndMarker(MarkerKind.ABORT, 0, 5)), 4),
+        placed(build_marker(8, 0, EndMarker(MarkerKind.COMMIT, 0, 5)), 5),
+        placed(build_batch([Record(0, 5, b"k", None)]), 6),
+        placed(build_batch([Record(0, 5, b"o", b"open")], producer_id=9, transactional=True), 7),
+    ]
+
+
+ALL = Wanted()
+
+
+def scanned(at: int = 0, most: int = 100, wanted: Wanted = ALL, **options: Any) -> Step:
+    answers = {"MetadataRequest": metadata("t"), "FetchRequest": fetched(log(), stable=7, aborted=[(7, 2)])}
+    return Scan("t", {0: at}, {0: 8}, matcher(wanted), most, **options)(FakeClient(answers))  # type: ignore[arg-type]
+
+
+def test_each_record_is_marked_with_what_became_of_its_transaction() -> None:
+    found = {one.record.offset: one.state for one in scanned(shows_markers=True).rows}
+    assert found == {
+        0: State.PLAIN,
+        1: State.PLAIN,
+        2: State.ABORTED,
+        3: State.COMMITTED,
+        4: State.MARKER_ABORT,
+        5: State.MARKER_COMMIT,
+        6: State.PLAIN,
+        7: State.OPEN,
+    }
+
+
+def test_a_step_ends_with_enough_and_the_next_one_goes_on_there() -> None:
+    seen: list[int] = []
+    at = 0
+    for _ in range(20):
+        step = scanned(at, most=2)
+        seen += [one.record.offset for one in step.rows]
+        at = step.next[0]
+        if step.is_at_end:
+            break
+    assert seen == [0, 1, 2, 3, 6, 7]
+    assert at == 8
+
+
+def test_ends_of_transactions_count_as_rows() -> None:
+    seen: list[int] = []
+    at = 0
+    while at < 8:
+        step = scanned(at, most=1, shows_markers=True)
+        assert len(step.rows) <= 1
+        seen += [one.record.offset for one in step.rows]
+        at = step.next[0]
+    assert seen == list(range(8))
+
+
+def test_a_step_ends_when_its_time_is_over() -> None:
+    clock = itertools.count()
+    step = scanned(step_s=1.0, now=lambda: float(next(clock)))
+    assert not step.is_at_end
+    assert step.next[0] == 7  # committed records were read once
+
+
+@pytest.mark.parametrize(
+    ("wanted", "offsets"),
+    [
+        (Wanted(condition="$.n > 5"), [3]),
+        (Wanted(condition="$.n"), [0, 3]),
+        (Wanted(key="k"), [0, 6]),
+        (Wanted(key="k", condition="$.n == 1"), [0]),
+        (Wanted(header="h"), []),
+    ],
+)
+def test_filters(wanted: Wanted, offsets: list[int]) -> None:
+    step = scanned(wanted=wanted)
+    assert [one.record.offset for one in step.rows] == offsets
+    assert step.looked_at == 6
+
+
+def test_a_leader_that_does_not_answer_is_said_and_does_not_stop_the_page() -> None:
+    step = Scan("t", {0: 0}, {0: 8}, matcher(Wanted()), 10)(FakeClient({"MetadataRequest": metadata("t")}))  # type: ignore[arg-type]
+    assert step.is_at_end
+    assert not step.rows
+    assert "no broker answers" in step.trouble[0]
+
+
+def test_a_damaged_batch_is_said_with_its_offset() -> None:
+    whole = log()
+    broken = bytearray(whole[1])
+    broken[-1] ^= 1
+    answers = {
+        "MetadataRequest": metadata("t"),
+        "FetchRequest": fetched([whole[0], bytes(broken)], stable=3),
+    }
+    step = Scan("t", {0: 0}, {0: 3}, matcher(Wanted()), 10)(FakeClient(answers))  # type: ignore[arg-type]
+    assert [one.record.offset for one in step.rows] == [0, 1]
+    assert "offset 2" in step.trouble[0]
+
+
+def test_a_record_is_written_after_one_question_for_the_leader() -> None:
+    topic = ProduceResponse.TopicProduceResponse
+    row = topic.PartitionProduceResponse(index=2, error_code=0, base_offset=41)
+    answers = {
+        "MetadataRequest": metadata("t", partitions=3),
+        "ProduceRequest": lambda _: ProduceResponse(responses=[topic(name="t", partition_responses=[row])]),
+    }
+    client = FakeClient(answers)
+    assert write(client, "t", Draft(b"k", b"v", (), 2)) == Written(2, 41)  # type: ignore[arg-type]
+    asked, sent = client.sent
+    assert type(asked).__name__ == "MetadataRequest"
+    assert sent.topic_data[0].topic_id == TOPIC_ID
+    assert sent.topic_data[0].partition_data[0].index == 2
