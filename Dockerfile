@@ -1,6 +1,6 @@
 # One image for every role: `tidelog` is its entry point, the role its argument. The target `spark` adds Java and Spark.
-#   docker build --target node -t tidelog .
-#   docker build --target spark -t tidelog-spark .
+#   docker build --target node -t tidelog:VERSION .
+#   docker build --target spark -t tidelog-spark:VERSION .
 
 FROM python:3.11-slim-bookworm AS dependencies
 RUN python -m venv /opt/tidelog
@@ -18,6 +18,13 @@ RUN pip install --quiet --no-build-isolation --no-deps . \
  && pip uninstall --quiet --yes setuptools wheel pip
 
 FROM python:3.11-slim-bookworm AS node
+ARG VERSION=0.1.0
+ARG REVISION=
+LABEL org.opencontainers.image.title="Tidelog" \
+      org.opencontainers.image.description="A Kafka-protocol streaming service for many tenants" \
+      org.opencontainers.image.version="$VERSION" \
+      org.opencontainers.image.revision="$REVISION" \
+      org.opencontainers.image.licenses="Apache-2.0"
 # Directories of volumes: a named volume that is empty takes over owner and mode of what it is mounted on.
 RUN useradd --uid 10001 --no-create-home tidelog \
  && install -d -o tidelog -g tidelog -m 0700 /var/lib/tidelog /run/tidelog /run/authority /run/object-store

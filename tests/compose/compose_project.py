@@ -9,8 +9,10 @@ import uuid
 from pathlib import Path
 
 from bench.embedded import free_ports
+from release.project import version
 
 ROOT = Path(__file__).resolve().parents[2]
+IMAGE = f"tidelog:{version()}"
 BROKERS = 3
 UP_TIMEOUT_S = 600.0
 
@@ -20,11 +22,18 @@ class ComposeProject:
 
     def __init__(self) -> None:
         self.name = f"tidelog-test-{uuid.uuid4().hex[:8]}"
-        first = free_ports(BROKERS + 2)  # none of those that the system gives to clients meanwhile
+        first = free_ports(BROKERS + 5)  # none of those that the system gives to clients meanwhile
         self.ports, self.proxy_port = list(range(first, first + BROKERS)), first + BROKERS
         self.console_port = self.proxy_port + 1
-        self._environment = os.environ | {f"HOST_PORT_{i}": str(port) for i, port in enumerate(self.ports)}
+        self.prometheus_port, self.grafana_port = self.proxy_port + 2, self.proxy_port + 3
+        self._environment = (
+            os.environ
+            | {"TIDELOG_VERSION": version()}
+            | {f"HOST_PORT_{i}": str(port) for i, port in enumerate(self.ports)}
+        )
         self._environment |= {"PROXY_PORT": str(self.proxy_port), "MINIO_CONSOLE_PORT": str(self.console_port)}
+        self._environment |= {"PROMETHEUS_PORT": str(self.prometheus_port), "GRAFANA_PORT": str(self.grafana_port)}
+        self._environment |= {"CONSOLE_PORT": str(self.proxy_port + 4)}
 
     @property
     def bootstrap(self) -> str:
@@ -40,7 +49,9 @@ class ComposeProject:
         self.compose("up", "--build", "--wait", timeout_s=UP_TIMEOUT_S)
 
     def remove(self) -> None:
-        self.compose("--profile", "spark", "down", "--volumes", "--remove-orphans", "--timeout", "40")
+        self.compose(
+            "--profile", "spark", "--profile", "observe", "down", "--volumes", "--remove-orphans", "--timeout", "40"
+        )
 
     def container(self, service: str) -> str:
         return self.compose("ps", "--all", "--quiet", service).strip()
@@ -62,7 +73,7 @@ class ComposeProject:
         """What a shell prints that sees the volumes of the secrets below /cluster and /store."""
         volumes = (f"{self.name}_cluster-secret:/cluster:ro", f"{self.name}_object-store-credentials:/store:ro")
         mounts = [word for volume in volumes for word in ("--volume", volume)]
-        return self.docker("run", "--rm", *mounts, "--entrypoint", "sh", "tidelog", "-c", script)
+        return self.docker("run", "--rm", *mounts, "--entrypoint", "sh", IMAGE, "-c", script)
 
     def _run(self, *command: str, timeout_s: float) -> str:
         done = subprocess.run(

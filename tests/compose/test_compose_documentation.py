@@ -7,6 +7,7 @@ import urllib.request
 import pytest
 
 from tests.compose.compose_project import ComposeProject
+from tests.compose.observing_images import need_images
 from tests.documentation.pages import ALL, DOCKER, Block, commands
 
 pytestmark = [pytest.mark.compose, pytest.mark.timeout(900)]
@@ -16,6 +17,8 @@ BLOCKS = [block for block in ALL if block.reason == DOCKER]
 @pytest.mark.parametrize("block", BLOCKS, ids=[block.name for block in BLOCKS])
 def test_a_block_does_what_it_says(project: ComposeProject, block: Block) -> None:
     for line in commands(block):
+        if "--profile observe" in line:
+            need_images(project)
         project.typed(line, timeout_s=600.0)
 
 
