@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
 import subprocess
 import sys
 import urllib.request
+from collections import Counter
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
+from confluent_kafka.admin import AdminClient, NewTopic
 
 from bench.embedded import EmbeddedCluster
 from bench.failover import SteadyLoad
@@ -28,7 +32,8 @@ FLOWS = 200  # records that must be acknowledged
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[EmbeddedCluster]:
-    with EmbeddedCluster(settings={"log.dir.free.bytes.min": "0"}) as running:
+    settings = {"log.dir.free.bytes.min": "0", "tidelog.balance.moves.max": "1"}
+    with EmbeddedCluster(settings=settings) as running:
         yield running
 
 
@@ -200,3 +205,38 @@ def replace_voter(cluster: EmbeddedCluster, name: str) -> None:
             print("".join(said))  # shown when this test fails, whatever it is that fails
     assert any("node serves" in text for text in said)
     assert process.returncode == 0
+
+
+def test_a_broker_goes_on_filling_when_the_active_controller_is_killed(
+    cluster: EmbeddedCluster, load: SteadyLoad
+) -> None:
+    """The next controller continues the operation where it was, and no partition moves twice."""
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
+    topic = NewTopic("levelled", 24, 3, config={"min.insync.replicas": "2"})
+    admin.create_topics([topic])["levelled"].result(PATIENCE_S)
+    name = active_controller(cluster)
+    (added,) = json.loads(cluster.command_of("brokers", "add", "--json"))
+    broker = int(added["id"])
+
+    def filling() -> tuple[dict[str, Any], list[dict[str, Any]]]:
+        """The operation, and its moves."""
+        found = json.loads(cluster.command_of("balance", "history", "--limit", "1000", "--json"))
+        (operation,) = [row for row in found["operations"] if row["brokers"] == [broker]]
+        return operation, [row for row in found["moves"] if row["operation"] == operation["id"]]
+
+    wait_until(lambda: filling()[0]["moves_done"] > 0, PATIENCE_S)
+    assert filling()[0]["state"] == "running", "it has more to move, one partition at a time"
+    cluster.kill(name)
+    assert active_controller(cluster) != name
+    wait_until(lambda: filling()[0]["state"] != "running", PATIENCE_S)
+    operation, moves = filling()
+    assert operation["state"] == "done"
+    assert {row["outcome"] for row in moves} == {"done"}
+    moved = Counter((row["topic"], row["partition"]) for row in moves)
+    assert len(moved) == len(moves) == operation["moves_done"] > 1, "each partition rests where it has moved"
+    for topic in {row["topic"] for row in moves}:
+        described = json.loads(cluster.command_of("topics", "describe", topic, "--json"))
+        replicas = {row["partition"]: row["replicas"] for row in described["partitions"]}
+        assert all(len(brokers) == 3 for brokers in replicas.values()), "no move is left in its middle"
+        assert all(broker in replicas[row["partition"]] for row in moves if row["topic"] == topic)
+    cluster.command("start", name)

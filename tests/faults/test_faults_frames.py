@@ -80,10 +80,11 @@ def _garble(node: WatchedNode, rng: random.Random, api_key: int, version: int) -
     tags = b"\0" if APIS[api_key].flexible_from <= version else b""
     body = rng.randbytes(rng.choice([0, 1, 9, 60, 2_000]))
     with node.connect() as attacker:
+        before = len(node.lines_about(attacker.name))  # an earlier client may have had the same port
         attacker.send_frame(pack(">hhi", api_key, version, 1) + b"\0\3raw" + tags + body)
         attacker.socket.shutdown(1)
         assert attacker.is_closed_by_peer(), (api_key, version)
-        assert len(node.lines_about(attacker.name)) <= 1
+        assert len(node.lines_about(attacker.name)) <= before + 1
 
 
 def test_a_cut_frame_is_dropped_in_silence(node: WatchedNode) -> None:

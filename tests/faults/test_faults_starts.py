@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 from bench.embedded import EmbeddedCluster, free_ports
 from tests.faults.watched_node import parse_line
 from tidelog.cluster.layout import load_layout
-from tidelog.command_line import app
+from tidelog.command_line import application
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(300), pytest.mark.xdist_group("faults-starts")]
 
@@ -109,7 +109,7 @@ def the_line(done: subprocess.CompletedProcess[str]) -> str:
     ids=lambda value: next(iter(value.values())) if isinstance(value, dict) else value,
 )
 def test_a_wrong_setting_is_named_in_one_line(broker: Place, spoilt: dict[str, str], named: str) -> None:
-    done = CliRunner().invoke(app, ["broker", "--config", str(broker.write(spoilt))])
+    done = CliRunner().invoke(application(), ["broker", "--config", str(broker.write(spoilt))])
     assert done.exit_code == WRONG_SETTING, done.stderr
     assert named in done.stderr
     assert done.stderr.strip().count("\n") == 0, done.stderr

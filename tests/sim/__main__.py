@@ -1,8 +1,10 @@
-"""python -m tests.sim --seed N --count K [--jobs J] [--bug NAME] [--shrink] [--verify] [--trace] [--count-work]"""
+"""python -m tests.sim --seed N --count K [--jobs J] [--bug NAME] [--shrink] [--verify] [--trace] [--count-work]
+[--transactions]"""
 
 from __future__ import annotations
 
 import argparse
+import functools
 import multiprocessing
 import sys
 import time
@@ -13,6 +15,7 @@ from tests.sim import nemesis
 from tests.sim.bugs import BUGS, planted
 from tests.sim.cluster import run_seed
 from tests.sim.report import Report
+from tests.sim.transaction_bugs import TRANSACTION_BUGS
 from tests.sim.world import moved_memory
 
 
@@ -21,13 +24,15 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--count", type=int, default=1)
     parser.add_argument("--jobs", type=int, default=1, help="processes")
-    parser.add_argument("--bug", choices=sorted(BUGS), default="", help="plant a mistake")
+    parser.add_argument("--bug", choices=sorted(BUGS | TRANSACTION_BUGS), default="", help="plant a mistake")
+    parser.add_argument("--transactions", action="store_true", help="in every seed")
     parser.add_argument("--trace", action="store_true", help="tell the story")
     parser.add_argument("--shrink", action="store_true", help="minimise the faults of a failure")
     parser.add_argument("--verify", action="store_true", help="run each seed twice, with objects elsewhere in memory")
     parser.add_argument("--count-work", action="store_true", help="of each callback in every seed")
     parser.add_argument("--quiet", action="store_true", help="print failures and the sum only")
     arguments = parser.parse_args()
+    arguments.transactions |= arguments.bug in TRANSACTION_BUGS
     begin, failed, steps = time.perf_counter(), 0, 0
     coverage: Counter[str] = Counter()
     for report in reports(arguments):
@@ -39,7 +44,7 @@ def main() -> int:
         if report.failure or not arguments.quiet:
             print(line(report), flush=True)
         if report.failure and arguments.shrink:
-            tell_shrunk(report, arguments.bug)
+            tell_shrunk(report, arguments)
     wall_s = time.perf_counter() - begin
     print(
         f"{arguments.count} seeds, {failed} failed, {arguments.count / wall_s:.2f} seeds/s, "
@@ -51,21 +56,23 @@ def main() -> int:
 
 def reports(arguments: argparse.Namespace) -> Iterator[Report]:
     seeds = range(arguments.seed, arguments.seed + arguments.count)
-    work = [(seed, arguments.bug, arguments.trace, arguments.verify, arguments.count_work or None) for seed in seeds]
+    run = functools.partial(run_one, arguments)
     if arguments.jobs <= 1:
-        yield from map(run_one, work)
+        yield from map(run, seeds)
         return
     with multiprocessing.get_context("fork").Pool(arguments.jobs) as pool:
-        yield from pool.imap(run_one, work)
+        yield from pool.imap(run, seeds)
 
 
-def run_one(work: tuple[int, str, bool, bool, bool | None]) -> Report:
-    seed, bug, trace, verify, counts = work
-    with planted(bug):
-        report = run_seed(seed, keep_trace=trace, counts_work=counts)
-        if verify:
+def run_one(arguments: argparse.Namespace, seed: int) -> Report:
+    transactions = arguments.transactions or None
+    with planted(arguments.bug):
+        report = run_seed(
+            seed, keep_trace=arguments.trace, counts_work=arguments.count_work or None, transactions=transactions
+        )
+        if arguments.verify:
             with moved_memory(seed):
-                again = run_seed(seed)
+                again = run_seed(seed, transactions=transactions)
             if again.trace_hash != report.trace_hash:
                 report.failure = f"NotDeterministic: {report.trace_hash} then {again.trace_hash}"
     return report
@@ -79,13 +86,13 @@ def line(report: Report) -> str:
     )
 
 
-def tell_shrunk(report: Report, bug: str) -> None:
-    kind = report.failure.split(":")[0]
+def tell_shrunk(report: Report, arguments: argparse.Namespace) -> None:
+    kind, transactions = report.failure.split(":")[0], arguments.transactions or None
 
     def fails(faults: list[nemesis.Fault]) -> bool:
-        return run_seed(report.plan.seed, faults=faults).failure.startswith(kind)
+        return run_seed(report.plan.seed, faults=faults, transactions=transactions).failure.startswith(kind)
 
-    with planted(bug):
+    with planted(arguments.bug):
         fewer, runs = nemesis.shrink(list(report.plan.faults), fails)
     print(f"  shrunk from {len(report.plan.faults)} faults to {len(fewer)} in {runs} runs:")
     for fault in fewer:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from broker.partitions.partition import Partition
+from kraft.image.metadata import MetadataImage
 from tests.sim.history import TopicPartition
 from tests.sim.loop import MS, NS, SimLoop
 from tests.sim.network import SimSocket
@@ -13,6 +14,8 @@ from tests.sim.world import World
 ALTER_PARTITION = bytes((0, 56, 0, 3))  # api key and version, after a frame's length
 HELD_NS = 2 * NS
 DOWN_NS = 100 * MS
+DEATHS_MAX = 4
+DIES_CHANCE = 0.8
 CUT_NS = 2_400 * MS
 ALONE_NS = 2_500 * MS
 
@@ -55,6 +58,43 @@ class LateAlterPartition:
             self._world.trace("an AlterPartition is held up")
             return HELD_NS
         return 0
+
+
+class DeathsInRegistration:
+    """Brokers that come back die when a controller has committed their registration: before they know of it, or a
+    moment later. Some die so several times in a row."""
+
+    def __init__(
+        self, world: World, brokers: dict[str, int], image: Callable[[], MetadataImage], until_ns: int
+    ) -> None:
+        """`image` returns the newest committed metadata. No broker dies in this way after `until_ns`."""
+        self._world, self._image, self._until_ns = world, image, until_ns
+        self._names = {number: name for name, number in brokers.items()}
+        self._random = world.stream("deaths in registration")
+        self._known = {number: broker.epoch for number, broker in image().brokers.items()}
+        self.left = DEATHS_MAX
+
+    def ran(self, loop: SimLoop) -> None:
+        """After each callback of each node."""
+        if not self.left or self._world.scheduler.now_ns > self._until_ns:
+            return
+        for number, broker in self._image().brokers.items():
+            if self._known.get(number) != broker.epoch:
+                self._known[number] = broker.epoch
+                self._registered(self._names[number])
+
+    def _registered(self, name: str) -> None:
+        if self._random.random() < DIES_CHANCE:
+            self.left -= 1
+            life = self._world.nodes[name].life_count
+            wait_ns = self._random.choice((0, 0, 0, 2 * MS, 10 * MS))
+            self._world.scheduler.after(wait_ns, self._die, name, life)
+
+    def _die(self, name: str, life: int) -> None:
+        if self._world.nodes[name].life_count == life:
+            self._world.trace(f"AMBUSH {name} has registered")
+            self._world.kill(name)
+            self._world.scheduler.after(DOWN_NS, self._world.start, name)
 
 
 class DivergingLeader:

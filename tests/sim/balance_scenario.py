@@ -72,7 +72,7 @@ class BalancedCluster(Cluster):
     def __init__(self, plan: Plan, *, keep_trace: bool = False) -> None:
         super().__init__(plan, keep_trace=keep_trace, controller_change=_balancing)
         self.moves_seen = BalanceWatch()
-        self.world.watch(self.watch.ran, self._ran)
+        self.world.watch(self._ran)
 
     def _ran(self, loop: SimLoop) -> None:
         if loop.name in self.controllers and not self.world.scheduler.failure:

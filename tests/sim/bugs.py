@@ -17,7 +17,8 @@ from broker.partitions.hosted import HostedPartitions
 from broker.partitions.partition import Partition
 from broker.partitions.replica_set import ReplicaSet
 from broker.quotas.meters import Meter
-from broker.quotas.windows import RateWindow, WindowForm
+from broker.quotas.windows import UseWindow, WindowForm
+from broker.security.usage import ThrottleReason
 from common.decision import Decision
 from common.pacing import Work
 from kraft.balancer import cell_relief
@@ -51,7 +52,8 @@ from kraft.quotas.tenant_quotas import RESOURCES, Resource
 from kraft.records import NO_LEADER, Cause, PartitionChangeRecord
 from storage.audit.audit_journal import AuditJournal
 from storage.recovery import recovery
-from tests.sim.tier_bugs import PAGE_BUGS, TIER_BUGS
+from tests.sim.tier_bugs import PAGE_BUGS, TIER_BUGS, UNDECIDED_BUGS
+from tests.sim.transaction_bugs import TRANSACTION_BUGS
 
 Replace = Callable[[Any, str, object], None]
 
@@ -93,11 +95,11 @@ def commit_under_min_insync_replicas(replace: Replace) -> None:
     right = ReplicaSet.high_watermark
 
     def high_watermark(self: ReplicaSet, own_end: int, now: float, lag_max_s: float) -> int:
-        needed, self.min_insync = self.min_insync, 0
+        is_starved, self.is_starved = self.is_starved, False
         try:
             return right(self, own_end, now, lag_max_s)
         finally:
-            self.min_insync = needed
+            self.is_starved = is_starved
 
     replace(ReplicaSet, "high_watermark", high_watermark)
 
@@ -138,6 +140,15 @@ def keep_unclean_replica(replace: Replace) -> None:
 
     for module in (elections, broker_removal, piecework):
         replace(module, "standing_of", standing_of)
+
+
+def forget_the_start_that_registered(replace: Replace) -> None:
+    """A broker that dies before it has noted its new epoch counts as one that has lost records."""
+
+    def continues(request: Any, existing: Any, start_id: bytes) -> bool:
+        return bool(request.previous_broker_epoch == existing.epoch)
+
+    replace(brokers, "_continues", continues)
 
 
 def join_with_old_broker_epoch(replace: Replace) -> None:
@@ -352,9 +363,9 @@ def forget_the_mute(replace: Replace) -> None:
     """A share that changes forgets what its tenant has used, and so what its clients have to wait for."""
     right = Meter.limit
 
-    def limit(self: Meter, reason: str, bound: float | None) -> None:
-        self.window = RateWindow(WindowForm(11, 1.0))
-        right(self, reason, bound)
+    def limit(self: Meter, now: float, reason: ThrottleReason, bound: float | None, **how: bool) -> None:
+        self.window = UseWindow(WindowForm(11, 1.0))
+        right(self, now, reason, bound, **how)
 
     replace(Meter, "limit", limit)
 
@@ -393,6 +404,7 @@ BUGS: dict[str, Callable[[Replace], None]] = {
         skip_epoch_check,
         answer_duplicates_before_high_watermark,
         keep_unclean_replica,
+        forget_the_start_that_registered,
         join_with_old_broker_epoch,
         recover_last_segment_only,
         move_before_the_copy,
@@ -405,7 +417,17 @@ BUGS: dict[str, Callable[[Replace], None]] = {
     )
 } | TIER_BUGS
 
-ALL_BUGS = BUGS | QUORUM_BUGS | FLEET_BUGS | PAGE_BUGS | BALANCE_BUGS | CELL_BUGS | QUOTA_BUGS
+ALL_BUGS = (
+    BUGS
+    | QUORUM_BUGS
+    | FLEET_BUGS
+    | PAGE_BUGS
+    | BALANCE_BUGS
+    | CELL_BUGS
+    | QUOTA_BUGS
+    | TRANSACTION_BUGS
+    | UNDECIDED_BUGS
+)
 
 
 @contextlib.contextmanager

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from common.errors import OutcomeUnknown
+from common.loop_load import ARRIVAL_VARIATION
 from common.node_settings.balance import BalanceSettings
 from common.ports import Ports
 from kraft.controller.node import ControllerConfig
@@ -92,7 +93,8 @@ class TenantsBroker(DatalessBroker):
                 self._counted[tenant.id] = self._counted.get(tenant.id, 0) + int(part * REPORT_S * 1e9)
         jobs = int(load * REPORT_S * 1e9) // JOB_NS
         self._jobs += jobs
-        self._wait_ns += int(jobs * JOB_NS * load / max(1 - load, 0.01))
+        each_ns = JOB_NS * (ARRIVAL_VARIATION + 1) / 2  # job times vary as exponential ones
+        self._wait_ns += int(jobs * each_ns * load / max(1 - load, 0.01))
 
 
 class CellsRun(DatalessWorld):

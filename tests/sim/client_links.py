@@ -11,7 +11,7 @@ from common.ports import Address, Ports
 from tests.sim.history import History, TopicPartition
 from wire.buffers import BufferPool
 from wire.client import CallTimeout, ClientConnection, ConnectionLost
-from wire.messages import FindCoordinatorRequest, ListOffsetsRequest, MetadataRequest
+from wire.messages import ApiVersionsRequest, FindCoordinatorRequest, ListOffsetsRequest, MetadataRequest
 from wire.tick import Tick
 from wire.watch import Watch
 
@@ -128,15 +128,21 @@ class ClusterLinks:
             return -1
         return int(answer.offset)
 
-    async def coordinator(self, group: str) -> int:
-        """The broker that coordinates `group`. Raises Unreachable."""
+    async def coordinator(self, key: str, key_type: int = 0) -> int:
+        """The broker that coordinates the group `key`; with type 1, the transactional id. Raises Unreachable."""
         node = self.ports.random.choice(sorted(self._bootstrap))
-        response = await self.call(node, FindCoordinatorRequest(key_type=0, coordinator_keys=[group]), 4)
+        response = await self.call(node, FindCoordinatorRequest(key_type=key_type, coordinator_keys=[key]), 4)
         found = response.coordinators[0]
         if found.error_code != ErrorCode.NONE:
-            raise Unreachable(f"no coordinator of {group}: {ErrorCode(found.error_code).name}")
+            raise Unreachable(f"no coordinator of {key}: {ErrorCode(found.error_code).name}")
         self.brokers[found.node_id] = (found.host, found.port)
         return int(found.node_id)
+
+    async def feature_level(self, name: str) -> int:
+        """As some broker knows it. Raises Unreachable."""
+        request = ApiVersionsRequest(client_software_name="sim", client_software_version="1")
+        response = await self.call(self.ports.random.choice(sorted(self._bootstrap)), request, 3)
+        return next((level.max_version_level for level in response.finalized_features if level.name == name), 0)
 
     async def pause(self, seconds: float = PAUSE_S) -> None:
         await asyncio.sleep(seconds * (0.5 + self.ports.random.random()))

@@ -182,8 +182,17 @@ class IdempotentProducer:
 class Consumer:
     """Reads partitions from their beginning, from the leader or, with a rack, from where the leader sends it."""
 
-    def __init__(self, links: ClusterLinks, partitions: Sequence[TopicPartition], name: str, rack: str) -> None:
+    def __init__(
+        self,
+        links: ClusterLinks,
+        partitions: Sequence[TopicPartition],
+        name: str,
+        rack: str,
+        isolation: int = 0,
+        wait_ms: int = FETCH_WAIT_MS,
+    ) -> None:
         self._links, self._partitions, self._name, self._rack = links, list(partitions), name, rack
+        self._isolation, self._wait_ms = isolation, wait_ms
         self._topics = sorted({topic for topic, _ in partitions})
 
     async def run(self) -> None:
@@ -220,7 +229,7 @@ class Consumer:
                 preferred = answer.preferred_read_replica
                 history.counts["reads sent to a follower"] += 1
             else:
-                offset = self.show(partition, offset, answer.records, node)
+                offset = self.show(partition, offset, answer, node)
                 history.positions[(self._name, partition)] = offset
 
     async def _after_reset(self, partition: TopicPartition, offset: int) -> int:
@@ -246,10 +255,10 @@ class Consumer:
         )
         return FetchRequest(
             replica_id=-1,
-            max_wait_ms=FETCH_WAIT_MS,
+            max_wait_ms=self._wait_ms,
             min_bytes=1,
             max_bytes=FETCH_BYTES_MAX,
-            isolation_level=0,
+            isolation_level=self._isolation,
             session_id=0,
             session_epoch=-1,
             topics=[FetchRequest.FetchTopic(topic=partition[0], partitions=[wanted])],
@@ -257,12 +266,12 @@ class Consumer:
             rack_id=self._rack,
         )
 
-    def show(self, partition: TopicPartition, offset: int, records: bytes | None, node: int) -> int:
+    def show(self, partition: TopicPartition, offset: int, answer: Any, node: int) -> int:
         """What came from `offset` on; the offset behind it."""
-        if not records:
+        if not answer.records:
             return offset
         history = self._links.history
-        with memoryview(records) as view:
+        with memoryview(answer.records) as view:
             for _, header in iterate_batches(view, 0, len(view)):
                 if header.next_offset <= offset:
                     continue
@@ -288,7 +297,7 @@ class OffsetReader:
 
 
 async def fetch_offsets(
-    links: ClusterLinks, node: int, group: str, wanted: list[TopicPartition]
+    links: ClusterLinks, node: int, group: str, wanted: list[TopicPartition], *, stable: bool = True
 ) -> dict[TopicPartition, int] | ErrorCode:
     """The group's offsets as `node` tells them, noted in the history, or its error code. Raises Unreachable."""
     history = links.history
@@ -300,7 +309,7 @@ async def fetch_offsets(
         for topic in sorted({name for name, _ in wanted})
     ]
     asked = OffsetFetchRequest.OffsetFetchRequestGroup(group_id=group, topics=topics)
-    response = (await links.call(node, OffsetFetchRequest(groups=[asked], require_stable=True), 8)).groups[0]
+    response = (await links.call(node, OffsetFetchRequest(groups=[asked], require_stable=stable), 8)).groups[0]
     if response.error_code:
         return ErrorCode(response.error_code)
     offsets: dict[TopicPartition, int] = {}

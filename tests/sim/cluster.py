@@ -14,23 +14,23 @@ from dataclasses import replace
 from typing import Any
 
 from broker.config import BrokerConfig
+from broker.coordination.transactions.values import LAST_EPOCH
 from broker.node import BrokerNode
 from common.errors import ErrorCode, ProtocolError, StorageFailure
 from common.ports import Address, Ports
 from kraft.controller.node import ControllerConfig, ControllerNode
-from kraft.topic_names import AUDIT_TOPIC, GROUP_TOPIC
+from kraft.features import INITIAL_LEVELS, TRANSACTION_VERSION
+from kraft.topic_names import GROUP_TOPIC
 from object_store.store import ObjectStore
 from tests.sim import nemesis, tenants
-from tests.sim.ambush import DivergingLeader, LateAlterPartition
+from tests.sim.ambush import DeathsInRegistration, DivergingLeader, LateAlterPartition
 from tests.sim.bucket import Bucket
-from tests.sim.client_links import ClusterLinks, Unreachable
+from tests.sim.client_links import ClusterLinks
 from tests.sim.clients import Consumer, GroupMember, IdempotentProducer, OffsetReader
 from tests.sim.cluster_settings import (
     CLIENT_PORT,
     CONTROLLER_COUNT,
     MIN_INSYNC,
-    REPLICATION_FACTOR,
-    broker_name,
     broker_settings,
     caring,
     controller_name,
@@ -42,21 +42,26 @@ from tests.sim.counted_work import COUNTED_EVERY, WorkCount
 from tests.sim.historian import Archivist, Historian, StubbornProducer
 from tests.sim.history import History
 from tests.sim.invariants import PowerPromise
-from tests.sim.loop import SimLoop, SimulationFailure
+from tests.sim.loop import MS, SimLoop, SimulationFailure
 from tests.sim.nemesis import Fault, Nemesis
 from tests.sim.operator import Operator
 from tests.sim.plan import FAULTS_MS, Plan, draw_plan
 from tests.sim.report import Report
 from tests.sim.rewriter import Rewriter
+from tests.sim.settling import Settling
 from tests.sim.stuck_storage import STUCK_S, SimWatchdog
 from tests.sim.tier_watch import Intent, TierWatch
+from tests.sim.topic_making import make_topics
+from tests.sim.transaction_history import TransactionHistory
+from tests.sim.transaction_load import TransactionLoad, last_epoch
+from tests.sim.transaction_watch import TransactionWatch
 from tests.sim.world import WALL_START_MS, Main, World, collect_dead, handled_cancellation, no_collection
 from tiering.bucket.keys import TierRoot
-from wire.messages import CreateTopicsRequest
 
 COMES_UP_S = 12.0
 SERVES_AGAIN_S = 8.0
 SETTLES_S = 8.0
+TRANSACTIONS_SETTLE_S = 25.0  # a marker on a connection that is dead without a sign is sent again after 10 s
 ENDED_WITHIN_S = STUCK_S + 3.0  # its watchdog ends a broker whose disk is stuck
 MOVED_WITHIN_S = 20.0
 TIER_SETTLES_S = 25.0  # a clock that jumped by seconds makes deletions and sweeps wait that long
@@ -101,6 +106,8 @@ class Cluster:
         self.diverging = DivergingLeader(
             self.world, plan.broker_names, self.controllers, first, lambda: self.watch.tier_end(first)
         )
+        self.settling = Settling(plan, self.world, self.watch, self.history)
+        self.transactions = self._transaction_load() if plan.transactions is not None else None
         self.work = WorkCount([*self.brokers, *self.controllers])
         self._add_nodes()
         self.change_brokers(broker_change)
@@ -112,19 +119,26 @@ class Cluster:
         plan = self.plan
         for number, name in enumerate(self.controllers):
             controller = controller_settings(number, snapshots=plan.snapshots, piece=plan.piece)
-            controller = tenants.with_the_tenant(controller) if plan.tenant else controller
+            if plan.tenant or plan.begins_with is not None:
+                level = INITIAL_LEVELS[TRANSACTION_VERSION] if plan.begins_with is None else plan.begins_with
+                controller = tenants.beginning_with(controller, has_tenant=plan.tenant, transaction_version=level)
             controller = caring(controller) if plan.health else controller
             controller = self._controller_change(controller)
             self.world.add_node(name, self._main(lambda ports, fail, c=controller: ControllerNode(ports, c, fail)))
         for name in self.brokers:
             self.world.add_node(name, self._idle)
         self.world.add_node("producer", self._producer)
-        self.world.add_node("consumer", self._consumer)
-        self.world.add_node("members", self._members)
+        if self.transactions is not None:
+            self.transactions.add_nodes()
+        else:
+            self.world.add_node("consumer", self._consumer)
+            self.world.add_node("members", self._members)
         if plan.moves:
             self.world.add_node("operator", self._operator)
         if plan.tenant:
             self.asks("mover", tenants.MOVE)
+        if plan.begins_with is not None:
+            self.asks("raiser", tenants.RAISE, 1)
         if plan.tier is not None:
             self.world.add_node("historian", self._historian)
             self.world.add_node("archivist", self._archivist)
@@ -175,6 +189,15 @@ class Cluster:
         tier.records.emptied = watch.tier_emptied
         return tier
 
+    def _transaction_load(self) -> TransactionLoad:
+        told, watch = TransactionHistory(), self.watch
+        seen = watch.transactions = TransactionWatch(
+            self.history, told, watch.committed, watch.coverage, self.world.trace, self.plan.names
+        )
+        seen.decisions.is_gone = lambda key: key[0].startswith(self.plan.names.passing) and watch.is_deleted(key[0])
+        seen.offsets.holds = lambda group, index: tenants.keeper(watch.newest, group) == index
+        return TransactionLoad(self.world, self.plan, self.history, told, seen, self.bootstrap)
+
     def _root(self) -> TierRoot:
         return TierRoot(self.watch.newest.cluster_id or "unknown")
 
@@ -224,7 +247,7 @@ class Cluster:
 
     def _disk_fails(self, name: str, fails: bool) -> None:
         if name in self.brokers:
-            self.promise.disk_fails(self.brokers[name], fails)
+            self.watch.disk_fails(self.brokers[name], fails)
 
     def _may_lose_data(self, names: Sequence[str]) -> bool:
         return self.promise.allows([self.brokers[name] for name in names if name in self.brokers])
@@ -233,40 +256,16 @@ class Cluster:
 
     async def _producer(self, ports: Ports) -> None:
         links = ClusterLinks(ports, self.bootstrap, self.history, "producer")
-        await self._make_topic(links)
-        partitions, idempotent = self.plan.topic_partitions, not self.plan.loses_data
+        await make_topics(links, list(self.bootstrap), self.plan)
+        partitions, idempotent = self.plan.plain_partitions, not self.plan.loses_data
         producer = IdempotentProducer(links, partitions, self.plan.pause_s, idempotent=idempotent)
-        if self.plan.tier is None:
+        if self.plan.tier is None or self.transactions is not None:
             await producer.run()
             return
         links = ClusterLinks(ports, self.bootstrap, self.history, "sleepy producer")
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(producer.run())
             tasks.create_task(IdempotentProducer(links, partitions, SLEEP_S, idempotent=idempotent).run())
-
-    async def _make_topic(self, links: ClusterLinks) -> None:
-        topic = CreateTopicsRequest.CreatableTopic(
-            name=self.plan.topic,
-            num_partitions=self.plan.partitions,
-            replication_factor=REPLICATION_FACTOR,
-            assignments=[],
-            configs=[
-                CreateTopicsRequest.CreatableTopic.CreatableTopicConfig(name=name, value=value)
-                for name, value in self.plan.topic_configs.items()
-            ],
-        )
-        request = CreateTopicsRequest(topics=[topic], timeout_ms=1_000, validate_only=False)
-        while True:
-            try:
-                response = await links.call(links.ports.random.choice(list(self.bootstrap)), request, 5)
-            except Unreachable:
-                await links.pause()
-                continue
-            code = ErrorCode(response.topics[0].error_code)
-            if code in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
-                return
-            self.history.counts[f"create topic: {code.name}"] += 1
-            await links.pause()
 
     async def _consumer(self, ports: Ports) -> None:
         rack = "rack-1" if self.plan.racks else ""
@@ -289,9 +288,9 @@ class Cluster:
                 tasks.create_task(OffsetReader(links, self.plan.group, self.plan.topic_partitions).run())
 
     async def _historian(self, ports: Ports) -> None:
-        await Historian(
-            ClusterLinks(ports, self.bootstrap, self.history, "historian"), self.plan.topic_partitions
-        ).run()
+        links, partitions = ClusterLinks(ports, self.bootstrap, self.history, "historian"), self.plan.topic_partitions
+        reader = None if self.transactions is None else self.transactions.reader(links, "historian")
+        await Historian(links, partitions, reader).run()
 
     async def _archivist(self, ports: Ports) -> None:
         assert self.plan.tier is not None
@@ -316,11 +315,11 @@ class Cluster:
             await links.pause()
         await Operator(links, self.plan.moved_partitions, list(self.brokers.values())).run()
 
-    def asks(self, name: str, request: Any) -> None:
+    def asks(self, name: str, request: Any, version: int = 0) -> None:
         """A node that asks the brokers for it until one says yes."""
 
         async def ask(ports: Ports) -> None:
-            await tenants.ask_until_done(ports, self.bootstrap, self.history, name, request)
+            await tenants.ask_until_done(ports, self.bootstrap, self.history, name, request, version)
 
         self.world.add_node(name, ask)
 
@@ -336,11 +335,7 @@ class Cluster:
             world.start(name)
         self.within(COMES_UP_S, lambda: self._not_serving(0, 0))
         world.trace("the cluster is up")
-        if self.plan.ambush:
-            ambush = LateAlterPartition(world, self.brokers)
-            world.watch(self.watch.ran, ambush.ran)
-        if self.plan.loses_data:
-            world.watch(self.watch.ran, self.diverging.ran)
+        self._lie_in_wait()
         Nemesis(world, self.plan.faults, list(self.brokers), self._may_lose_data, self._disk_fails, self.bucket)
         healed_s = world.now_s + max([FAULTS_MS, *(f.at_ms + f.duration_ms for f in self.plan.lasting)]) / 1000
         world.run_for(FAULTS_MS / 1000)
@@ -352,15 +347,32 @@ class Cluster:
         self.history.all_healed = True
         acknowledged, commits = len(self.history.acknowledged), len(self.history.commits)
         self.within(SERVES_AGAIN_S, lambda: self._not_serving(acknowledged, commits))
+        if self.transactions is not None:
+            self.within(SERVES_AGAIN_S, self.transactions.since_now())
         self.history.stop_producing = True
         if self.plan.tenant:
             self.within(MOVED_WITHIN_S, lambda: tenants.not_moved(self.watch.newest))
-        self.within(SETTLES_S, self.unsettled)
-        self.within(SETTLES_S, self._not_reported)
+        if (transactions := self.transactions) is not None:
+            self.within(TRANSACTIONS_SETTLE_S, lambda: transactions.unsettled(self.watch.newest))
+        self.within(SETTLES_S, self.settling.unsettled)
+        self.within(SETTLES_S, self.settling.not_reported)
         if self.watch.tier is not None and not self.plan.loses_data:
-            self.within(TIER_SETTLES_S, self.tier_unsettled)
+            self.within(TIER_SETTLES_S, self.settling.tier_unsettled)
             self.history.settled = True
-            self.within(SETTLES_S, self.history_unread)
+            self.within(SETTLES_S, self.settling.history_unread)
+
+    def _lie_in_wait(self) -> None:
+        world = self.world
+        ambushes: list[Callable[[SimLoop], None]] = []
+        if self.plan.ambush:
+            ambushes.append(LateAlterPartition(world, self.brokers).ran)
+        if self.plan.loses_data:
+            ambushes.append(self.diverging.ran)
+        if self.plan.deaths_in_registration:
+            until_ns = world.scheduler.now_ns + FAULTS_MS * MS
+            ambushes.append(DeathsInRegistration(world, self.brokers, lambda: self.watch.newest, until_ns).ran)
+        if ambushes:
+            world.watch(*ambushes)
 
     def _heal(self, names: Iterable[str]) -> None:
         for name in names:
@@ -393,61 +405,6 @@ class Cluster:
         commits_wait = self.watch.waits_for((GROUP_TOPIC, 0), stuck)
         return "" if commits_wait or len(self.history.commits) > commits else "the group commits nothing"
 
-    def _not_reported(self) -> str:
-        """Until the active controller knows what each live broker's clients use."""
-        programs = [self.world.nodes[controller_name(number)].program for number in range(CONTROLLER_COUNT)]
-        for active in [program for program in programs if program is not None and program.driver.is_active]:
-            for broker in active.image.unfenced_brokers():
-                if active.usage.rates_of(broker.broker_id, active.now_s()) is None:
-                    return f"broker {broker.broker_id} has not reported its clients' use"
-            return ""
-        return "no controller is active"
-
-    def unsettled(self) -> str:
-        watch, history = self.watch, self.history
-        if left := sum(history.unacknowledged.values()):
-            return f"{left} batches are not acknowledged"
-        for topic in watch.newest.topics.by_id.values():
-            for index, image in topic.partitions.items():
-                if len(image.isr) < len(image.replicas):
-                    return f"the ISR of {topic.name}-{index} is {image.isr}"
-                moves = self.plan.moves and topic.name != AUDIT_TOPIC  # which comes with its first event
-                if moves and history.moved_to.get((topic.name, index)) != image.replicas:
-                    return f"the replicas of {topic.name}-{index} are {image.replicas}"
-        for partition in self.plan.topic_partitions:
-            end = watch.committed.end(partition)
-            if (position := history.positions.get(("consumer", partition), 0)) < end:
-                return f"the consumer of {partition[0]}-{partition[1]} is at {position} of {end}"
-        return ""
-
-    def tier_unsettled(self) -> str:
-        """Until all that is closed is in the tier, and state, manifests and bucket agree."""
-        watch, tiers = self.watch, self.watch.tier
-        assert tiers is not None
-        for key in self.plan.topic_partitions:
-            image = watch.newest.partition_by_name(*key)
-            node = self.world.nodes[broker_name(image.leader)] if image is not None and image.leader >= 0 else None
-            partition = node.program.partitions.get(*key) if node is not None and node.program is not None else None
-            tier = tiers.tier_of(key)
-            if partition is None or tier is None or not partition.is_leader:
-                return f"{key[0]}-{key[1]} has no leader with a tier"
-            if tier.tier_end < partition.log.active.base_offset:
-                return f"the tier of {key[0]}-{key[1]} ends at {tier.tier_end} of {partition.log.active.base_offset}"
-            if partition.log.log_start_offset != tier.log_start:
-                return f"{key[0]}-{key[1]} begins at {partition.log.log_start_offset}, the tier says {tier.log_start}"
-        return tiers.unsettled()
-
-    def history_unread(self) -> str:
-        """Until a reader has got all there is, from the log start to the end, after all was settled."""
-        for partition in self.plan.topic_partitions:
-            read, begin = self.history.passes.get(partition), self.watch.log_start(partition)
-            if read is None or not read.settled:
-                return f"nobody has read the history of {partition[0]}-{partition[1]}"
-            end = self.watch.committed.end(partition)
-            if (read.begin, read.end) != (begin, end):  # retention may have gone on
-                return f"[{read.begin}, {read.end}) of {partition[0]}-{partition[1]} was read, it is [{begin}, {end})"
-        return ""
-
 
 def run_plan(
     plan: Plan,
@@ -463,7 +420,8 @@ def run_plan(
         world = cluster.world
         if plan.seed % COUNTED_EVERY == 0 if counts_work is None else counts_work:
             cluster.count_work()
-        with world.heard_logs():
+        last = LAST_EPOCH if plan.transactions is None else plan.transactions.last_epoch
+        with world.heard_logs(), last_epoch(last):
             try:
                 cluster.run()
             except Exception as error:
@@ -485,9 +443,14 @@ def run_plan(
 
 
 def run_seed(
-    seed: int, *, faults: Sequence[Fault] | None = None, keep_trace: bool = False, counts_work: bool | None = None
+    seed: int,
+    *,
+    faults: Sequence[Fault] | None = None,
+    keep_trace: bool = False,
+    counts_work: bool | None = None,
+    transactions: bool | None = None,
 ) -> Report:
-    """`faults` replace those that the seed draws."""
-    plan = draw_plan(seed)
+    """`faults` replace those that the seed draws. `transactions`: whether there are, whatever the seed says."""
+    plan = draw_plan(seed, transactions=transactions)
     plan = plan if faults is None else replace(plan, faults=tuple(faults))
     return run_plan(plan, keep_trace=keep_trace, counts_work=counts_work)

@@ -7,6 +7,7 @@ from dataclasses import replace
 from broker.audit.config import AuditConfig
 from broker.config import BrokerConfig
 from broker.coordination.groups.config import GroupConfig
+from broker.coordination.transactions.config import TransactionConfig
 from broker.listeners import Listen
 from broker.partitions.config import LogDuties
 from broker.replication.config import ReplicationConfig
@@ -48,6 +49,9 @@ _NODE_SETTINGS: dict[str, object] = {
     "offsets.commit.timeout.ms": 900,
     "group.min.session.timeout.ms": 100,
     "group.initial.rebalance.delay.ms": 100,
+    "transaction.state.log.num.partitions": 2,
+    "transaction.state.log.replication.factor": REPLICATION_FACTOR,
+    "transaction.abort.timed.out.transaction.cleanup.interval.ms": 200,
     "tidelog.audit.topic.num.partitions": 1,
     "tidelog.audit.topic.replication.factor": REPLICATION_FACTOR,
     "tidelog.tier.state.partitions": 1,
@@ -90,6 +94,7 @@ def broker_settings(
     name = broker_name(broker)
     settings = _NODE_SETTINGS | {
         "offsets.topic.segment.bytes": segment_bytes,
+        "transaction.state.log.segment.bytes": segment_bytes,
         "tidelog.tier.state.segment.bytes": segment_bytes,
     }
     if flushes_each:
@@ -123,6 +128,7 @@ def broker_settings(
             log_retention_check_interval_ms=RETENTION_INTERVAL_MS if chunk_bytes else 300_000,
         ),
         groups=values.group(GroupConfig),
+        transactions=values.group(TransactionConfig),
         audit=values.group(AuditConfig),
         tier=_TIER if chunk_bytes else TierConfig(),
         tier_state=values.group(TierStateSettings),

@@ -14,6 +14,7 @@ from kraft.image.metadata import MetadataImage
 from kraft.image.snapshot import snapshot_records
 from kraft.topic_names import AUDIT_TOPIC, TIER_TOPIC
 from tests.sim.audit_watch import AuditComesFirst, AuditShippedOnce
+from tests.sim.clean_lives import OnlyLossesAreUnclean
 from tests.sim.cluster_settings import MIN_INSYNC
 from tests.sim.health_watch import OneBrokerAside
 from tests.sim.history import History, TopicPartition
@@ -39,6 +40,7 @@ from tests.sim.invariants import (
 from tests.sim.loop import SimLoop
 from tests.sim.replica_files import ReplicaFiles
 from tests.sim.tier_watch import TierWatch
+from tests.sim.transaction_watch import TransactionWatch
 from tests.sim.world import Node, World
 
 Mark = tuple[Any, int, int, int, int, Role, object]
@@ -81,6 +83,7 @@ class ClusterWatch:
         self.metadata = MetadataAgrees()
         self._aside = OneBrokerAside(self.coverage, MIN_INSYNC, tuple(lossy_topics))
         self.newest = MetadataImage()
+        self._unclean = OnlyLossesAreUnclean()
         self._one_leader = OneLeaderPerEpoch()
         self._leader_holds = LeaderHoldsAllCommitted(self.committed)
         self._never_falls = HighWatermarkNeverFalls()
@@ -98,11 +101,13 @@ class ClusterWatch:
         self._shipped = AuditShippedOnce(self.coverage)
         self._lossy = lossy_topics
         self.tier: TierWatch | None = None
+        self.transactions: TransactionWatch | None = None
         self._seen = [0, 0, 0, 0]  # acknowledged, shown, group events, log starts
         self._memories: dict[str, BrokerMemory] = {}
         self._controller_images: dict[str, tuple[int, MetadataImage | None]] = {}
         self._files: dict[tuple[int, TopicPartition], ReplicaFiles] = {}
         self._ends: dict[tuple[int, TopicPartition], int] = {}
+        self._ids: dict[str, bytes] = {}  # of each topic that was led first under its name
         self._checks: dict[str, Callable[[Node], None]] = dict.fromkeys(brokers, self._broker_ran)
         self._checks |= dict.fromkeys(controllers, self._controller_ran)
 
@@ -121,6 +126,8 @@ class ClusterWatch:
 
     def _client_ran(self) -> None:
         history, seen = self.history, self._seen
+        if self.transactions is not None:
+            self.transactions.client_ran()
         if len(history.out_of_range) + len(history.beginnings) != seen[3] and not self._lossy:
             seen[3] = len(history.out_of_range) + len(history.beginnings)
             self._beginnings.check(self.log_start)
@@ -148,6 +155,12 @@ class ClusterWatch:
         """As committed to the tier's state."""
         tier = self.tier.tier_of(partition) if self.tier is not None else None
         return 0 if tier is None else tier.tier_end
+
+    def is_deleted(self, topic: str) -> bool:
+        """Whether there is no such topic; one that is not made yet has no records either. A request that its client has
+        given up may make another one of the same name later, which means nothing."""
+        known = self.newest.topics.get(topic)
+        return known is None or self._ids.get(topic, known.topic_id) != known.topic_id
 
     def waits_for(self, key: TopicPartition, brokers: frozenset[int]) -> bool:
         """Whether that partition cannot have a leader without these brokers, or a loss."""
@@ -177,6 +190,11 @@ class ClusterWatch:
             self._shipped.committed(files.content(number))
         if self.tier is not None and partition[0] == TIER_TOPIC:
             self.tier.committed_state(files.content(number))
+            if self.transactions is not None:
+                for tier in self.tier.records.tiers.values():
+                    self.transactions.copied_to_tier(tier.key, tier.tier_end)
+        elif self.transactions is not None:
+            self.transactions.committed(partition, files.batches[number], files.content(number))
 
     # -- controllers
 
@@ -201,10 +219,13 @@ class ClusterWatch:
             self._metadata_moved(before, image)
 
     def _metadata_moved(self, before: MetadataImage, image: MetadataImage) -> None:
+        self._unclean.moved(before, image, self._is_of_this_life)
         returned = [
             broker
             for broker, registered in image.brokers.items()
-            if not registered.is_unclean and self.promise.registered(broker, registered.epoch)
+            if not registered.is_unclean
+            and self._is_of_this_life(broker, registered.epoch)
+            and self.promise.registered(broker, registered.epoch)
         ]
         whole = True
         for topic_id, topic in image.topics.by_id.items():
@@ -225,6 +246,12 @@ class ClusterWatch:
         alive = all(self.world.nodes[name].loop is not None for name in self.brokers)
         if whole and alive and all(image.is_active(broker) for broker in self.brokers.values()):
             self.promise.isr_is_whole()
+
+    def _is_of_this_life(self, broker: int, broker_epoch: int) -> bool:
+        """Whether the broker that runs now has registered so; one that died may have asked for it before."""
+        name = next(name for name, number in self.brokers.items() if number == broker)
+        program = self.world.nodes[name].program
+        return program is not None and program.membership.broker_epoch == broker_epoch
 
     def _count_changes(self, key: TopicPartition, old: Any, new: Any) -> None:
         trace, add = self.world.trace, self.coverage.add
@@ -271,10 +298,11 @@ class ClusterWatch:
             self._saw_image(node.name, hosted.image)
         for number, partition in enumerate(memory.partitions):  # after each callback: nothing is called for most
             log, replica_set = partition.log, partition.replica_set
+            ends = log.ends
             mark = (
                 log,
-                log.log_start_offset,
-                log.log_end_offset,
+                ends.log_start,
+                ends.log_end,
                 partition.high_watermark,
                 partition.leader_epoch,
                 partition.role,
@@ -287,6 +315,9 @@ class ClusterWatch:
             log.check()
             self._audit.saw(node, (partition.topic, partition.index), log)
             self._see_end(node, partition)
+            if self.transactions is not None and (before is None or mark[2] != before[2]):
+                key = (partition.topic, partition.index)
+                self.transactions.appended(node.name, partition, self.files(self.brokers[node.name], key))
             if before is None or mark[3:] != before[3:]:
                 self._partition_changed(node, memory, partition)
 
@@ -301,8 +332,17 @@ class ClusterWatch:
 
     def power_lost(self, broker: int) -> None:
         """Its logs may be shorter from here on."""
+        self.may_lack_records(broker)
         for key in [key for key in self._ends if key[0] == broker]:
             del self._ends[key]
+
+    def may_lack_records(self, broker: int) -> None:
+        """It lost power, or a fault changed its files."""
+        self._unclean.may_lack_records(broker)
+
+    def disk_fails(self, broker: int, fails: bool) -> None:
+        self.promise.disk_fails(broker, fails)
+        self._unclean.disk_fails(broker, fails)
 
     def _see_end(self, node: Node, partition: Partition) -> None:
         """Also from one life to the next: what a process wrote before it died is still there."""
@@ -319,6 +359,8 @@ class ClusterWatch:
 
     def _partition_changed(self, node: Node, memory: BrokerMemory, partition: Partition) -> None:
         broker, key = self.brokers[node.name], (partition.topic, partition.index)
+        if self._ids.setdefault(partition.topic, partition.topic_id) != partition.topic_id:
+            return  # see `is_deleted`
         replicas = partition.replica_set
         state = ReplicaState(
             node.name,
@@ -345,8 +387,8 @@ class ClusterWatch:
             self._one_leader.led(state)
             self._leader_holds.led(state, files)
             last = partition.log.producers.last_records()
-            offsets = {producer: record.last_data_offset for producer, record in last.items()}
-            self._knows_producers.led(state, offsets, self.log_start(key))
+            known = {producer: (record.producer_epoch, record.last_data_offset) for producer, record in last.items()}
+            self._knows_producers.led(state, known, self.log_start(key))
         if before is None or state.high_watermark != before.high_watermark:
             before_end = self.committed.end(key)
             files.look()

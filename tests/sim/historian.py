@@ -35,9 +35,12 @@ class Historian:
     After each rest it begins as a client from before KIP-320 would, which names no epoch and asks whoever led before.
     """
 
-    def __init__(self, links: ClusterLinks, partitions: Sequence[TopicPartition]) -> None:
+    def __init__(
+        self, links: ClusterLinks, partitions: Sequence[TopicPartition], consumer: Consumer | None = None
+    ) -> None:
+        """`consumer`: in place of one that reads all records."""
         self._links, self._partitions = links, list(partitions)
-        self._consumer = Consumer(links, partitions, "historian", "")
+        self._consumer = consumer or Consumer(links, partitions, "historian", "")
         self._topics = sorted({topic for topic, _ in partitions})
 
     async def run(self) -> None:
@@ -76,7 +79,7 @@ class Historian:
             answer = await self._consumer.fetch(partition, meant, leader.node, offset)
             code = ErrorCode(answer.error_code)
             if code is ErrorCode.NONE:
-                offset = self._consumer.show(partition, offset, answer.records, leader.node)
+                offset = self._consumer.show(partition, offset, answer, leader.node)
                 continue
             history.counts[f"history: {code.name}"] += 1
             if code is ErrorCode.OFFSET_OUT_OF_RANGE:

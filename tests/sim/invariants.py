@@ -176,44 +176,55 @@ class CommittedRecordsStay:
 
 
 class SequencesWithoutGap:
-    """Of each idempotent producer every record is committed once, in the order of its sequences."""
+    """Of each idempotent producer every record is committed once, in the order of its sequences, which begin at 0 in
+    each epoch. No epoch follows a later one."""
 
     def __init__(self) -> None:
-        self._next: dict[tuple[TopicPartition, int], int] = {}
-        self._last: dict[TopicPartition, dict[int, int]] = {}
+        self._next: dict[tuple[TopicPartition, int], tuple[int, int]] = {}  # epoch and sequence
+        self._last: dict[TopicPartition, dict[int, tuple[int, int]]] = {}  # epoch and offset
 
-    def last_offsets(self, partition: TopicPartition) -> Iterable[tuple[int, int]]:
-        """Each producer's last committed offset."""
-        return self._last.get(partition, {}).items()
+    def last_offsets(self, partition: TopicPartition) -> Iterable[tuple[int, int, int]]:
+        """Each producer's last committed epoch and offset; none once a marker has begun another epoch."""
+        return ((producer_id, *last) for producer_id, last in self._last.get(partition, {}).items())
 
     def committed(self, partition: TopicPartition, batch: Batch) -> None:
-        if batch.producer_id < 0 or batch.is_control:
+        if batch.producer_id < 0:
             return
         key = (partition, batch.producer_id)
-        expected = self._next.get(key, 0)
+        epoch, expected = self._next.get(key, (batch.producer_epoch, 0))
+        if batch.producer_epoch < epoch:
+            raise InvariantBroken(self, f"{partition}: epoch {epoch} is known, {tell(batch)} is committed")
+        if batch.producer_epoch > epoch:
+            expected = 0
+            self._last.get(partition, {}).pop(batch.producer_id, None)
+        if batch.is_control:
+            self._next[key] = (batch.producer_epoch, expected)
+            return
+        if batch.base_sequence < 0:  # offsets that are sent to a group in a transaction
+            return
         if batch.base_sequence != expected:
             raise InvariantBroken(self, f"{partition}: sequence {expected} is due, {tell(batch)} is committed")
-        self._next[key] = expected + batch.next_offset - batch.base_offset
-        self._last.setdefault(partition, {})[batch.producer_id] = batch.next_offset - 1
+        self._next[key] = (batch.producer_epoch, expected + batch.next_offset - batch.base_offset)
+        self._last.setdefault(partition, {})[batch.producer_id] = (batch.producer_epoch, batch.next_offset - 1)
 
 
 class LeaderKnowsProducers:
     """Whoever begins to lead knows how far each idempotent producer had come, or it would take a batch twice.
 
     A producer of whose batches none is left above the log start may be unknown, as in Apache Kafka. A late leader need
-    not know what was committed under those who have led after it.
+    not know what was committed under those who have led after it. Of a producer's earlier epochs nothing is known.
     """
 
     def __init__(self, committed: CommittedLog, sequences: SequencesWithoutGap) -> None:
         self._committed = committed
         self._sequences = sequences
 
-    def led(self, state: ReplicaState, last_offsets: Mapping[int, int], log_start: int) -> None:
-        """`last_offsets`: of each producer that the leader knows."""
+    def led(self, state: ReplicaState, known: Mapping[int, tuple[int, int]], log_start: int) -> None:
+        """`known`: epoch and last offset of each producer that the leader knows."""
         until = self._committed.end_before(state.partition, state.leader_epoch)
-        for producer_id, offset in self._sequences.last_offsets(state.partition):
-            if log_start <= offset < until and last_offsets.get(producer_id, -1) < offset:
-                text = f"producer {producer_id} came to {offset}, the leader knows {last_offsets.get(producer_id)}"
+        for producer_id, epoch, offset in self._sequences.last_offsets(state.partition):
+            if log_start <= offset < until and known.get(producer_id, (-1, -1)) < (epoch, offset):
+                text = f"producer {producer_id} came to {offset}, the leader knows {known.get(producer_id)}"
                 raise InvariantBroken(self, f"{state.node} {state.partition} epoch {state.leader_epoch}: {text}")
 
 

@@ -3,27 +3,35 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from kraft.topic_names import GROUP_TOPIC, TIER_TOPIC
+from broker.coordination.transactions.values import LAST_EPOCH
+from kraft.topic_names import GROUP_TOPIC, TIER_TOPIC, TRANSACTION_TOPIC
 from tests.sim import nemesis
 from tests.sim.cluster_settings import CONTROLLER_COUNT, MIN_INSYNC, broker_name, controller_name
 from tests.sim.history import TopicPartition
 from tests.sim.nemesis import Fault, Targets
 from tests.sim.tenants import BROKERS as TENANTS_BROKERS
 from tests.sim.tenants import GROUP as TENANTS_GROUP
+from tests.sim.tenants import TENANT
 from tests.sim.tenants import TOPIC as TENANTS_TOPIC
+from tests.sim.transaction_history import Names
 from tests.sim.world import World
 
 TOPIC, GROUP = "t", "g"
 MOVES_SHARE = 0.3
 TENANT_SHARE = 0.25  # of those with neither moves nor a tier
+TRANSACTIONS_SHARE = 0.2
 LEAVES_SHARE = 0.5  # of those where nothing else takes records
 TIER_SHARE = 0.5
 PEEKS_SHARE = 0.25
+DEATHS_SHARE = 0.3
 HEALTH_SHARE = 0.2
 STUCK_SHARE = 0.1
-LONG_PAUSE_S = 0.4  # a run that lasts a minute has no more records than others
+PASSING_SHARE = 0.3
+RAISED_SHARE = 0.2
+LONG_PAUSE_S = 0.4  # a run that lasts a minute, or has transactions, has no more records than others
 FAULTS_MS = 4_500
 SMALL_CHUNK_BYTES = 700
 
@@ -58,6 +66,20 @@ class TierPlan:
 
 
 @dataclass(frozen=True, slots=True)
+class TransactionsPlan:
+    """Who has transactions, by transactional id; its end names the protocol. `last_epoch`: the highest one that a
+    client gets of a producer id."""
+
+    writers: tuple[str, ...] = ("w-old", "w-new", "w-mixed")
+    copiers: tuple[str, ...] = ("c-old", "c-new")
+    last_epoch: int = LAST_EPOCH
+    pause_s: float = 0.2  # of writers
+    from_followers: bool = True  # one reader's rack has followers
+    begins_with: int | None = None  # `transaction.version`, raised to 2 amid the run; None: it is 2
+    passing_topics: bool = False  # topics are deleted while transactions write to them
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     """One seed's cluster, load and faults."""
 
@@ -71,12 +93,14 @@ class Plan:
     pause_s: float  # of producers, between two rounds
     faults: tuple[Fault, ...]
     ambush: bool = False
+    deaths_in_registration: bool = False  # brokers that come back die as they register
     moves: bool = False  # an operator moves replicas about
     tier: TierPlan | None = None
     peeks: bool = False  # a client that is no member reads the group's offsets
     health: bool = False  # the controllers look after sick brokers, and find them soon
     watched: bool = False  # each broker has a storage watchdog
-    tenant: bool = False  # topic and group are a tenant's, who moves from one cell of three brokers to another
+    transactions: TransactionsPlan | None = None  # in place of the members of a group
+    tenant: bool = False  # topics, groups and ids are a tenant's, who moves from one cell of three brokers to another
 
     @property
     def piece(self) -> int:
@@ -111,28 +135,48 @@ class Plan:
         return self.tier is not None and self.tier.unclean
 
     @property
-    def topic_partitions(self) -> list[TopicPartition]:
+    def topics(self) -> list[str]:
+        return [self.topic] if self.transactions is None else [self.names.input, self.names.output]
+
+    @property
+    def begins_with(self) -> int | None:
+        """`transaction.version`, where that is raised amid the run."""
+        return None if self.transactions is None else self.transactions.begins_with
+
+    @property
+    def names(self) -> Names:
+        """Of what has to do with transactions."""
+        return Names(f"{TENANT}_" if self.tenant else "")
+
+    @property
+    def plain_partitions(self) -> list[TopicPartition]:
+        """To which a producer writes outside of transactions."""
         return [(self.topic, index) for index in range(self.partitions)]
+
+    @property
+    def topic_partitions(self) -> list[TopicPartition]:
+        return [(topic, index) for topic in self.topics for index in range(self.partitions)]
 
     @property
     def moved_partitions(self) -> list[TopicPartition]:
         tier = [(TIER_TOPIC, 0)] if self.tier is not None else []
-        return [*self.topic_partitions, (GROUP_TOPIC, 0), *tier]
+        transactions = [(TRANSACTION_TOPIC, 0), (TRANSACTION_TOPIC, 1)] if self.transactions is not None else []
+        return [*self.topic_partitions, (GROUP_TOPIC, 0), *tier, *transactions]
 
 
-def draw_plan(seed: int) -> Plan:
+def draw_plan(seed: int, *, transactions: bool | None = None) -> Plan:
+    """`transactions`: whether there are, whatever the seed says."""
     rng = World(seed).stream("plan")
     moves = World(seed).stream("moves").random() < MOVES_SHARE
     tier = draw_tier(World(seed).stream("tier"))
     tenant = not moves and tier is None and World(seed).stream("tenants").random() < TENANT_SHARE
+    drawn = draw_transactions(World(seed).stream("transactions"), wanted=transactions)
+    if drawn is not None:
+        tier = keeping_all(tier)
     brokers = 4 if rng.random() < 0.15 or moves else 3
     brokers = TENANTS_BROKERS if tenant else brokers
     names = [broker_name(broker) for broker in range(brokers)]
-    controllers = [controller_name(number) for number in range(CONTROLLER_COUNT)]
-    targets = Targets(
-        crashable=[*names, *names, *controllers],
-        linked=[*names, *names, *controllers, "producer", "consumer", "members"],
-    )
+    targets = draw_targets(names, has_transactions=drawn is not None)
     peeks = World(seed).stream("peeks").random() < PEEKS_SHARE
     flushes_each = rng.random() < 0.15
     segment_bytes = rng.choice((4_096, 16_384, 1 << 20))
@@ -147,27 +191,68 @@ def draw_plan(seed: int) -> Plan:
     if is_cared_for:
         faults = sorted(faults + nemesis.draw_health(health, names, FAULTS_MS))
     stuck = World(seed).stream("stuck disk")
-    is_watched = stuck.random() < STUCK_SHARE
+    is_watched = stuck.random() < STUCK_SHARE and drawn is None
     if is_watched:
-        pause_s = LONG_PAUSE_S
         faults = sorted(faults + nemesis.draw_stuck(stuck, names, FAULTS_MS))
+    if is_watched or drawn is not None:
+        pause_s = LONG_PAUSE_S
     return Plan(
         seed,
         brokers,
         2,
         flushes_each,
         segment_bytes,
-        racks,
+        racks or (drawn is not None and drawn.from_followers),
         snapshots,
         pause_s,
         tuple(faults),
         moves=moves,
         tier=tier,
+        deaths_in_registration=World(seed).stream("registrations").random() < DEATHS_SHARE,
         peeks=peeks,
         health=is_cared_for,
         watched=is_watched,
         tenant=tenant,
+        transactions=drawn,
     )
+
+
+def draw_targets(brokers: Sequence[str], *, has_transactions: bool) -> Targets:
+    controllers = [controller_name(number) for number in range(CONTROLLER_COUNT)]
+    if has_transactions:
+        clients = ["writers", "copiers", "readers"]
+        return Targets(
+            crashable=[*brokers, *brokers, *brokers, *controllers, "writers", "copiers"],
+            linked=[*brokers, *brokers, *controllers, "producer", *clients],
+        )
+    return Targets(
+        crashable=[*brokers, *brokers, *controllers],
+        linked=[*brokers, *brokers, *controllers, "producer", "consumer", "members"],
+    )
+
+
+def draw_transactions(rng: random.Random, *, wanted: bool | None) -> TransactionsPlan | None:
+    has = rng.random() < TRANSACTIONS_SHARE
+    if not (has if wanted is None else wanted):
+        return None
+    return TransactionsPlan(
+        writers=rng.choice(
+            (("w-old", "w-new"), ("w-mixed", "w-new"), ("w-mixed", "w-old"), ("w-old", "w-new", "w-mixed"))
+        ),
+        copiers=rng.choice((("c-old", "c-new"), ("c-new",), ("c-old",), ("c-mixed", "c-new"))),
+        last_epoch=rng.choice((LAST_EPOCH, LAST_EPOCH, 3, 6)),
+        pause_s=rng.choice((0.15, 0.3, 0.6)),
+        from_followers=rng.random() < 0.5,
+        passing_topics=rng.random() < PASSING_SHARE,
+        begins_with=rng.choice((0, 1)) if rng.random() < RAISED_SHARE else None,
+    )
+
+
+def keeping_all(tier: TierPlan | None) -> TierPlan | None:
+    """The same without what takes records, which every reader is to see."""
+    if tier is None:
+        return None
+    return replace(tier, total_bytes=-1, doomed_topic=False, deletes_records=False, rewrites=False, leaves=False)
 
 
 def draw_tier(rng: random.Random) -> TierPlan | None:

@@ -67,10 +67,10 @@ class Register:
         self._node, self._agreement = node, agreement
         self.commands: list[tuple[int, bytes]] = []
 
-    def applying(self, index: int, data: bytes) -> Work[object]:
+    def applying(self, index: int, data: bytes | memoryview) -> Work[object]:
         for _ in range(3 if index % LARGE_ENTRY_EACH == 0 else 0):
             yield STEP_COST
-        return self._apply(index, data)
+        return self._apply(index, bytes(data))
 
     def _apply(self, index: int, data: bytes) -> object:
         if self.commands and index <= self.commands[-1][0]:

@@ -140,7 +140,9 @@ class QuotasBroker(DatalessBroker):
         now = ports.clock.monotonic
         self.book = UsageBook()
         self.throttle = ClientThrottle(QuotaSettings(), now)
-        self.shares = TenantShares(self.throttle, lambda: self.image, now, ShareSettings(), TenantSettings(), NoTrail())
+        self.shares = TenantShares(
+            self.throttle, lambda: self.image, now, ShareSettings(), TenantSettings(), NoTrail(), broker_id
+        )
         self.observer.subscribe(self.throttle.metadata_changed)
         self.observer.subscribe(self.shares.metadata_changed)
         hosted: Any = _NoPartitions(broker_id)

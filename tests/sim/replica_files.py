@@ -20,6 +20,7 @@ class Batch(NamedTuple):
     producer_epoch: int
     base_sequence: int
     is_control: bool
+    is_transactional: bool = False
 
 
 class ReplicaFiles:
@@ -107,4 +108,5 @@ def batch_at(content: bytes | bytearray, at: int) -> Batch:
         header.producer_epoch,
         header.base_sequence,
         header.is_control,
+        header.is_transactional,
     )

@@ -121,6 +121,7 @@ FAULTS: dict[str, Callable[[int], list[Fault]]] = {
     "skip_epoch_check": a_leader_only_clients_reach,
     "answer_duplicates_before_high_watermark": resets_while_a_follower_sleeps,
     "keep_unclean_replica": power_lost_in_a_small_isr,
+    "forget_the_start_that_registered": leaders_die_on_slow_links,
     "join_with_old_broker_epoch": one_returns,
     "recover_last_segment_only": power_lost_on_a_slow_disk,
     "move_before_the_copy": one_returns,
@@ -160,6 +161,8 @@ def plan_of(bug: str, seed: int) -> Plan:
         plan = replace(plan, tier=tier, moves=moves, brokers=4 if moves else 3)
     if bug == "put_aside_below_min_isr":
         plan = replace(plan, brokers=4, partitions=6)
+    if bug == "forget_the_start_that_registered":
+        plan = replace(plan, deaths_in_registration=True)
     if bug == "move_before_the_copy":
         plan = replace(plan, brokers=4, moves=True)
     if bug == "recover_last_segment_only":

@@ -165,11 +165,11 @@ def test_nor_know_the_producers_of_later_epochs() -> None:
     cluster.replicas[0].append(1, epoch=3)
     cluster.stay.advanced(state("broker-0", 2, leader_epoch=3), cluster.replicas[0].files)
     knows = LeaderKnowsProducers(cluster.log, cluster.sequences)
-    knows.led(state("broker-1", 1, leader_epoch=2), {7: 0}, 0)
-    knows.led(state("broker-1", 2, leader_epoch=4), {7: 1}, 0)
-    for last_offsets in ({7: 0}, {}):
+    knows.led(state("broker-1", 1, leader_epoch=2), {7: (0, 0)}, 0)
+    knows.led(state("broker-1", 2, leader_epoch=4), {7: (0, 1)}, 0)
+    for known in ({7: (0, 0)}, {}):
         with pytest.raises(InvariantBroken, match="producer 7 came to 1"):
-            knows.led(state("broker-1", 1, leader_epoch=4), last_offsets, 0)
+            knows.led(state("broker-1", 1, leader_epoch=4), known, 0)
     knows.led(state("broker-1", 2, leader_epoch=4), {}, 2)  # nothing of it is left
 
 

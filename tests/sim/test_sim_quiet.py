@@ -48,7 +48,7 @@ class Quiet:
         self.world.fabric.holds = self._sent
         self._moves: list[tuple[tuple[str, int], list[int]]] = []
         self.world.add_node("mover", self._mover)
-        self.world.watch(cluster.watch.ran, self._ran)
+        self.world.watch(self._ran)
 
     def _ran(self, loop: SimLoop) -> None:
         self.callbacks[loop.name] += 1

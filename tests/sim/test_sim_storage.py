@@ -93,7 +93,7 @@ def test_a_stop_during_recovery_leaves_no_marker_of_a_clean_one() -> None:
     async def last(ports: Ports) -> None:
         logs = directory(ports)
         await logs.open("cluster")
-        assert logs.previous_broker_epoch == -1
+        assert logs.continues.broker_epoch == -1
         await logs.close()
 
     run_to_end(first, stopped_before_recovery, last)

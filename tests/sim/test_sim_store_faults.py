@@ -112,9 +112,9 @@ def test_copying_catches_up(fault: str) -> None:
             setattr(faults, name, False)
         faults.unavailable = faults.lost_answer = 0.0
         cluster.history.all_healed = cluster.history.stop_producing = True
-        cluster.within(TIER_SETTLES_S, cluster.unsettled)
-        cluster.within(TIER_SETTLES_S, cluster.tier_unsettled)
+        cluster.within(TIER_SETTLES_S, cluster.settling.unsettled)
+        cluster.within(TIER_SETTLES_S, cluster.settling.tier_unsettled)
         cluster.history.settled = True
-        cluster.within(TIER_SETTLES_S, cluster.history_unread)
+        cluster.within(TIER_SETTLES_S, cluster.settling.history_unread)
         assert not any(world.trouble())
         assert world.copied > began_at + 100

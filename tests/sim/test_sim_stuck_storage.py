@@ -56,7 +56,7 @@ class Frozen:
         self.cluster.history.all_healed = True
         self.expect_service(SERVES_AGAIN_S)
         self.cluster.history.stop_producing = True
-        self.cluster.within(RETURNS_S, self.cluster.unsettled)
+        self.cluster.within(RETURNS_S, self.cluster.settling.unsettled)
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from broker.coordination.tier.client import TierClient
 from broker.partitions.replica import Replica, Role
 from broker.replication import cold_reading
 from broker.replication.fetch_reading import FetchReader
-from broker.tier import deletion, reconciling
+from broker.tier import deletion, reconciling, service
 from broker.tier.led import LedPartition
 from broker.tier.service import TierService
 from object_store.store import Body, ObjectInfo
@@ -30,6 +30,14 @@ from tiering.shard.shard_protocol import Claim, FinishCopy, Refused, StartCopy, 
 
 Replace = Callable[[Any, str, object], None]
 MANIFESTS = f"/{MANIFEST}/"
+
+
+def rebuild_without_abort_markers(replace: Replace) -> None:
+    """Transactions whose end was on the old brokers alone stay open for ever."""
+
+    async def forget(*_: Any, **__: Any) -> None: ...
+
+    replace(service, "end_undecided", forget)
 
 
 def delete_without_claim(replace: Replace) -> None:
@@ -191,3 +199,6 @@ def leave_a_segment_out_of_each_page(replace: Replace) -> None:
 
 PAGE_BUGS: dict[str, Callable[[Replace], None]] = {bug.__name__: bug for bug in (leave_a_segment_out_of_each_page,)}
 """Only runs with pages can find these."""
+
+UNDECIDED_BUGS: dict[str, Callable[[Replace], None]] = {"rebuild_without_abort_markers": rebuild_without_abort_markers}
+"""Found in a rebuilt cluster by `tests.sim.test_sim_rebuild`, and by `tests.broker.test_broker_tier_undecided`."""

@@ -64,19 +64,22 @@ class World:
         self.on_death: Callable[[str, bool], None] | None = None  # name, and whether power was lost
         self.tolerates: Callable[[str, BaseException], bool] = lambda name, error: False
         self.crash_count = 0
+        self._watchers: list[Callable[[SimLoop], None]] = []
 
     def stream(self, name: str) -> random.Random:
         """Each user of chance has its own: one more draw here moves nothing there."""
         return random.Random(f"{self.seed}/{name}")  # a str seed is hashed with SHA-512, not hash()
 
     def watch(self, *watchers: Callable[[SimLoop], None]) -> None:
-        """Who is called after each callback of each node."""
+        """Call these after each callback of each node, behind those that watch already."""
+        self._watchers += watchers
+        several = self._watchers
 
         def each(loop: SimLoop) -> None:
-            for watcher in watchers:
+            for watcher in several:
                 watcher(loop)
 
-        self.scheduler.on_step = each if len(watchers) > 1 else watchers[0]
+        self.scheduler.on_step = each if len(several) > 1 else several[0]
 
     # -- nodes
 
