@@ -148,8 +148,8 @@ def leader_killed(peer: Peer) -> float:
             raise RuntimeError(f"{peer.name}: {outcome}")
 
 
-def show(rows: list[Row], console: Console) -> None:
-    table = Table(title=f"Tidelog : Apache Kafka {KAFKA_VERSION}, medians of {len(rows[0].tidelog)} rounds")
+def show(rows: list[Row], console: Console, kafka: str = KAFKA_VERSION) -> None:
+    table = Table(title=f"Tidelog : Apache Kafka {kafka}, medians of {len(rows[0].tidelog)} rounds")
     for column in ("load", "figure", "Apache Kafka", "Tidelog", "ratio", "goal", ""):
         table.add_column(column, justify="left" if column in ("load", "figure", "") else "right")
     for row in rows:
@@ -159,15 +159,15 @@ def show(rows: list[Row], console: Console) -> None:
     console.print(table)
 
 
-def save(rows: list[Row], name: str) -> None:
+def save(rows: list[Row], name: str, kafka: str = KAFKA_VERSION) -> None:
     RESULTS.mkdir(exist_ok=True)
     machine = {"python": platform.python_version(), "system": platform.platform(), "cores": os.cpu_count()}
-    body = {"kafka": KAFKA_VERSION, "machine": machine, "rows": [asdict(row) for row in rows]}
+    body = {"kafka": kafka, "machine": machine, "rows": [asdict(row) for row in rows]}
     (RESULTS / f"{name}.json").write_text(json.dumps(body, indent=1) + "\n")
-    draw(rows, RESULTS / f"{name}.png")
+    draw(rows, RESULTS / f"{name}.png", kafka)
 
 
-def draw(rows: list[Row], path: Path) -> None:
+def draw(rows: list[Row], path: Path, kafka: str) -> None:
     import matplotlib as mpl  # noqa: PLC0415  heavy
 
     mpl.use("Agg")
@@ -183,7 +183,7 @@ def draw(rows: list[Row], path: Path) -> None:
         axes.text(row.ratio, index, f" {row.ratio:.2f}", va="center", fontsize=8)
     axes.axvline(1.0, color="grey", linewidth=0.8, linestyle="--")
     axes.set_xscale("log")
-    axes.set_xlabel(f"Tidelog : Apache Kafka {KAFKA_VERSION} (black: the goal)")
+    axes.set_xlabel(f"Tidelog : Apache Kafka {kafka} (black: the goal)")
     figure.tight_layout()
     figure.savefig(path, dpi=110)
 

@@ -1,57 +1,43 @@
 """`make compat-java`: Apache Kafka's own programs against a cluster, and its dump tool against the files.
 
-The Java clients (console producer and consumer, topics, groups, configs, reassignment and election tools) work on a
-running cluster; then DumpLogSegments reads the segments, indexes, time indexes and producer snapshots that it left
-behind, and our storage opens a partition directory that a real Apache Kafka wrote. Ends 0 only if each step held.
+The Java clients (console producer and consumer, topics, groups, configs, reassignment and election tools, and those of
+`compat_operations`) work on a running cluster; then DumpLogSegments reads the segments, indexes, time indexes and
+producer snapshots that it left behind, and our storage opens a partition directory that a real Apache Kafka wrote.
+Ends 0 only if each step held.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import re
-import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
 
+from bench.compat_operations import (
+    client_metrics,
+    delegation_tokens,
+    epoch_floor,
+    eventually,
+    features,
+    internal_topics,
+    log_directories,
+    quorum,
+    transactions,
+)
 from bench.embedded import EmbeddedCluster
+from bench.java_programs import TIMEOUT_S, VERSIONS, JavaTools, expect, program_jars
 from bench.kafka_directory import check_foreign_directory
-from bench.peers import KAFKA_VERSION, MissingTool, kafka_jars
+from bench.peers import MissingTool
 from bench.tenant_clients import client_configuration
 from tidelog.cluster.client_files import read_key
 from tidelog.cluster.local_names import hosts_line, names_of
 
-WORK = Path(__file__).resolve().parent / "work"
 RECORDS, VALUE_BYTES = 6_000, 1_000  # enough for several segments of the smallest size that Kafka's tools allow
-TIMEOUT_S = 90
-
-
-class JavaTools:
-    """Runs main classes from Apache Kafka's jars."""
-
-    def __init__(self, jars: Path, bootstrap: str, *options: str) -> None:
-        self._jars = jars
-        self._bootstrap = bootstrap
-        self._options = options  # of Java itself
-
-    def run(self, main: str, *arguments: str, feed: str = "") -> str:
-        """Standard output; RuntimeError when the program fails."""
-        line = ["java", "-Xmx256M", *self._options, "-cp", f"{self._jars}/*", main, *arguments]
-        done = subprocess.run(line, input=feed, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
-        if done.returncode:
-            raise RuntimeError(f"{main} {' '.join(arguments)}: {done.stderr[-600:]}{done.stdout[-600:]}")
-        return done.stdout
-
-    def tool(self, name: str, *arguments: str, feed: str = "") -> str:
-        return self.run(f"org.apache.kafka.tools.{name}", "--bootstrap-server", self._bootstrap, *arguments, feed=feed)
-
-
-def expect(holds: object, meaning: str) -> None:
-    if not holds:
-        raise RuntimeError(f"not so: {meaning}")
 
 
 def topics(java: JavaTools) -> None:
@@ -66,7 +52,7 @@ def topics(java: JavaTools) -> None:
 
 def configs(java: JavaTools) -> None:
     command = "kafka.admin.ConfigCommand"
-    where = ("--bootstrap-server", java._bootstrap, "--entity-type", "topics", "--entity-name", "java")
+    where = ("--bootstrap-server", java.bootstrap, "--entity-type", "topics", "--entity-name", "java")
     java.run(command, *where, "--alter", "--add-config", "retention.ms=86400000")
     described = java.run(command, *where, "--describe")
     expect("retention.ms=86400000" in described, "the changed setting is described")
@@ -98,7 +84,7 @@ def entity_options(words: str) -> list[str]:
 
 def quotas(java: JavaTools) -> None:
     """kafka-configs sets, shows and removes quotas of every kind of entity. None of them holds a client of this run."""
-    command = ("kafka.admin.ConfigCommand", "--bootstrap-server", java._bootstrap)
+    command = ("kafka.admin.ConfigCommand", "--bootstrap-server", java.bootstrap)
 
     def described() -> str:
         kinds = ("users", "clients", "users clients", "ips")
@@ -122,6 +108,11 @@ def quotas(java: JavaTools) -> None:
     expect("Quota configs for" not in described(), "no quota is left")
 
 
+def values_in(out: str) -> list[str]:
+    """The values that a console consumer printed; newer ones print remarks about their options as well."""
+    return sorted(word for word in out.split() if word.startswith("value-"))
+
+
 def value(number: int) -> str:
     """Distinct and of a fixed length."""
     return f"value-{number}-".ljust(VALUE_BYTES, "x")
@@ -133,7 +124,7 @@ def produce_and_consume(java: JavaTools) -> None:
               "--property", "key.separator=:", feed=lines)  # fmt: skip
     out = java.tool("consumer.ConsoleConsumer", "--topic", "java", "--group", "java-group", "--from-beginning",
                     "--max-messages", str(RECORDS), "--timeout-ms", "30000")  # fmt: skip
-    expect(sorted(out.split()) == sorted(value(n) for n in range(RECORDS)), "every record is read back")
+    expect(values_in(out) == sorted(value(n) for n in range(RECORDS)), "every record is read back")
     described = java.tool("consumer.group.ConsumerGroupCommand", "--describe", "--group", "java-group")
     expect("java-group" in described, "the group is described")
     expect("java-group" in java.tool("consumer.group.ConsumerGroupCommand", "--list"), "the group is listed")
@@ -186,9 +177,13 @@ def reassign(java: JavaTools) -> None:
         expect("No partition reassignments found" in run("--list"), "what was cancelled does not run")
     everywhere = ("--election-type", "preferred", "--all-topic-partitions")
     java.tool("LeaderElectionCommand", *everywhere)
-    described = java.tool("TopicCommand", "--describe", "--topic", "java")
-    leaders = [int(found) for found in re.findall(r"Leader: ([0-9]+)", described)]
-    expect(leaders == [row[0] for row in replicas(java)], "every preferred replica leads")
+
+    def all_lead() -> bool:
+        described = java.tool("TopicCommand", "--describe", "--topic", "java")
+        leaders = [int(found) for found in re.findall(r"Leader: ([0-9]+)", described)]
+        return leaders == [row[0] for row in replicas(java)]
+
+    eventually(all_lead, "every preferred replica leads")
 
 
 def delete(java: JavaTools) -> None:
@@ -212,7 +207,8 @@ def over_tls(jars: Path, cluster: EmbeddedCluster, folder: Path) -> None:
     )
     out = java.tool("consumer.ConsoleConsumer", "--topic", "secure", "--consumer.config", str(config),
                     "--from-beginning", "--max-messages", str(RECORDS), "--timeout-ms", "30000")  # fmt: skip
-    expect(sorted(out.split()) == sorted(lines), "every record is read back over TLS")
+    expect(values_in(out) == sorted(lines), "every record is read back over TLS")
+    delegation_tokens(java, config)
 
 
 def as_tenant(jars: Path, cluster: EmbeddedCluster, folder: Path) -> None:
@@ -230,34 +226,40 @@ def as_tenant(jars: Path, cluster: EmbeddedCluster, folder: Path) -> None:
     java.tool("ConsoleProducer", "--topic", "java", "--producer.config", str(config), feed="\n".join(lines) + "\n")
     out = java.tool("consumer.ConsoleConsumer", "--topic", "java", "--consumer.config", str(config), "--group", "own",
                     "--from-beginning", "--max-messages", str(RECORDS), "--timeout-ms", "30000")  # fmt: skip
-    expect(sorted(out.split()) == sorted(lines), "every record is read back through the proxy")
+    expect(values_in(out) == sorted(lines), "every record is read back through the proxy")
     groups = java.tool("consumer.group.ConsumerGroupCommand", *as_admin, "--list").split()
     expect(groups == ["own"], "a tenant lists its own groups alone")
 
 
-def dump(java: JavaTools, data: Path) -> None:
-    """Kafka's own reader over every file of the topic on one broker that has been stopped."""
+def dump(java: JavaTools, data: Path) -> str:
+    """Kafka's own reader over every file of the topic on one broker that has been stopped; what it has read."""
     seen: dict[str, int] = {}
     for partition in sorted((data / "broker-0").glob("java-*")):
-        for file in sorted(partition.iterdir()):
-            if file.suffix in (".log", ".index", ".timeindex", ".snapshot") and file.stat().st_size:
-                out = java.run("kafka.tools.DumpLogSegments", "--deep-iteration", "--files", str(file))
-                wrong = re.search(r"(?i)mismatch|corrupt|invalid|non-consecutive|isvalid: false|not found", out)
-                expect(not wrong, f"{file.name} of {partition.name} is as Apache Kafka writes it: {out[-400:]}")
-                expect("offset" in out or "producerId" in out, f"{file.name} has content")
-                seen[file.suffix] = seen.get(file.suffix, 0) + 1
+        if partition.name.endswith("-delete"):  # a reassignment moved it away; it waits for `file.delete.delay.ms`
+            continue
+        files = [
+            file
+            for file in sorted(partition.iterdir())
+            if file.suffix in (".log", ".index", ".timeindex", ".snapshot") and file.stat().st_size
+        ]
+        out = java.run("kafka.tools.DumpLogSegments", "--deep-iteration", "--files", ",".join(map(str, files)))
+        for file, dumped in zip(files, re.split(r"(?m)^Dumping ", out)[1:], strict=True):
+            wrong = re.search(r"(?i)mismatch|corrupt|invalid|non-consecutive|isvalid: false|not found", dumped)
+            expect(not wrong, f"{file.name} of {partition.name} is as Apache Kafka writes it: {dumped[-400:]}")
+            expect("offset" in dumped or "producerId" in dumped, f"{file.name} has content")
+            seen[file.suffix] = seen.get(file.suffix, 0) + 1
     for suffix in (".log", ".index", ".timeindex", ".snapshot"):
         expect(seen.get(suffix), f"there is a {suffix} to read")
-    print(f"  files read: {seen}")
+    return ", ".join(f"{count} {suffix}" for suffix, count in sorted(seen.items()))
 
 
-def main() -> int:
-    WORK.mkdir(exist_ok=True)
-    try:
-        jars = kafka_jars(WORK)
-    except MissingTool as missing:
-        print(f"compat-java not run: {missing}")
-        return 0 if os.environ.get("CI") else 2
+def run_all(jars: Path, version: str) -> None:
+    """Every step with the programs of one version of Apache Kafka."""
+    began = time.monotonic()
+
+    def held(what: str) -> None:
+        print(f"{time.monotonic() - began:5.0f} s  ok: {what}, Apache Kafka {version}", flush=True)
+
     with tempfile.TemporaryDirectory(prefix="tidelog-java-") as folder:
         data = Path(folder) / "data"
         settings = {"group.initial.rebalance.delay.ms": "100", "ssl.client.auth": "required"}
@@ -270,19 +272,42 @@ def main() -> int:
                 ("produce and consume in a group", produce_and_consume),
                 ("reassign and elect", reassign),
                 ("delete", delete),
+                ("transactions", transactions),
+                ("quorum", quorum),
+                ("features", features),
+                ("log directories", log_directories),
             ]
             for name, step in steps:
                 step(java)
-                print(f"ok: {name}, Apache Kafka {KAFKA_VERSION}")
+                held(name)
+            pages = [row["metrics"] for row in cluster.nodes() if row["role"] == "broker"]
+            client_metrics(java, [f"http://{page}/metrics" for page in pages])
+            held("client metrics")
             over_tls(jars, cluster, Path(folder))
-            print(f"ok: produce and consume over mutual TLS, Apache Kafka {KAFKA_VERSION}")
+            held("produce and consume, delegation tokens, over mutual TLS")
             as_tenant(jars, cluster, Path(folder))
-            print(f"ok: topics, groups, produce and consume as a tenant, Apache Kafka {KAFKA_VERSION}")
+            held("topics, groups, produce and consume as a tenant")
+            decoded = internal_topics(java, data / "broker-1")
+            epoch_floor(java)
+            held(f"DumpLogSegments decodes {decoded}")
             cluster.command("stop", "broker-0")
-            dump(java, data)
-            print("ok: DumpLogSegments reads what Tidelog wrote")
+            held(f"DumpLogSegments reads what Tidelog wrote: {dump(java, data)}")
         count = check_foreign_directory(jars, Path(folder) / "kafka")
-        print(f"ok: Tidelog's storage serves {count} records of a directory that Apache Kafka wrote")
+        held(f"Tidelog's storage serves {count} records of a directory that it wrote")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--kafka", action="append", choices=VERSIONS, help=f"of the programs; {VERSIONS[0]} by default")
+    parser.add_argument("--long", action="store_true", help=f"with all of {', '.join(VERSIONS)}")
+    options = parser.parse_args()
+    for version in options.kafka or (VERSIONS if options.long else VERSIONS[:1]):
+        try:
+            jars = program_jars(version)
+        except MissingTool as missing:
+            print(f"compat-java not run: {missing}")
+            return 0 if os.environ.get("CI") else 2
+        run_all(jars, version)
     return 0
 
 

@@ -13,7 +13,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bench.kora.evidence import row_of
+from bench.kora.evidence import ALL, row_of
+from bench.kora.grid import SYSTEMS, p95_ms
 from bench.kora.suite import SUITE
 from bench.row_runs import COLUMNS, cells
 from bench.rows import Row
@@ -171,6 +172,29 @@ def kora(found: Any) -> str:
     return table(["row", "", "Kora's authors", "here", "goal"], lines)
 
 
+def kora_grid(found: Any) -> str:
+    """Each cell: p95 of Tidelog, of Apache Kafka, and the ratio, where both keep up."""
+    cells = {(cell["partitions"], cell["rate"]): cell for cell in found["parts"][ALL]["cells"]}
+    counts, rates = (sorted({key[at] for key in cells}) for at in (0, 1))
+
+    def told(cell: dict[str, Any]) -> str:
+        ours, theirs = (p95_ms(cell, system) for system in SYSTEMS)
+        beside = "behind" if theirs is None else f"{theirs:,.1f}"
+        times = "" if ours is None or theirs is None else f": {ours / theirs:.2f}"
+        return f"{'behind' if ours is None else f'{ours:,.1f}'} / {beside}{times}"
+
+    rows = [[f"{count:,}", *(told(cells[count, rate]) for rate in rates)] for count in counts]
+    return table(["partitions", *(f"{rate:,} records/s" for rate in rates)], rows)
+
+
+def kora_cells(found: Any) -> str:
+    rows = []
+    for one in found["parts"][ALL]["rows"]:
+        loads = [f"{one[name]['cluster_load']:.2f}" for name in ("together", "cells")]
+        rows.append([one["what"], *loads, f"{one['cluster_load_ratio']:.2f}", f"{one['busy_ratio']:.2f}"])
+    return table(["", "load, all brokers", "load, cells", "ratio", "of busy time"], rows)
+
+
 def goal(text: str, met: bool) -> str:
     return text if met or not text else f"{text}, missed"
 
@@ -186,6 +210,8 @@ TABLES: Mapping[str, tuple[str, Callable[[Any], str]]] = {
     "proxy": ("proxy.json", rows_of),
     "tier": ("tier.json", rows_of),
     "kora": (KORA, kora),
+    "kora-grid": (f"{KORA}/grid.json", kora_grid),
+    "kora-cells": (f"{KORA}/cells.json", kora_cells),
 }
 """The file of results, or a folder of such files, and what makes a table of it, by the name that pages give it."""
 

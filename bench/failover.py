@@ -14,11 +14,23 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 QUIET_S = 0.5
 RECOVERY_TIMEOUT_S = 60.0
+
+
+def _end_of(consumer: Consumer, partition: TopicPartition) -> int:
+    """The client asks the leader that it knows once; this asks again where leadership has just moved."""
+    deadline = time.monotonic() + 60
+    while True:
+        try:
+            return int(consumer.get_watermark_offsets(partition, timeout=30)[1])
+        except KafkaException:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.2)
 
 
 class SteadyLoad:
@@ -113,7 +125,7 @@ class SteadyLoad:
         consumer = Consumer(
             {"bootstrap.servers": self.bootstrap, "group.id": uuid.uuid4().hex, "enable.auto.commit": False}
         )
-        _, end = consumer.get_watermark_offsets(TopicPartition(self.topic, 0), timeout=30)
+        end = _end_of(consumer, TopicPartition(self.topic, 0))
         consumer.assign([TopicPartition(self.topic, 0, 0)])
         seen: list[int] = []
         deadline, position = time.monotonic() + 60, 0

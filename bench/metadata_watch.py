@@ -25,7 +25,8 @@ from kraft.image.delta import MetadataDelta
 from kraft.image.metadata import MetadataImage
 from kraft.links import NodeLinks
 from kraft.observers.observer import MetadataObserver, ObserverConfig
-from tidelog.cluster.layout import HOST, SECRET_FILE, load_layout
+from tidelog.cluster.embedded_place import HOST
+from tidelog.cluster.layout import SECRET_FILE, load_layout
 from wire.buffers import BufferPool
 from wire.tick import Tick
 from wire.watch import Watch

@@ -19,10 +19,10 @@ from bench.embedded import EmbeddedCluster, free_ports
 KAFKA_VERSION = "4.1.1"
 TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 CLUSTER_ID = "MkU3OEVBNTcwNTJENDM2Qg"
-POM = f"""<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0</modelVersion>
+POM = """<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0</modelVersion>
 <groupId>tidelog</groupId><artifactId>peer</artifactId><version>1</version><dependencies>
-<dependency><groupId>org.apache.kafka</groupId><artifactId>kafka_2.13</artifactId><version>{KAFKA_VERSION}</version></dependency>
-<dependency><groupId>org.apache.kafka</groupId><artifactId>kafka-tools</artifactId><version>{KAFKA_VERSION}</version></dependency>
+<dependency><groupId>org.apache.kafka</groupId><artifactId>kafka_2.13</artifactId><version>{version}</version></dependency>
+<dependency><groupId>org.apache.kafka</groupId><artifactId>kafka-tools</artifactId><version>{version}</version></dependency>
 <dependency><groupId>org.slf4j</groupId><artifactId>slf4j-nop</artifactId><version>1.7.36</version></dependency>
 </dependencies></project>
 """
@@ -32,17 +32,17 @@ class MissingTool(Exception):
     """Java or Maven is not there; the text says which."""
 
 
-def kafka_jars(work: Path) -> Path:
+def kafka_jars(work: Path, version: str = KAFKA_VERSION) -> Path:
     """The folder of Apache Kafka's jars, fetched by Maven when it is missing; KAFKA_JARS names another."""
     if given := os.environ.get("KAFKA_JARS"):
         return Path(given)
     for tool in ("java", "mvn"):
         if shutil.which(tool) is None:
-            raise MissingTool(f"{tool} is not installed, so Apache Kafka {KAFKA_VERSION} cannot be run here")
-    jars = work / f"kafka-{KAFKA_VERSION}"
+            raise MissingTool(f"{tool} is not installed, so Apache Kafka {version} cannot be run here")
+    jars = work / f"kafka-{version}"
     if not (jars / "done").exists():
         jars.mkdir(parents=True, exist_ok=True)
-        (jars / "pom.xml").write_text(POM)
+        (jars / "pom.xml").write_text(POM.replace("{version}", version))
         line = ["mvn", "-q", "-B", "dependency:copy-dependencies", f"-DoutputDirectory={jars}"]
         subprocess.run(line, cwd=jars, check=True)
         (jars / "done").touch()

@@ -103,6 +103,7 @@ class ComposedDemo:
     def __init__(self, ports: tuple[int, int, int] = (19092, 19093, 19094)) -> None:
         self._environment = {f"HOST_PORT_{number}": str(port) for number, port in enumerate(ports)}
         self._environment |= {"PROXY_PORT": str(ports[0] + 1_000), "MINIO_CONSOLE_PORT": str(ports[0] + 1_001)}
+        self._environment |= {"CONSOLE_PORT": str(ports[0] + 1_002)}
         self.bootstrap = ",".join(f"localhost:{port}" for port in ports)
 
     def __enter__(self) -> ComposedDemo:

@@ -3,7 +3,8 @@
 A tenant that turns noisy is held to its quota while its neighbours notice nothing; a broker that is slow without being
 dead is put aside and returns; one more broker fills by itself. Every act shows the command by which an operator sees
 it, and the one that tells why. Ends 0 only if each claim holds; with `--untimed`, claims about how long clients waited
-are told and not judged.
+are printed and not judged. `--faults` shows other acts: a tenant that changes cells while its quota holds it, and two
+slow brokers at once, of which none is put aside.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from confluent_kafka import KafkaException
 
 from bench import private_hosts
 from bench.demo_fleet.acts import Scene, at_work, noisy_tenant, nothing_is_lost, one_more_broker, slow_broker
+from bench.demo_fleet.faults import moving_tenant, two_slow_brokers
 from bench.demo_fleet.story import ClaimFailed, Story
 from bench.demo_fleet.tenants import TENANTS, Tenants
 from bench.embedded import EmbeddedCluster
@@ -35,7 +37,9 @@ SETTINGS = {
 """The product's patience, shortened; in comments, how long it is otherwise."""
 UNTIMED = "--untimed"
 """Tells how long clients waited, without a verdict."""
+FAULTS = "--faults"
 ACTS = (at_work, noisy_tenant, slow_broker, one_more_broker, nothing_is_lost)
+ACTS_OF_FAULTS = (at_work, moving_tenant, two_slow_brokers, nothing_is_lost)
 
 
 def main() -> int:
@@ -52,7 +56,7 @@ def main() -> int:
             cells = {row["tenant"]: row["cell"] for row in story.ask("tenants", "list")}
             with Tenants(clients, cells) as tenants:
                 scene = Scene(cluster, tenants, story)
-                for act in ACTS:
+                for act in ACTS_OF_FAULTS if FAULTS in sys.argv[1:] else ACTS:
                     act(scene)
             used_mb = resident_mb([node["pid"] for node in cluster.nodes() if node["pid"]])
     except (ClaimFailed, KafkaException, RuntimeError) as failed:

@@ -39,10 +39,12 @@ class Story:
         self._now = now
         self._pause = pause
         self._judges_times = judges_times
+        self._acts = 0
 
     def act(self, title: str) -> None:
+        self._acts += 1
         self._write("")
-        self._write(title)
+        self._write(f"{self._acts}. {title}")
 
     def say(self, line: str) -> None:
         self._write(f"  {line}")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Any
 
@@ -19,6 +20,7 @@ RATE = 30
 """Records per second of each tenant."""
 VALUE = b"x" * 500
 TIMEOUT_S = 30.0
+QUIET_POLL_S = 0.05
 
 
 class Tenants:
@@ -50,6 +52,9 @@ class Tenants:
 
     def in_cell(self, cell: str, but: str = "") -> list[str]:
         return [tenant for tenant in self.clients if self.cells[tenant] == cell and tenant != but]
+
+    def moved(self, tenant: str, cell: str) -> None:
+        self.cells[tenant] = cell
 
     def acknowledged(self, tenant: str) -> int:
         return len(self._loads[tenant].took)
@@ -86,7 +91,7 @@ class Tenants:
 
 
 class Noise:
-    """One tenant offers `offered` bytes per second until the end of the block. What is not taken in time is dropped.
+    """One tenant offers `offered` bytes per second while it is `loud`. What is not taken in time is dropped.
 
     It is not idempotent: librdkafka's idempotent producer (2.16) takes a whole core while a broker throttles it.
 
@@ -111,7 +116,7 @@ class Noise:
                 "throttle_cb": lambda event: self.throttled_ms.append(event.throttle_time * 1000),
             }
         )
-        self._ended = threading.Event()
+        self._ended, self._loud = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._run)
 
     def __enter__(self) -> Noise:
@@ -122,15 +127,41 @@ class Noise:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._ended.set()
+        self._loud.set()
         self._thread.join()
+
+    @contextmanager
+    def loud(self) -> Iterator[None]:
+        self._loud.set()
+        try:
+            yield
+        finally:
+            self._loud.clear()
 
     def rate(self, begin: float, end: float) -> float:
         """Bytes per second that were taken in that time."""
         return sum(size for at, size in list(self.taken) if begin <= at < end) / (end - begin)
 
+    def fastest(self, begin: float, end: float, span_s: float) -> float:
+        """The most bytes per second that were taken in any span of this length that begins in that time."""
+        taken = [(at, size) for at, size in list(self.taken) if begin <= at]
+        most = within = first = 0
+        for at, size in taken:
+            within += size
+            while taken[first][0] < at - span_s:
+                within -= taken[first][1]
+                first += 1
+            if taken[first][0] < end:
+                most = max(most, within)
+        return most / span_s
+
     def _run(self) -> None:
         due, number = time.monotonic(), 0
         while not self._ended.is_set():
+            if not self._loud.is_set():
+                self._producer.purge()
+                self._producer.poll(QUIET_POLL_S)
+                continue
             try:
                 self._producer.produce(TOPIC, self.VALUE, partition=number % PARTITIONS, on_delivery=self._delivered)
             except BufferError:

@@ -24,8 +24,7 @@ def measure(evidence: Evidence, parts: Sequence[str], console: Console, results:
         console.print(f"{evidence.name}: {part}", highlight=False)
         found = keep(evidence.name, part, evidence.parts[part](), results)
         console.print(f"  {json.dumps(found[part])[:2_000]}", highlight=False, markup=False)
-    if evidence.plot is not None and all(part in found for part in evidence.parts):
-        evidence.plot(found, results / f"{evidence.name}.png")
+    draw([evidence], results)
 
 
 def show(chosen: Sequence[Evidence], console: Console, results: Path = RESULTS) -> list[str]:
@@ -43,12 +42,21 @@ def show(chosen: Sequence[Evidence], console: Console, results: Path = RESULTS) 
     return missed
 
 
+def draw(chosen: Sequence[Evidence], results: Path = RESULTS) -> None:
+    """The plots of the rows of which all parts are saved."""
+    for evidence in chosen:
+        found = kept(evidence.name, results)
+        if evidence.plot is not None and all(part in found for part in evidence.parts):
+            evidence.plot(found, results / f"{evidence.name}.png")
+
+
 def options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench.kora", description=__doc__)
     parser.add_argument("--only", action="append", choices=list(SUITE), metavar="NAME", help=", ".join(SUITE))
     parser.add_argument("--part", action="append", default=[], help="of the one row that --only names")
     parser.add_argument("--list", action="store_true", help="the rows, their parts, and about how long they take")
     parser.add_argument("--show", action="store_true", help="the table of what is saved; nothing is measured")
+    parser.add_argument("--draw", action="store_true", help="the plots of what is saved; nothing is measured")
     given = parser.parse_args()
     if given.part:
         if given.only is None or len(given.only) != 1:
@@ -67,7 +75,9 @@ def main() -> int:
             console.print(line, highlight=False, soft_wrap=True)
         return 0
     lacking = False
-    for evidence in [] if given.show else chosen:
+    if given.draw:
+        draw(chosen)
+    for evidence in [] if given.show or given.draw else chosen:
         try:
             measure(evidence, given.part, console)
         except CannotRun as reason:

@@ -12,8 +12,10 @@ import math
 import random
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
+from bench.kora.drawing import WITH, WITHOUT, plotted
 from bench.kora.evidence import ALL, Evidence, Parts, Row, kept, span
 from common.pacing import at_once
 from kraft.balancer.layout import LOAD, Layout, layout_of
@@ -139,4 +141,21 @@ def row(parts: Parts) -> Row:
     )
 
 
-EVIDENCE = Evidence("balance", 0.2, {ALL: measure}, row)
+def plot(parts: Parts, path: Path) -> None:
+    rows = parts[ALL]["rows"]
+    with plotted(path, width=9, height=3, columns=2) as (loads, latencies):
+        for at, (when, color) in enumerate((("before", WITHOUT), ("after", WITH))):
+            places = [row + 0.4 * at for row in range(len(rows))]
+            loads.bar(places, [row[f"load_{when}"] for row in rows], 0.4, color=color, label=f"{when} the plan")
+            worst, best = ([row[f"p99_ms_{which}_{when}"] for row in rows] for which in ("worst", "best"))
+            spread = [high - low for high, low in zip(worst, best, strict=True)]
+            latencies.bar(places, spread, 0.4, bottom=best, color=color)
+        for axes in (loads, latencies):
+            axes.set_xticks([row + 0.2 for row in range(len(rows))], [f"seed {row['seed']}" for row in rows])
+        loads.set_ylabel("largest to mean load")
+        loads.legend(loc="lower right")
+        latencies.set_ylabel("p99 of the brokers, ms")
+        latencies.set_ylim(bottom=0)
+
+
+EVIDENCE = Evidence("balance", 0.2, {ALL: measure}, row, plot)

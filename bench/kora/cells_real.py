@@ -18,7 +18,10 @@ from pathlib import Path
 from typing import Any
 
 from bench.embedded import EmbeddedCluster
+from bench.kora.drawing import WITH, WITHOUT, plotted
 from bench.kora.evidence import ALL, Evidence, Parts, Row, span
+from bench.kora.lone_broker import counters
+from tidelog.cluster.layout import load_layout
 
 BROKERS, CELL, TENANTS, PARTITIONS, REPLICAS = 6, 3, 2, 60, 3
 PRODUCERS, CONSUMERS = 4, 4  # of each tenant
@@ -116,7 +119,12 @@ def cpu_s(pids: list[int]) -> float:
     return total / os.sysconf("SC_CLK_TCK")
 
 
-def step(cluster: EmbeddedCluster, pids: list[int], turn: int, kind: str) -> dict[str, Any]:
+def jobs(ports: list[int]) -> int:
+    """What the loops of the brokers with these ports of metrics have done."""
+    return sum(counters(port).jobs for port in ports)
+
+
+def step(cluster: EmbeddedCluster, pids: list[int], ports: list[int], turn: int, kind: str) -> dict[str, Any]:
     from kafka import KafkaAdminClient  # noqa: PLC0415
     from kafka.admin import NewTopic  # noqa: PLC0415
 
@@ -131,10 +139,10 @@ def step(cluster: EmbeddedCluster, pids: list[int], turn: int, kind: str) -> dic
     time.sleep(2.0)
     with tenants(cluster.bootstrap, turn) as found:
         time.sleep(WARM_S)
-        cpu, began = cpu_s(pids), time.perf_counter()
+        cpu, done, began = cpu_s(pids), jobs(ports), time.perf_counter()
         sent, read = sum(one.sent for one in found), sum(one.read for one in found)
         time.sleep(STEP_S)
-        spent, passed_s = cpu_s(pids) - cpu, time.perf_counter() - began
+        spent, passed_s, done = cpu_s(pids) - cpu, time.perf_counter() - began, jobs(ports) - done
         sent, read = sum(one.sent for one in found) - sent, sum(one.read for one in found) - read
     admin.delete_topics([topic_of(turn, tenant) for tenant in range(TENANTS)])
     admin.close()
@@ -146,6 +154,7 @@ def step(cluster: EmbeddedCluster, pids: list[int], turn: int, kind: str) -> dic
         "records_per_s": round(sent / passed_s),
         "read_share": round(read / sent, 3),
         "cpu_ms_per_mb": round(spent * 1e3 / megabytes, 2),
+        "jobs_per_record": round(done / sent, 2),
         "processors": round(spent / passed_s, 3),
     }
 
@@ -153,9 +162,13 @@ def step(cluster: EmbeddedCluster, pids: list[int], turn: int, kind: str) -> dic
 def measure() -> dict[str, Any]:
     with EmbeddedCluster(brokers=BROKERS, controllers=1, settings=SETTINGS) as cluster:
         pids = [row["pid"] for row in cluster.nodes() if row["role"] == "broker"]
+        layout = load_layout(cluster.data)
+        if layout is None:
+            raise RuntimeError("the cluster has no layout")
+        ports = [node.metrics_port for node in layout.nodes if node.role == "broker"]
         steps = []
         for turn, kind in enumerate(TURNS):
-            steps.append(step(cluster, pids, turn, kind))
+            steps.append(step(cluster, pids, ports, turn, kind))
             print(json.dumps(steps[-1]), flush=True)
     if any(not READ_MIN <= one["read_share"] <= READ_MAX for one in steps):
         raise RuntimeError(f"consumers have not read what producers wrote: {steps}")
@@ -172,9 +185,36 @@ def row(parts: Parts) -> Row:
     }
     ratio = statistics.fmean(spent["cells"]) / statistics.fmean(spent["together"])
     told = " → ".join(span(values, ".0f") for values in spent.values())
+    done = {
+        kind: statistics.fmean(one["jobs_per_record"] for one in parts[ALL]["steps"] if one["kind"] == kind)
+        for kind in spent
+    }
     return Row(
-        f"brokers' CPU with cells, {BROKERS} real brokers", "", f"{told} ms for a megabyte, a ratio of {ratio:.2f}"
+        f"brokers' CPU with cells, {BROKERS} real brokers",
+        "",
+        f"{told} ms for a megabyte, a ratio of {ratio:.2f}; "
+        f"{done['together']:.1f} → {done['cells']:.1f} jobs of their loops for a record",
     )
 
 
-EVIDENCE = Evidence("cells_real", 2, {ALL: measure}, row)
+def plot(parts: Parts, path: Path) -> None:
+    steps = parts[ALL]["steps"]
+    colors = {"together": WITHOUT, "cells": WITH}
+    names = {"together": f"{BROKERS} brokers for both", "cells": f"{CELL} for each"}
+    with plotted(path, width=9, height=3, columns=2) as both:
+        labels = {
+            "cpu_ms_per_mb": "ms of brokers' CPU for a megabyte",
+            "jobs_per_record": "jobs of brokers' loops for a record",
+        }
+        for axes, (key, label) in zip(both, labels.items(), strict=True):
+            drawn = axes.barh(
+                range(len(steps)), [one[key] for one in steps], color=[colors[one["kind"]] for one in steps]
+            )
+            axes.bar_label(drawn, fmt="{:.3g}", padding=4)
+            axes.set_yticks(range(len(steps)), [names[one["kind"]] for one in steps])
+            axes.invert_yaxis()
+            axes.margins(x=0.15)
+            axes.set_xlabel(label)
+
+
+EVIDENCE = Evidence("cells_real", 2, {ALL: measure}, row, plot)

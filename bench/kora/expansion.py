@@ -10,9 +10,11 @@ from __future__ import annotations
 import json
 import time
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from bench.embedded import EmbeddedCluster
+from bench.kora.drawing import bars, plotted
 from bench.kora.evidence import Evidence, Parts, Row
 
 TOPIC, PARTITIONS, REPLICAS = "expansion", 12, 3
@@ -131,6 +133,14 @@ def row(parts: Parts) -> Row:
     )
 
 
+def plot(parts: Parts, path: Path) -> None:
+    names = {"untiered": "all local", "tiered": f"{1 - parts['tiered']['local_share']:.0%} in the tier"}
+    with plotted(path, width=9, height=2.2, columns=2) as (seconds, megabytes):
+        bars(seconds, {name: parts[part]["seconds"] for part, name in names.items()}, ".1f", "seconds until it is full")
+        copied = {name: parts[part]["copied_bytes"] / MEGABYTE for part, name in names.items()}
+        bars(megabytes, copied, ",.0f", "MB copied to it")
+
+
 EVIDENCE = Evidence(
-    "expansion", 4, {"tiered": partial(measure, tiered=True), "untiered": partial(measure, tiered=False)}, row
+    "expansion", 4, {"tiered": partial(measure, tiered=True), "untiered": partial(measure, tiered=False)}, row, plot
 )

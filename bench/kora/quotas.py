@@ -15,13 +15,17 @@ from __future__ import annotations
 import os
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from bench.kora.drawing import bars, plotted
 from bench.kora.evidence import ALL, Evidence, Parts, Row
+from kraft.quotas.shares import PER_MILLE
 from kraft.quotas.split_quota import SplitRules
-from kraft.quotas.what_if import BUDGET_S, FAIR_FROM, Policy, TenantReplay, Throttled, within_budget
+from kraft.quotas.use_in_advance import FAIR_FROM, advanced
+from kraft.quotas.what_if import BUDGET_S, Policy, TenantReplay, Throttled, within_budget
 
 BROKERS = 6
 STEP_S = 5.0  # brokers' reports
@@ -110,11 +114,27 @@ def week(seed: int, number: int, unevenness: float) -> Week:
 
 def static(tenant: Week) -> Throttled:
     part = 1.0 / BROKERS
-    offered = tenant.offered(tenant.above(part))
+    at = tenant.above(part)
+    offered = tenant.offered(at)
     held = (offered > part).any(axis=1)
     served = np.minimum(offered, part).sum(axis=1)
-    unfair = held & (served * 1000 < FAIR_FROM)
+    whole = tenant.load.copy()  # what is below an even part is served
+    whole[at] = served
+    unfair = held & ~with_reason(whole)[at]
     return Throttled(float(held.sum() * STEP_S), float(unfair.sum() * STEP_S))
+
+
+def with_reason(served: Array) -> Array:
+    """Whether the tenant has reason to wait in each interval, if it is served so much of its quota."""
+    found = np.zeros(len(served), dtype=bool)
+    end = 0
+    for begin in np.flatnonzero(served * PER_MILLE >= FAIR_FROM).tolist():
+        advance, at = None, max(begin, end)
+        while at < len(served) and (advance := advanced(advance, served[at], 1.0, at * STEP_S)) is not None:
+            found[at] = True
+            at += 1
+        end = max(at, end)
+    return found
 
 
 def around(near: Array) -> Array:
@@ -215,4 +235,13 @@ def row(parts: Parts) -> Row:
     )
 
 
-EVIDENCE = Evidence("quotas", 2, {ALL: measure}, row)
+def plot(parts: Parts, path: Path) -> None:
+    policies, ways = parts[ALL]["policies"], {"split evenly": Policy.STATIC, "split by demand, lazily": Policy.LAZY}
+    with plotted(path, width=9, height=2.4, columns=2) as (minutes, beyond):
+        unfair = {name: policies[policy.value]["unfair_s_total"] / 60 for name, policy in ways.items()}
+        bars(minutes, unfair, ",.0f", "unfair minutes of all tenants")
+        shares = {name: 100 * (1 - policies[policy.value]["within_budget"]) for name, policy in ways.items()}
+        bars(beyond, shares, ".1f", "% of tenants with more than five")
+
+
+EVIDENCE = Evidence("quotas", 2, {ALL: measure}, row, plot)

@@ -1,4 +1,9 @@
-"""A client that sends requests at random times, over some connections, and hears when each is answered."""
+"""A client that sends requests at random times, over some connections, and hears when each is answered.
+
+It never sleeps, because a timer of a millisecond would send requests in bursts. It looks for answers every `LOOK_S`
+only: one that receives each piece of an answer while the broker still sends the rest slows the broker down, and the
+more so the less it is asked.
+"""
 
 from __future__ import annotations
 
@@ -9,27 +14,26 @@ import time
 from collections import deque
 from typing import NamedTuple
 
-CONNECTIONS, IN_FLIGHT = 24, 4  # the second while requests follow answers
+CONNECTIONS = 24
+LOOK_S = 100e-6
 RECEIVE_BYTES = 1 << 20
 
 
 class Offered(NamedTuple):
-    """What came of the requests that were due in `seconds`: `latencies` of those that were answered in that time, from
-    when they were due, and `lateness`, how long after that each was sent. In seconds."""
+    """What came of the requests that were due in `seconds`: `latencies` of all of them, from when they were due, and
+    `lateness`, how long after that each was sent. In seconds. `in_time` were answered in that time, the last one after
+    `whole_s`."""
 
-    due: int
     seconds: float
+    whole_s: float
+    in_time: int
     latencies: list[float]
     lateness: list[float]
 
     @property
     def reached(self) -> float:
         """Answers a second."""
-        return len(self.latencies) / self.seconds
-
-    @property
-    def answered_share(self) -> float:
-        return len(self.latencies) / self.due if self.due else 1.0
+        return self.in_time / self.seconds
 
 
 class Peer:
@@ -51,14 +55,15 @@ class Peer:
 
     def send(self) -> None:
         while self._unsent:
-            part = self._unsent.popleft()
+            part = self._unsent[0]
             try:
                 sent = self.socket.send(part)
             except BlockingIOError:
-                sent = 0
-            if sent < len(part):
-                self._unsent.appendleft(part[sent:])
                 return
+            if sent == len(part):
+                self._unsent.popleft()
+            else:
+                self._unsent[0] = part[sent:]
 
     def answers(self, buffer: memoryview) -> int:
         """How many answers end in what was received now."""
@@ -90,13 +95,12 @@ class Peer:
 
 
 class Client:
-    """Never sleeps: a timer of a millisecond would send requests in bursts."""
-
     def __init__(self, address: tuple[str, int], frames: list[bytes]) -> None:
         self._peers = {peer.socket.fileno(): peer for peer in (Peer(address) for _ in range(CONNECTIONS))}
         self._order = list(self._peers.values())
         self._frames = frames
         self._asked = 0
+        self._look_at = 0.0
         self._poll = select.epoll()
         for number in self._peers:
             self._poll.register(number, select.EPOLLIN)
@@ -106,34 +110,36 @@ class Client:
         (peer or self._order[self._asked % len(self._order)]).ask(self._frames[self._asked % len(self._frames)], due)
         self._asked += 1
 
-    def _look(self, now: float, latencies: list[float]) -> int:
-        count = 0
+    def _look(self, now: float, latencies: list[float]) -> None:
+        """If it is time for it."""
+        if now < self._look_at:
+            return
         for number, _ in self._poll.poll(0):
             peer = self._peers[number]
-            for _ in range(peer.answers(self._buffer)):
-                latencies.append(now - peer.due.popleft())
-                count += 1
+            count = peer.answers(self._buffer)
+            heard = time.perf_counter()
+            latencies.extend(heard - peer.due.popleft() for _ in range(count))
         for peer in self._order:
             if peer.has_unsent:
                 peer.send()
-        return count
+        self._look_at = time.perf_counter() + LOOK_S
 
-    def in_turns(self, seconds: float) -> float:
-        """Answers a second while each connection always has some requests in flight."""
+    def in_turns(self, seconds: float, in_flight: int) -> float:
+        """Answers a second while each of `in_flight` connections asks again once it is answered."""
         begin = now = time.perf_counter()
-        done, latencies = 0, list[float]()
-        for peer in self._order * IN_FLIGHT:
-            self._ask(now, peer)
+        latencies, peers = list[float](), self._order[:in_flight]
         while now < begin + seconds:
-            done += self._look(now, latencies)
-            for peer in self._order:
-                while len(peer.due) < IN_FLIGHT:
+            for peer in peers:
+                if not peer.due:
                     self._ask(now, peer)
+            self._look(now, latencies)
             now = time.perf_counter()
-        self.settle()
+        done = len(latencies)
+        self._settle([])
         return done / seconds
 
     def offer(self, rate: float, seconds: float, rng: random.Random) -> Offered:
+        """Requests at random times for so long; return when the last one is answered."""
         begin = now = due = time.perf_counter()
         until, latencies, lateness = now + seconds, list[float](), list[float]()
         while now < until:
@@ -143,12 +149,13 @@ class Client:
                 due += rng.expovariate(rate)
             self._look(now, latencies)
             now = time.perf_counter()
-        return Offered(len(lateness), now - begin, latencies, lateness)
+        in_time = len(latencies)
+        self._settle(latencies)
+        return Offered(now - begin, time.perf_counter() - begin, in_time, latencies, lateness)
 
-    def settle(self) -> None:
-        """Wait until all is answered."""
+    def _settle(self, latencies: list[float]) -> None:
         while any(peer.due for peer in self._order):
-            self._look(time.perf_counter(), [])
+            self._look(time.perf_counter(), latencies)
 
     def close(self) -> None:
         self._poll.close()

@@ -18,6 +18,7 @@ from typing import Any
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from bench.embedded import EmbeddedCluster
+from bench.kora.drawing import bars, plotted
 from bench.kora.evidence import Evidence, Parts, Row
 from bench.paced_load import PacedLoad, quantiles
 from bench.stalling import RUNS_S, STOPPED_S, Stalling
@@ -110,6 +111,23 @@ def row(parts: Parts) -> Row:
     return Row(what, published, told, goal, aside <= GOAL * normal and not cared_for["failed"])
 
 
+def plot(parts: Parts, path: Path) -> None:
+    cared_for = parts["with"]
+    shown = {
+        "without care": parts["without"]["stalled"],
+        "with it, until noticed": cared_for["stalled"],
+        "once put aside": cared_for.get("put_aside", {}),
+        "normal": cared_for["normal"],
+    }
+    with plotted(path, height=2.6) as (axes,):
+        told = {name: one["p99_ms"] for name, one in shown.items() if "p99_ms" in one}
+        bars(axes, told, ".1f", "p99 of acks=all, ms")
+
+
 EVIDENCE = Evidence(
-    "slow_broker", 5, {"without": partial(measure, cared_for=False), "with": partial(measure, cared_for=True)}, row
+    "slow_broker",
+    5,
+    {"without": partial(measure, cared_for=False), "with": partial(measure, cared_for=True)},
+    row,
+    plot,
 )

@@ -18,6 +18,7 @@ from typing import Any
 from bench.embedded import EmbeddedCluster
 from bench.failover import SteadyLoad
 from bench.kora.availability import month_of_freezes
+from bench.kora.drawing import bars, plotted
 from bench.kora.evidence import CannotRun, Evidence, Parts, Row
 from bench.kora.loop_disks import LoopDisk, lacking
 
@@ -95,6 +96,13 @@ def row(parts: Parts) -> Row:
     )
 
 
+def plot(parts: Parts, path: Path) -> None:
+    names = {"without": "storage is not watched", "with": "the broker restarts itself"}
+    with plotted(path, height=2) as (axes,):
+        gaps = {name: parts[part]["gap_s"] for part, name in names.items()}
+        bars(axes, gaps, ".1f", "longest time without an acknowledgement, s")
+
+
 EVIDENCE = Evidence(
-    "stuck_disk", 4, {"without": partial(measure, watched=False), "with": partial(measure, watched=True)}, row
+    "stuck_disk", 4, {"without": partial(measure, watched=False), "with": partial(measure, watched=True)}, row, plot
 )

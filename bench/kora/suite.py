@@ -7,6 +7,7 @@ from bench.kora import (
     cells,
     cells_real,
     expansion,
+    grid,
     load,
     quotas,
     request_costs,
@@ -19,6 +20,7 @@ SUITE: dict[str, Evidence] = {
     evidence.name: evidence
     for evidence in (
         load.EVIDENCE,
+        grid.EVIDENCE,
         quotas.EVIDENCE,
         cells.EVIDENCE,
         cells_real.EVIDENCE,
