@@ -5,10 +5,8 @@ from __future__ import annotations
 import ast
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).resolve().parents[2]
-ROOMS = ("tidelog", "broker", "proxy", "spark_offload", "kraft", "tiering")
+ROOMS = ("console", "tidelog", "broker", "proxy", "spark_offload", "kraft", "tiering")
 FILES = sorted(path for room in ROOMS for path in (ROOT / room).rglob("*.py"))
 
 
@@ -27,9 +25,8 @@ def untyped(tree: ast.AST) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_no_request_and_no_response_is_any(path: Path) -> None:
-    assert not untyped(ast.parse(path.read_text()))
+def test_no_request_and_no_response_is_any() -> None:
+    assert [f"{path.relative_to(ROOT)}, {one}" for path in FILES for one in untyped(ast.parse(path.read_text()))] == []
 
 
 def test_what_is_untyped_is_found() -> None:

@@ -23,6 +23,7 @@ REASONS = {
     DOCKER,
     "needs a bucket",
     "needs a Spark cluster",
+    "needs a Kubernetes cluster",
     "needs machines of its own",
     "needs names that resolve",
     "needs what is yours",

@@ -26,11 +26,11 @@ from tests.documentation.pages import (
     Block,
     commands,
 )  # fmt: skip
-from tidelog.command_line import app
+from tidelog.command_line import application
 
 INDENTED = re.compile(r"\n\n {4,}(?![-*] |\d+\. )\S")
 PROGRAMS = ("tidelog", ".venv/bin/tidelog", "packed/bin/tidelog")
-CLI: Any = typer.main.get_command(app)
+CLI: Any = typer.main.get_command(application())
 
 
 def named(blocks: list[Block]) -> dict[str, Any]:
@@ -90,18 +90,18 @@ def check_words(words: list[str]) -> None:
 
 def test_the_list_of_commands_names_all_that_there_are() -> None:
     (block,) = [block for block in ALL if block.page == "README.md" and block.text.startswith("tidelog up")]
-    told: dict[str, set[str]] = {}
+    listed: dict[str, set[str]] = {}
     for line in block.text.splitlines():
         words = re.sub(r"\[.*?\]…?|#.*|--\S+ \S+", "", line).replace("|", " ").split()
         if words[:1] != ["tidelog"]:
             continue
         group = CLI.commands[words[1]]
         if hasattr(group, "commands"):
-            told.setdefault(words[1], set()).update(words[2:])
+            listed.setdefault(words[1], set()).update(words[2:])
         else:
-            told |= {word: set() for word in words[1:] if word.islower()}
-    assert set(CLI.commands) - set(told) == set()
-    for name, subcommands in told.items():
+            listed |= {word: set() for word in words[1:] if word.islower()}
+    assert set(CLI.commands) - set(listed) == set()
+    for name, subcommands in listed.items():
         assert subcommands <= set(getattr(CLI.commands[name], "commands", {})), name
 
 

@@ -14,7 +14,11 @@ import pytest
 from tests.brief_java import use_brief_java
 from tests.documentation.pages import ALL, ROOT
 
-PAGES = ["README.md", "docs/spark.md", "docs/export.md", "docs/audit.md", "docs/spark-verify.md", "docs/security.md"]
+PAGES = [
+    "README.md", "docs/records.md", "docs/groups.md", "docs/doctor.md", "docs/spark.md", "docs/export.md",
+    "docs/audit.md", "docs/spark-verify.md", "docs/security.md",
+    "docs/install.md", "docs/kubernetes.md",
+]  # fmt: skip
 LEFT_OUT = {".venv", ".git", "tidelog-data"}
 STAMPS = (".build", ".base", ".s3", ".spark", ".dev")  # of the Makefile: what it would install is there
 LIMIT_S = 1800  # one minute of a machine with two free cores; no promise of how fast anything is
