@@ -22,8 +22,9 @@ from tests.virtual_time import VirtualLoop
 from tidelog.nodes.loop_watch import Held, LoopWatch
 from tidelog.nodes.stack_sampling import LOOP_MODULES, StackSampling
 
-# The suite runs beside other work on few cores, so how long an example takes says nothing about it.
-settings.register_profile("suite", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+# The suite runs beside other work on few cores, so how long an example takes says nothing about it. A property that
+# needs more examples than these says so; every run draws others.
+settings.register_profile("suite", max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("suite")
 use_brief_java(os.environ)
 
