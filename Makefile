@@ -13,7 +13,7 @@ COUNT ?= 300
 JOBS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help install install-s3 install-spark install-dev up unit test test-boards test-compose check format sim compat-java demo demo-compose demo-tenants demo-fleet bench lock test-packages dist release docs references test-console console-demo
+.PHONY: help install install-s3 install-spark install-dev up unit test test-long test-boards test-compose check format sim compat-java demo demo-compose demo-tenants demo-fleet bench lock test-packages dist release docs references test-console console-demo
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | sort | expand -t 16
@@ -74,8 +74,12 @@ unit: install-dev ## the quick tests: no processes, no Spark, no seeds, no waiti
 
 # Hundreds of processes import the same files: the first compiles them for all, whatever the shell says.
 test: export PYTHONDONTWRITEBYTECODE :=
-test: install-dev $(VENV)/spark-classes.jsa ## the whole test suite
-	$(BIN)/python -m pytest -n $(TEST_WORKERS) --dist worksteal
+test: install-dev $(VENV)/spark-classes.jsa ## the test suite
+	$(BIN)/python -m pytest -m "not long" -n $(TEST_WORKERS) --dist worksteal
+
+test-long: export PYTHONDONTWRITEBYTECODE :=
+test-long: install-dev $(VENV)/spark-classes.jsa ## planted mistakes in the simulator, and the jobs on a Spark cluster; PART=2/4: every fourth, from the second on
+	$(BIN)/python -m pytest -m long $(if $(PART),--part $(PART)) -n $(TEST_WORKERS) --dist worksteal tests/sim tests/spark_offload
 
 test-compose: install-dev ## docker-compose.yml for real, with the Docker daemon that is found
 	$(BIN)/python -m pytest --override-ini addopts=--strict-markers -q -rs tests/compose

@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, settings
 
 from bench.embedded import EmbeddedCluster, held_loops
 from tests.brief_java import use_brief_java
-from tests.lanes import is_quick_file, is_quick_test
+from tests.lanes import is_quick_file, is_quick_test, part_of
 from tests.prepared_command import prepared
 from tests.virtual_time import VirtualLoop
 from tidelog.nodes.loop_watch import Held, LoopWatch
@@ -37,11 +37,28 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return True if config.getoption("-m") == UNIT and is_test and not is_quick_file(collection_path) else None
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--part", metavar="K/N", help="every Nth of the tests that are left, from the Kth on")
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item], config: pytest.Config) -> None:
     if config.getoption("-m") == UNIT:
         for item in items:
             if is_quick_test(item):
                 item.add_marker(UNIT)
+
+
+@pytest.hookimpl(trylast=True, specname="pytest_collection_modifyitems")
+def pytest_collection_keep_part(items: list[pytest.Item], config: pytest.Config) -> None:
+    """Of what `-m` and `-k` have left."""
+    if (part := config.getoption("--part")) is None:
+        return
+    try:
+        kept = part_of(items, part)
+    except ValueError as error:
+        raise pytest.UsageError(str(error)) from None
+    config.hook.pytest_deselected(items=[item for item in items if item not in kept])
+    items[:] = kept
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -8,13 +8,16 @@ other files a test is slow that is marked so, that has a fixture with a process 
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 from hypothesis import is_hypothesis_test
 
+T = TypeVar("T")
 ROOT = Path(__file__).resolve().parents[1]
 SLOW_MODULES = (
     "subprocess",
@@ -63,6 +66,14 @@ def is_quick_test(item: pytest.Item) -> bool:
     is_marked = any(item.get_closest_marker(name) for name in SLOW_MARKS)
     has_process = not SLOW_FIXTURES.isdisjoint(getattr(item, "fixturenames", ()))
     return not (is_marked or has_process or is_hypothesis_test(getattr(item, "obj", None)))
+
+
+def part_of(tests: Sequence[T], part: str) -> list[T]:
+    """`2/4`: the second of every four. Raises ValueError."""
+    match = re.fullmatch(r"([1-9]\d*)/([1-9]\d*)", part)
+    if match is None or int(match[1]) > int(match[2]):
+        raise ValueError(f"a part is written as 2/4, with a number from 1 to the count of parts, not {part!r}")
+    return list(tests[int(match[1]) - 1 :: int(match[2])])
 
 
 @cache

@@ -44,6 +44,7 @@ def test_controllers_die_in_the_middle_of_plans_and_no_record_is_lost() -> None:
         assert counts[name] >= least, (name, counts)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("bug", BALANCE_BUGS)
 def test_a_planted_mistake_of_the_balancer_is_found(bug: str) -> None:
     for seed in range(SEEDS_MAX):

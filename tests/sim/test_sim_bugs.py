@@ -176,6 +176,7 @@ def test_every_mistake_has_faults_that_suit_it() -> None:
     assert list(FAULTS) == list(BUGS)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("bug", BUGS)
 def test_a_planted_mistake_is_found(bug: str) -> None:
     for seed in range(SEEDS_MAX):

@@ -23,6 +23,7 @@ def test_one_tenant_leaves_an_overloaded_cell_and_nothing_moves_again(deposes: b
     CellsRun(SEED, deposes=deposes).run()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("bug", CELL_BUGS)
 def test_a_planted_mistake_is_found(bug: str) -> None:
     with planted(bug), pytest.raises(SimulationFailure, match=FOUND[bug]):

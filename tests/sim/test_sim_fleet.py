@@ -27,6 +27,7 @@ def test_all_leaderships_move_in_pieces_whoever_dies() -> None:
     assert 0 < run.work.costliest < UNITS_MAX
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("bug", FLEET_BUGS)
 def test_a_planted_mistake_is_found(bug: str) -> None:
     error, text = FOUND[bug]

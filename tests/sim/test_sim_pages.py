@@ -136,6 +136,7 @@ def test_pages_hold_under_faults_and_what_nobody_names_goes() -> None:
     assert {what: reached[what] for what, count in least.items() if reached[what] < count} == {}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("bug", PAGE_BUGS)
 def test_a_planted_mistake_of_pages_is_found(bug: str) -> None:
     with planted(bug):

@@ -37,6 +37,7 @@ def test_whatever_happens_to_one_follower_deposes_no_leader(caplog: pytest.LogCa
         FollowerRun(seed).run()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("bug", QUORUM_BUGS)
 def test_a_planted_mistake_of_elections_is_found(bug: str, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.CRITICAL + 1)

@@ -24,6 +24,7 @@ def test_a_quota_follows_its_tenants_demand_and_holds(seed: int) -> None:
     QuotasRun(seed).run()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("bug", QUOTA_BUGS)
 def test_a_planted_mistake_is_found(bug: str) -> None:
     with planted(bug), pytest.raises(SimulationFailure, match=FOUND[bug]):

@@ -64,6 +64,7 @@ def plan_of(bug: str, seed: int) -> Plan:
     return plan
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("bug", TRANSACTION_BUGS)
 def test_a_planted_mistake_is_found(bug: str) -> None:
     for seed in range(SEEDS_MAX):

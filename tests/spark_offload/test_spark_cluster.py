@@ -22,7 +22,7 @@ from tidelog.spark_jobs.code_archive import write_archive
 from tiering.bucket.cluster_file import begin_incarnation
 from tiering.jobs.proposal import Proposal
 
-pytestmark = [pytest.mark.processes, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.processes, pytest.mark.long, pytest.mark.timeout(600)]
 
 EXECUTORS = ("spark.executor.memory=512m", "spark.executor.cores=1", "spark.ui.enabled=false", executors())
 CONF = [word for setting in EXECUTORS for word in ("--conf", setting)]
