@@ -153,3 +153,12 @@ def test_a_record_of_a_cluster_is_planned_for_without_it(cluster: EmbeddedCluste
     replicas = [len(one["replicas"]) for row in rows if row["record"] == "topic" for one in row["partitions"]]
     listed = json.loads(cluster.command_of("brokers", "list", "--json"))
     assert sum(replicas) == sum(row["replicas"] for row in listed)
+
+
+def test_a_topic_that_is_not_there_does_not_pass_for_one_that_stayed(cluster: EmbeddedCluster) -> None:
+    cluster.command_of("topics", "create", "everywhere", "--partitions", "1")
+    for name in ("everywhere", "everywhere-0"):
+        assert f"the balancer has not moved {name} of late" in cluster.command_of("balance", "explain", name)
+    for name in ("nope", "nope-0", "no such/name"):
+        with pytest.raises(RuntimeError, match=f"there is no topic {name}, and the balancer has moved none"):
+            cluster.command_of("balance", "explain", name)

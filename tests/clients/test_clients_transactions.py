@@ -179,3 +179,8 @@ def test_a_topic_that_is_not_there_does_not_pass_for_one_without_transactions(
 ) -> None:
     refused = prepared(["transactions", *words, "--bootstrap", cluster.bootstrap])
     assert refused.returncode == 1 and "nope: there is no such topic" in refused.stderr
+
+
+def test_a_state_that_there_is_not_is_bad_usage(cluster: EmbeddedCluster) -> None:
+    refused = prepared(["transactions", "list", "--state", "Bogus", "--bootstrap", cluster.bootstrap])
+    assert refused.returncode == 2 and "--state: no such state: Bogus" in refused.stderr

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
+from common.errors import ErrorCode
 from tidelog.admin.admin_client import error_text
 from tidelog.admin.replica_moves import Refused
 
@@ -106,6 +107,11 @@ class BalanceAdmin:
             ListBalanceMovesRequest(operation=operation, topic=topic, partition_index=partition, limit=limit)
         )
         return [_operation(one) for one in response.operations], [_move(one) for one in response.moves]
+
+    def has_topic(self, *names: str) -> bool:
+        """Whether one of the names is a topic's, or is one of which this user may not know."""
+        absent = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.INVALID_TOPIC_EXCEPTION)
+        return any(row["error_code"] not in absent for row in self._client.describe_topics(list(names)))
 
     def wait(self, operation: int, pause: Callable[[], None], progress: Callable[[Row, str | None], None]) -> Row:
         """The operation at its end. `progress` is called with it, and with what it waits for, whenever they change."""

@@ -33,6 +33,10 @@ IDS_AT_ONCE = 500  # of one request
 FENCING_TIMEOUT_MS = 60_000  # of the transaction that an operator's fencing never begins
 
 
+class UnknownState(Refused):
+    """No transaction can be in the state that a caller asked for."""
+
+
 class Listed(NamedTuple):
     """A row of ListTransactions."""
 
@@ -45,7 +49,7 @@ class Listed(NamedTuple):
 def listed(
     client: AdminClient, states: Sequence[str] = (), pattern: str | None = None, longer_ms: int = -1
 ) -> list[Listed]:
-    """Transactional ids of all coordinators. Raises Refused, and KafkaError."""
+    """Transactional ids of all coordinators. Raises UnknownState, Refused, and KafkaError."""
     from wire.messages import ListTransactionsRequest  # noqa: PLC0415
 
     request = ListTransactionsRequest(
@@ -56,7 +60,7 @@ def listed(
         response = client.send(request, broker)
         _check({"error_code": response.error_code})
         if response.unknown_state_filters:
-            raise Refused(f"no such state: {', '.join(response.unknown_state_filters)}")
+            raise UnknownState(f"no such state: {', '.join(response.unknown_state_filters)}")
         rows += [
             Listed(row.transactional_id, row.producer_id, row.transaction_state, broker)
             for row in response.transaction_states

@@ -177,6 +177,8 @@ def explain(
         found = balance.history(topic=topic, partition=int(number))[1] if is_one else []
         found = found or balance.history(topic=partition)[1]
         operations = {row["id"]: row for row in balance.history(limit=0)[0]}
+        if not found and not balance.has_topic(*({partition, topic} if is_one else {partition})):
+            fail(f"there is no topic {partition}, and the balancer has moved none of that name of late")
     for move in found:
         of = operations.get(move["operation"], {})
         move["kind"], move["requested_by"] = of.get("kind", ""), of.get("requested_by", "")

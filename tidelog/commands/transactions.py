@@ -9,7 +9,7 @@ import typer
 
 from tidelog.admin.admin_client import CommandOptions, admin_client
 from tidelog.admin.replica_moves import Refused
-from tidelog.admin.transaction_admin import abort_in, described, examined, fence, listed
+from tidelog.admin.transaction_admin import UnknownState, abort_in, described, examined, fence, listed
 from tidelog.admin.transaction_doctor import Class, Finding, Place
 from tidelog.command_group import CommandGroup
 from tidelog.moments import utc
@@ -158,5 +158,7 @@ def _or_fail(ask: Callable[[], T]) -> T:
     """Its result, or the end of the command with what the cluster said."""
     try:
         return ask()
+    except UnknownState as error:
+        fail(f"--state: {error}", EXIT_USAGE)
     except Refused as error:
         fail(str(error))
