@@ -1,10 +1,10 @@
 """Asks coordinators whether partitions that this broker leads are in a transaction, before it begins there.
 
-There is one question for each permission (`broker.partitions.transactional_appends`), however many batches wait for
-it: they wait in order, and are appended or refused in order. Questions, and the bytes that wait for answers, are
-bounded. While the producer's previous transaction is being completed, a question of the new protocol is asked again for
-a short while: the client would come again later than that. Markers take a few milliseconds, so it is asked soon at
-first, and then after pauses that double.
+There is one question for each permission (`broker.partitions.transactional_appends`), so for each producer's epoch and
+the transactional id that claims it, however many batches wait for it: they wait in order, and are appended or refused
+in order. Questions, and the bytes that wait for answers, are bounded. While the producer's previous transaction is
+being completed, a question of the new protocol is asked again for a short while: the client would come again later than
+that. Markers take a few milliseconds, so it is asked soon at first, and then after pauses that double.
 
 Source: KIP-890 and the behaviour of Apache Kafka 4.2's ReplicaManager and AddPartitionsToTxnManager.
 """
@@ -127,10 +127,10 @@ class TransactionVerification:
 
         Raises ProtocolError: NOT_LEADER_OR_FOLLOWER, INVALID_PRODUCER_EPOCH, NOT_ENOUGH_REPLICAS if too much waits.
         """
-        permission = partition.transactions.begin(producer_id, producer_epoch, adds=adds)
+        permission = partition.transactions.begin(transactional_id, producer_id, producer_epoch, adds=adds)
         question = self._questions.get(permission)
         if question is None and (permission.is_granted or not self.asks(adds=adds)):
-            permission.grant()
+            partition.transactions.grant(permission)
             waiter.permitted(permission)
             return
         settings, cost = self._settings, waiter.size + WAITER_BYTES
@@ -217,7 +217,7 @@ class TransactionVerification:
                     waiter.refused(error)
             if not question.waiters:
                 if error is ErrorCode.NONE:
-                    question.permission.grant()
+                    question.partition.transactions.grant(question.permission)
                 self._outcomes.popleft()
                 self._questions.pop(question.permission, None)
         if self._outcomes:

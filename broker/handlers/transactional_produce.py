@@ -126,8 +126,10 @@ class TransactionalProduce:
         partition.check_appendable(acks)
         header = partition.check_batch(view, at, end, now_ms, transactional=True)
         transactions, producer_id, epoch = partition.transactions, header.producer_id, header.producer_epoch
+        transactional_id = (pending.call.transactional_id or b"").decode(errors="replace")
         adds = version >= ADDS_FROM
-        if not transactions.needs_permission(producer_id, epoch) or not self._verification.asks(adds=adds):
+        needs_permission = transactions.needs_permission(transactional_id, producer_id, epoch)
+        if not needs_permission or not self._verification.asks(adds=adds):
             appended = transactions.append_checked(view, view, at, end, header, now_ms, None)
         else:
             batch = WaitingBatch(
@@ -138,7 +140,6 @@ class TransactionalProduce:
                 partition=partition,
                 batch=bytearray(view[at:end]),
             )
-            transactional_id = (pending.call.transactional_id or b"").decode(errors="replace")
             self._verification.begin(partition, transactional_id, producer_id, epoch, batch, adds=adds)
             return
         self._outcomes.appended(pending, number, partition, appended)

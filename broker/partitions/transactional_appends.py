@@ -5,6 +5,9 @@ is in the transaction. The transaction's marker, a newer epoch of the producer a
 permission, so that a batch which waited too long does not begin a transaction that would never end. Within an open
 transaction batches need none.
 
+Producer ids and epochs are small numbers that any client can name. Until a coordinator has confirmed that they are
+those of the client's transactional id, they concern that id's batches alone: no other is fenced or refused by them.
+
 Source: KIP-98, KIP-890, KIP-1228 and the behaviour of Apache Kafka 4.2's UnifiedLog and ProducerAppendInfo.
 """
 
@@ -34,10 +37,13 @@ class Permission:
     """Lets one producer's epoch begin a transaction in one partition, once `is_granted`. Compared by identity: a later
     one for the same epoch belongs to another transaction."""
 
-    __slots__ = ("adds", "is_granted", "leader_epoch", "producer_epoch", "producer_id")
+    __slots__ = ("adds", "is_granted", "leader_epoch", "producer_epoch", "producer_id", "transactional_id")
 
-    def __init__(self, producer_id: int, producer_epoch: int, leader_epoch: int, *, adds: bool) -> None:
+    def __init__(
+        self, transactional_id: str, producer_id: int, producer_epoch: int, leader_epoch: int, *, adds: bool
+    ) -> None:
         """`adds`: the producer speaks the new protocol, in which the leader adds the partition to the transaction."""
+        self.transactional_id = transactional_id
         self.producer_id = producer_id
         self.producer_epoch = producer_epoch
         self.leader_epoch = leader_epoch
@@ -50,39 +56,64 @@ class Permission:
 
 
 class Permissions:
-    """The valid permissions of one partition, at most one per producer. A granted one stays until its transaction's
-    marker comes."""
+    """The valid permissions of one partition: at most one per producer that is granted, which stays until its
+    transaction's marker comes, and those that coordinators are being asked for, at most one per producer and
+    transactional id. As many of those are kept as there are questions."""
 
-    __slots__ = ("_by_producer",)
+    __slots__ = ("_asked", "_granted")
 
     def __init__(self) -> None:
-        self._by_producer: dict[int, Permission] = {}
+        self._granted: dict[int, Permission] = {}
+        self._asked: dict[int, dict[str, Permission]] = {}
 
     def __len__(self) -> int:
-        return len(self._by_producer)
+        return len(self._granted) + sum(map(len, self._asked.values()))
 
     def __contains__(self, permission: Permission) -> bool:
-        return self._by_producer.get(permission.producer_id) is permission
+        producer_id = permission.producer_id
+        is_granted = self._granted.get(producer_id) is permission
+        return is_granted or self.find_asked(producer_id, permission.transactional_id) is permission
 
-    def find(self, producer_id: int) -> Permission | None:
-        return self._by_producer.get(producer_id)
+    def find_granted(self, producer_id: int) -> Permission | None:
+        return self._granted.get(producer_id)
 
-    def add(self, permission: Permission) -> None:
-        """It replaces an earlier one of its producer."""
-        self._by_producer[permission.producer_id] = permission
+    def find_asked(self, producer_id: int, transactional_id: str) -> Permission | None:
+        of_producer = self._asked.get(producer_id)
+        return None if of_producer is None else of_producer.get(transactional_id)
+
+    def ask(self, permission: Permission) -> None:
+        """A coordinator will be asked. It replaces an earlier one of its producer and transactional id."""
+        self._asked.setdefault(permission.producer_id, {})[permission.transactional_id] = permission
+
+    def grant(self, permission: Permission) -> None:
+        """It replaces the granted one of its producer, unless that has a newer epoch."""
+        self._drop_asked(permission)
+        held = self._granted.get(permission.producer_id)
+        if held is None or held.producer_epoch <= permission.producer_epoch:
+            permission.grant()
+            self._granted[permission.producer_id] = permission
 
     def void_ended(self, marker: Marker) -> None:
         """The marker ends the transaction of this permission. A marker of the new protocol has the epoch of the next
         transaction, whose permission stays: its batch may wait here until this marker has come everywhere."""
         ended_epoch = marker.producer_epoch - 1 if marker.new_protocol else marker.producer_epoch
-        held = self._by_producer.get(marker.producer_id)
+        held = self._granted.get(marker.producer_id)
         if held is not None and held.producer_epoch <= ended_epoch:
-            del self._by_producer[marker.producer_id]
+            del self._granted[marker.producer_id]
+        for asked in tuple(self._asked.get(marker.producer_id, {}).values()):
+            if asked.producer_epoch <= ended_epoch:
+                self._drop_asked(asked)
 
     def withdraw(self, permission: Permission) -> None:
         """The coordinator has refused it."""
-        if permission in self:
-            del self._by_producer[permission.producer_id]
+        self._drop_asked(permission)
+
+    def _drop_asked(self, permission: Permission) -> None:
+        of_producer = self._asked.get(permission.producer_id, {})
+        if of_producer.get(permission.transactional_id) is permission:
+            del of_producer[permission.transactional_id]
+            if not of_producer:
+                del self._asked[permission.producer_id]
 
 
 class LedPartition(Protocol):
@@ -127,30 +158,39 @@ class TransactionalAppends:
 
     # permissions -------------------------------------------------------------------------------------------
 
-    def needs_permission(self, producer_id: int, producer_epoch: int) -> bool:
+    def needs_permission(self, transactional_id: str, producer_id: int, producer_epoch: int) -> bool:
         """Whether a batch of this producer begins a transaction, or comes behind one that waits to do so."""
-        held = self._permissions.find(producer_id)
-        if held is not None and not held.is_granted:
+        if self._permissions.find_asked(producer_id, transactional_id) is not None:
             return True
         return not self._partition.log.producers.has_open_transaction(producer_id, producer_epoch)
 
-    def begin(self, producer_id: int, producer_epoch: int, *, adds: bool) -> Permission:
-        """The valid permission of this epoch, or a new one. A new one is granted if its transaction is open; otherwise
-        the coordinator is to be asked.
+    def begin(self, transactional_id: str, producer_id: int, producer_epoch: int, *, adds: bool) -> Permission:
+        """The valid permission of this id and epoch, or a new one. A new one is granted if its transaction is open,
+        unless another id has been granted that epoch; otherwise the coordinator is to be asked.
 
         Raises ProtocolError: NOT_LEADER_OR_FOLLOWER, INVALID_PRODUCER_EPOCH (a newer epoch is known).
         """
         partition = self._partition
         partition.check_appendable(0)
-        self._check_epoch(producer_id, producer_epoch)
-        held = self._permissions.find(producer_id)
-        if held is not None and held.producer_epoch == producer_epoch:
-            return held
-        permission = Permission(producer_id, producer_epoch, partition.leader_epoch, adds=adds)
-        if partition.log.producers.has_open_transaction(producer_id, producer_epoch):
-            permission.grant()
-        self._permissions.add(permission)
+        self._check_epoch(transactional_id, producer_id, producer_epoch)
+        asked = self._permissions.find_asked(producer_id, transactional_id)
+        if asked is not None and asked.producer_epoch == producer_epoch:
+            return asked
+        granted = self._permissions.find_granted(producer_id)
+        is_taken = granted is not None and granted.producer_epoch == producer_epoch
+        if granted is not None and is_taken and granted.transactional_id == transactional_id:
+            return granted
+        permission = Permission(transactional_id, producer_id, producer_epoch, partition.leader_epoch, adds=adds)
+        if not is_taken and partition.log.producers.has_open_transaction(producer_id, producer_epoch):
+            self._permissions.grant(permission)
+        else:
+            self._permissions.ask(permission)
         return permission
+
+    def grant(self, permission: Permission) -> None:
+        """The coordinator has confirmed, and nothing waits for the permission any more. A void one stays so."""
+        if permission in self._permissions:
+            self._permissions.grant(permission)
 
     def withdraw(self, permission: Permission) -> None:
         """The coordinator has refused it. Batches that were sent behind must not come before what is sent again."""
@@ -164,14 +204,19 @@ class TransactionalAppends:
         partition.check_appendable(0)
         if permission.leader_epoch != partition.leader_epoch:
             raise ProtocolError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "led in another epoch meanwhile")
-        self._check_epoch(permission.producer_id, permission.producer_epoch)
+        self._check_epoch(permission.transactional_id, permission.producer_id, permission.producer_epoch)
         if permission not in self._permissions:
             raise ProtocolError(ErrorCode.INVALID_TXN_STATE, "the transaction has ended in this partition")
 
-    def _check_epoch(self, producer_id: int, producer_epoch: int) -> None:
-        held = self._permissions.find(producer_id)
-        known = self._partition.log.producers.epoch_of(producer_id)
-        newest = known if held is None else max(known, held.producer_epoch)
+    def _check_epoch(self, transactional_id: str, producer_id: int, producer_epoch: int) -> None:
+        """The epochs that count are the log's, the granted one, and one that the same transactional id asks for."""
+        newest = self._partition.log.producers.epoch_of(producer_id)
+        for held in (
+            self._permissions.find_granted(producer_id),
+            self._permissions.find_asked(producer_id, transactional_id),
+        ):
+            if held is not None:
+                newest = max(newest, held.producer_epoch)
         if producer_epoch < newest:
             message = f"epoch {producer_epoch} of producer {producer_id} is older than {newest}"
             raise ProtocolError(ErrorCode.INVALID_PRODUCER_EPOCH, message)

@@ -26,7 +26,7 @@ from tests.virtual_time import LoopClock
 pytestmark = pytest.mark.virtual_time
 
 STAMP = ProducerStamp(7, 2)
-PERMISSION = Permission(7, 2, 1, adds=True)
+PERMISSION = Permission("t", 7, 2, 1, adds=True)
 
 
 class Ledger(Register):

@@ -51,15 +51,20 @@ class GroupPartition(MemoryPartition):
     def transactions(self) -> GroupPartition:
         return self
 
-    def begin(self, producer_id: int, producer_epoch: int, *, adds: bool) -> Permission:
+    def begin(self, transactional_id: str, producer_id: int, producer_epoch: int, *, adds: bool) -> Permission:
         if producer_epoch < self.open_transactions.get(producer_id, -1):
             raise ProtocolError(ErrorCode.INVALID_PRODUCER_EPOCH)
         held = self.permissions.get(producer_id)
         if held is None or held.producer_epoch != producer_epoch:
-            held = self.permissions[producer_id] = Permission(producer_id, producer_epoch, self.leader_epoch, adds=adds)
+            held = self.permissions[producer_id] = Permission(
+                transactional_id, producer_id, producer_epoch, self.leader_epoch, adds=adds
+            )
         if self.open_transactions.get(producer_id) == producer_epoch:
             held.grant()
         return held
+
+    def grant(self, permission: Permission) -> None:
+        permission.grant()
 
     def withdraw(self, permission: Permission) -> None:
         self.permissions.pop(permission.producer_id, None)

@@ -16,7 +16,7 @@ from records.batch import BatchHeader, ProduceLimits, check_produced, read_heade
 from records.control import EndMarker, read_marker
 from storage.log.partition_log import Appended, PartitionLog
 from storage.producers.producer_state import ProducerStates
-from tests.broker.transaction_lab import of_transaction
+from tests.broker.transaction_lab import TXN_ID, of_transaction
 
 NOW_MS = 1_700_000_000_000
 PRODUCERS = st.integers(1, 2)
@@ -106,9 +106,10 @@ def refused(*codes: ErrorCode) -> Iterator[None]:
 class Interleavings(RuleBasedStateMachine):
     """`void` are the permissions whose transaction a marker has ended: they must not be good for a batch. All others of
     this leadership and the newest epoch must be, also those that were asked for before the marker of the transaction
-    before."""
+    before, and whatever a stranger's transactional id claims to be meanwhile: its coordinator confirms nothing."""
 
     permissions = Bundle("permissions")
+    claims = Bundle("claims")
 
     def __init__(self) -> None:
         super().__init__()
@@ -121,13 +122,34 @@ class Interleavings(RuleBasedStateMachine):
     @rule(target=permissions, producer=PRODUCERS, epoch=EPOCHS, adds=st.booleans())
     def begin(self, producer: int, epoch: int, adds: bool) -> Permission | None:
         with refused(ErrorCode.INVALID_PRODUCER_EPOCH):
-            permission = self.leader.transactions.begin(producer, epoch, adds=adds)
+            permission = self.leader.transactions.begin(TXN_ID, producer, epoch, adds=adds)
             assert epoch >= self.newest[producer]
             self.newest[producer] = epoch
             self.begun.setdefault(permission, self.leader.leader_epoch)
             return permission
         assert epoch < self.newest[producer]
         return None
+
+    @rule(permission=permissions)
+    def all_are_told(self, permission: Permission | None) -> None:
+        """Nothing waits for the coordinator's confirmation any more."""
+        if permission is not None:
+            self.leader.transactions.grant(permission)
+
+    @rule(target=claims, producer=PRODUCERS, epoch=st.integers(0, 32_767), adds=st.booleans())
+    def claim(self, producer: int, epoch: int, adds: bool) -> Permission | None:
+        with refused(ErrorCode.INVALID_PRODUCER_EPOCH):
+            claimed = self.leader.transactions.begin("stranger", producer, epoch, adds=adds)
+            open_here = self.leader.log.producers.has_open_transaction(producer, epoch)
+            assert not claimed.is_granted or open_here, "nobody has confirmed it"
+            assert claimed not in self.begun, "it has a question of its own"
+            return claimed
+        return None
+
+    @rule(claimed=claims)
+    def refuse(self, claimed: Permission | None) -> None:
+        if claimed is not None and not claimed.is_granted:
+            self.leader.transactions.withdraw(claimed)
 
     @rule(permission=permissions)
     def append_with(self, permission: Permission | None) -> None:
@@ -144,7 +166,7 @@ class Interleavings(RuleBasedStateMachine):
     @rule(producer=PRODUCERS, epoch=EPOCHS)
     def append_without(self, producer: int, epoch: int) -> None:
         """As the handler does: only within an open transaction."""
-        if not self.leader.transactions.needs_permission(producer, epoch):
+        if not self.leader.transactions.needs_permission(TXN_ID, producer, epoch):
             self._append(producer, epoch, None)
 
     def _append(self, producer: int, epoch: int, permission: Permission | None) -> None:

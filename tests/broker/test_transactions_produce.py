@@ -371,6 +371,71 @@ async def test_permit_is_for_others_that_append(tmp_path: Path) -> None:
         assert void.value.code is ErrorCode.INVALID_TXN_STATE
 
 
+@pytest.mark.parametrize("epoch", [3, 4, 32_767])
+@pytest.mark.parametrize("is_open", [False, True])
+async def test_what_a_stranger_claims_concerns_nobody_else(tmp_path: Path, epoch: int, is_open: bool) -> None:
+    """Producer ids are small numbers, and all tenants of a cell share the partitions of `__consumer_offsets`."""
+    async with Lab(tmp_path, count=1) as lab:
+        lab.controller.create_topic((0,))
+        told = coordinated(lab)
+        partition, verification = lab[0].partition, lab[0].plane.transactions
+        permission = await verification.permit(TXN_ID, 7, 3, partition, adds=True)
+        if is_open:
+            partition.append_records(bytearray(of_transaction(epoch=3)), partition.leader_epoch, 5)
+        told.answer = None
+        claim = asyncio.create_task(verification.permit("stranger", 7, epoch, partition, adds=True))
+        await eventually(lambda: told.held, "asked, though the producer of another id may send")
+        for _ in range(2):
+            partition.check_permission(permission)
+            assert await verification.permit(TXN_ID, 7, 3, partition, adds=True) is permission
+            told.release(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
+            with pytest.raises(ProtocolError) as refused:
+                await claim
+            assert refused.value.code is ErrorCode.INVALID_PRODUCER_ID_MAPPING
+        client = await lab[0].connect()
+        sequence = 1 if is_open else 0
+        assert (await send(client, of_transaction(sequence, epoch=3), version=NEW)).base_offset == sequence
+
+
+async def test_a_stranger_shares_no_question(tmp_path: Path) -> None:
+    async with Lab(tmp_path, count=1) as lab:
+        lab.controller.create_topic((0,))
+        told = coordinated(lab, None)
+        partition, verification = lab[0].partition, lab[0].plane.transactions
+        for first, second in (("stranger", TXN_ID), (TXN_ID, "stranger")):
+            asked = len(told.asked)
+            permits = {
+                name: asyncio.create_task(verification.permit(name, 7, 0, partition, adds=True))
+                for name in (first, second)
+            }
+            await eventually(lambda: len(told.held) == 2, "both are asked")
+            answers = dict(zip((one.transactional_id for one in told.asked[asked:]), told.held, strict=True))
+            told.held.clear()
+            answers["stranger"](ErrorCode.INVALID_PRODUCER_ID_MAPPING)
+            with pytest.raises(ProtocolError) as refused:
+                await permits["stranger"]
+            assert refused.value.code is ErrorCode.INVALID_PRODUCER_ID_MAPPING
+            answers[TXN_ID](ErrorCode.NONE)
+            partition.check_permission(await permits[TXN_ID])
+            partition.append_marker(marker(), 5)
+            assert verification.waiting_count == 0
+
+
+async def test_a_strangers_batch_holds_back_and_refuses_nobody_elses(tmp_path: Path) -> None:
+    async with Lab(tmp_path, count=1) as lab:
+        lab.controller.create_topic((0,))
+        told = coordinated(lab)
+        clients = [await lab[0].connect() for _ in range(2)]
+        assert (await send(clients[0], of_transaction())).base_offset == 0
+        told.answer = None
+        claim = asyncio.create_task(produce(clients[1], of_transaction(epoch=9), transactional_id="stranger"))
+        await eventually(lambda: told.held, "asked")
+        assert (await within(PATIENCE_S, send(clients[0], of_transaction(1)))).base_offset == 1
+        told.release(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
+        assert (await claim).error_code == ErrorCode.INVALID_PRODUCER_ID_MAPPING
+        assert (await send(clients[0], of_transaction(2))).base_offset == 2
+
+
 async def test_rights_and_producers_of_a_request() -> None:
     verification = TransactionVerification(VerificationSettings())
     handler = TransactionalProduce(verification, SimpleNamespace(), SimpleNamespace())
