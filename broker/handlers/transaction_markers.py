@@ -55,7 +55,7 @@ class _Writing:
         self.results: dict[int, dict[str, dict[int, ErrorCode | None]]] = {}
         """By producer id, topic and partition; None while it waits."""
         self.settled = False
-        self._waiting = 0
+        self._waiting = 1  # the request itself, until all is appended: a marker may be committed before the next comes
         self._all_done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.tasks: list[asyncio.Task[None]] = []
 
@@ -68,7 +68,8 @@ class _Writing:
             self._all_done.set_result(None)
 
     async def committed(self) -> None:
-        """Return when all have an outcome, or it takes too long."""
+        """All is appended: return when all have an outcome, or it takes too long."""
+        self.done()
         if self._waiting:
             await asyncio.wait((self._all_done,), timeout=COMMIT_WAIT_S)
         self.settled = True

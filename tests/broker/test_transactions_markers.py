@@ -16,6 +16,7 @@ from broker.coordination.transactions.values import MarkersToWrite
 from broker.handlers.transaction_markers import COMMIT_WAIT_S, WriteTxnMarkers
 from broker.partitions.transactional_appends import Marker
 from common.errors import ErrorCode, ProtocolError
+from common.pacing import Pacer
 from kraft.image.metadata import MetadataImage
 from kraft.topic_names import GROUP_TOPIC, TIER_TOPIC
 from tests.broker.replication_lab import TOPIC, Lab, eventually, fetch, produce
@@ -99,6 +100,36 @@ async def test_a_marker_is_acknowledged_when_it_is_committed_also_a_repeated_one
         lab.controller.elect(1)
         await eventually(lambda: lab[1].partition.is_leader, "elected")
         assert codes_of(await handler.write(request_of({TOPIC: [0]})))[key] == ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
+class SlowPartition:
+    """Commits a marker after a delay; has committed it long ago if that is None."""
+
+    def __init__(self, delay_s: float | None) -> None:
+        self.delay_s = delay_s
+        self.log = SimpleNamespace(log_end_offset=10)
+
+    def append_marker(self, appended: Marker, now_ms: int) -> int | None:
+        return None if self.delay_s is None else 11
+
+    def when_committed(self, offset: int, waiter: Any) -> bool:
+        if self.delay_s is None:
+            return False
+        asyncio.get_running_loop().call_later(self.delay_s, waiter.committed, offset)
+        return True
+
+
+@pytest.mark.parametrize("delays", [(None, 0.005), (0.005, None), (None, 0.005, None, 0.5), (None, None), ()])
+async def test_markers_that_are_committed_already_cut_no_wait_short(delays: tuple[float | None, ...]) -> None:
+    """Whatever their order: a coordinator sends what is answered REQUEST_TIMED_OUT again after a pause."""
+    partitions = [SlowPartition(delay_s) for delay_s in delays]
+    hosted = SimpleNamespace(find_leader=lambda topic, index: partitions[index])
+    clock = SimpleNamespace(wall_ms=lambda: 5)
+    handler = WriteTxnMarkers(cast(Any, hosted), NoLogs(), cast(Any, clock), Pacer())
+    indexes = list(range(len(delays)))
+    begun = asyncio.get_running_loop().time()
+    assert codes_of(await handler.write(request_of({TOPIC: indexes}))) == {(7, TOPIC, index): 0 for index in indexes}
+    assert asyncio.get_running_loop().time() - begun < COMMIT_WAIT_S, "nothing is waited for that has come"
 
 
 async def test_operators_may_only_abort(tmp_path: Path) -> None:
