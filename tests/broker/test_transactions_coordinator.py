@@ -65,10 +65,21 @@ class World:
         return self.shards[-1]
 
     async def elected(self) -> None:
-        self.runtime.elected(self.partition)
+        await self.serves(self.partition)
+
+    async def serves(self, partition: MemoryPartition) -> None:
+        self.runtime.elected(partition)
         async with asyncio.timeout(5):
-            while not self.runtime.active(TRANSACTION_TOPIC):  # noqa: ASYNC110  a load has no event
+            while partition.index not in self.runtime.active(TRANSACTION_TOPIC):  # noqa: ASYNC110  a load has no event
                 await asyncio.sleep(0.001)
+
+    async def put(self, index: int, transactional_id: str, transaction: Transaction) -> None:
+        record = transaction_record(transactional_id, encode_value(transaction, flexible=True))
+
+        def put(_: TransactionShard, __: Now, ___: Ticket) -> Decision[CoordinatorRecord, None]:
+            return Decision(None, [record])
+
+        await self.runtime.write(TRANSACTION_TOPIC, index, put)
 
     def acts(self) -> list[MarkersToWrite]:
         """Those that have begun since the last call."""
@@ -204,15 +215,53 @@ async def test_a_completion_of_an_earlier_leader_epoch_is_dropped(world: World) 
     assert (await world.coordinator.describe("t")).state is TransactionState.PREPARE_COMMIT
 
 
+async def test_a_partition_that_commits_late_delays_no_completions_of_others(world: World) -> None:
+    """Its writes fail after seconds, when followers have been silent for that long."""
+    await world.serves(MemoryPartition(TRANSACTION_TOPIC, 1))
+    decided = Transaction(7, 1, 60_000, TransactionState.PREPARE_COMMIT, {"flights": (0,)}, 5, 5, version=2)
+    for index, name in ((0, "late"), (1, "one"), (1, "other")):
+        await world.put(index, name, decided)
+    acts = {one.transactional_id: one for one in world.acts()}
+    world.partition.auto_commit = False
+    end = world.partition.log.log_end_offset
+    world.coordinator.markers_written(0, 1, acts["late"])
+    for name in ("one", "other"):
+        assert name in world.shards[1].open
+        world.coordinator.markers_written(1, 1, acts[name])
+        await asyncio.sleep(0.05)
+        assert name not in world.shards[1].open
+    assert world.partition.log.log_end_offset == end + 1, "it waits in the late partition"
+    world.partition.auto_commit = True
+    world.partition.commit()
+
+
+async def test_a_partition_that_commits_late_delays_no_fences_and_completions_of_others(world: World) -> None:
+    world.image = image_of(TRANSACTION_TOPIC, partitions=2)
+    await world.serves(MemoryPartition(TRANSACTION_TOPIC, 1))
+    start_ms = LoopClock().wall_ms()
+    last = Transaction(7, LAST_EPOCH, 5_000, TransactionState.ONGOING, {"flights": (0,)}, start_ms, start_ms, version=2)
+    for index, name in ((0, "late"), (1, "t")):
+        await world.put(index, name, last)
+    world.partition.auto_commit = False
+    end = world.partition.log.log_end_offset
+    while world.partition.log.log_end_offset == end:  # noqa: ASYNC110  the shard looks for timeouts from time to time
+        await asyncio.sleep(0.01)
+    await asyncio.sleep(0.05)
+    fenced = world.shards[1].open["t"]
+    assert fenced is not None and fenced.state is TransactionState.PREPARE_ABORT
+    (act,) = [one for one in world.acts() if one.transactional_id == "t"]
+    world.coordinator.markers_written(1, 1, act)
+    await asyncio.sleep(0.05)
+    assert "t" not in world.shards[1].open
+    world.partition.auto_commit = True
+    world.partition.commit()
+
+
 async def test_timeout_at_the_last_epoch_draws_an_id(world: World) -> None:
     partitions = {"flights": (0,)}
     start_ms = LoopClock().wall_ms()
     last = Transaction(7, LAST_EPOCH, 20_000, TransactionState.ONGOING, partitions, start_ms, start_ms, version=2)
-
-    def put(_: TransactionShard, __: Now, ___: Ticket) -> Decision[CoordinatorRecord, None]:
-        return Decision(None, [transaction_record("t", encode_value(last, flexible=True))])
-
-    await world.runtime.write(TRANSACTION_TOPIC, 0, put)
+    await world.put(0, "t", last)
     await asyncio.sleep(40)
     found = await world.coordinator.describe("t")
     assert (found.state, found.producer_epoch) == (TransactionState.PREPARE_ABORT, LAST_EPOCH + 1)

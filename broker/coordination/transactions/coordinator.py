@@ -14,6 +14,7 @@ from broker.coordination.shard import CoordinatorRecord, Decide, Now, Ticket
 from broker.coordination.transactions.completions import Completions
 from broker.coordination.transactions.config import TransactionConfig, TransactionLimits
 from broker.coordination.transactions.producers import check_init
+from broker.coordination.transactions.shard_tasks import ShardTasks
 from broker.coordination.transactions.transaction_shard import TransactionDecision, TransactionShard
 from broker.coordination.transactions.values import (
     AddPartitions,
@@ -29,7 +30,6 @@ from broker.coordination.transactions.values import (
 )
 from common.decision import Decision
 from common.errors import ErrorCode, ProtocolError
-from common.lifecycle import duty, end_task
 from common.pacing import Lane, Work
 from kraft.image.key_ranges import Keeping, keeping
 from kraft.image.metadata import MetadataImage
@@ -54,7 +54,8 @@ class FreshIds(Protocol):
 
 class TransactionCoordinator:
     """Every method raises ProtocolError: NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE, and
-    the errors of its request. `make_shard` is for `CoordinatorRuntime.host`. Owns at most one task."""
+    the errors of its request. `make_shard` is for `CoordinatorRuntime.host`. Owns tasks: at most two
+    for each partition that it leads."""
 
     def __init__(
         self,
@@ -75,11 +76,10 @@ class TransactionCoordinator:
         self._version = version
         self._limits_of = limits_of
         self._written: dict[tuple[int, int], list[MarkersToWrite]] = {}  # by partition and leader epoch
-        self._overdue: dict[tuple[int, str], None] = {}  # transactions whose fence needs a producer id
+        self._overdue: dict[int, dict[str, None]] = {}  # by partition, transactions whose fence needs a producer id
         self._held_s = held_s
         self._completions = Completions()
-        self._wakes = asyncio.Event()
-        self._work: asyncio.Task[None] | None = None
+        self._tasks = ShardTasks()
 
     topic = TRANSACTION_TOPIC
 
@@ -90,8 +90,8 @@ class TransactionCoordinator:
             return Keeping.SERVED if topic is None else keeping(topic, image.tenants.owner(transactional_id), index)
 
         def wants_id(transactional_id: str) -> None:
-            self._overdue[index, transactional_id] = None
-            self._wake()
+            self._overdue.setdefault(index, {})[transactional_id] = None
+            self._tasks.begin(f"transaction-fences-{index}", lambda: self._fence_all(index))
 
         def keys_phase_of(transactional_id: str) -> KeysPhase:
             tenant = self._image().tenants.owner(transactional_id)
@@ -249,7 +249,8 @@ class TransactionCoordinator:
         """All markers of a transaction are written: record soon that it is complete, unless the shard has another
         leader epoch by then. Its leader asks for the markers again."""
         self._written.setdefault((index, leader_epoch), []).append(markers)
-        self._wake()
+        name = f"transaction-completions-{index}-{leader_epoch}"
+        self._tasks.begin(name, lambda: self._complete_all(index, leader_epoch))
 
     # deleted tenants ---------------------------------------------------------------------------------------
 
@@ -266,25 +267,18 @@ class TransactionCoordinator:
         return await self._runtime.write(TRANSACTION_TOPIC, index, decide)
 
     async def stop(self) -> None:
-        await end_task(self._work)
+        await self._tasks.stop()
 
-    def _wake(self) -> None:
-        self._wakes.set()
-        if self._work is None:
-            self._work = asyncio.get_running_loop().create_task(self._run(), name=duty("transactions"))
-
-    async def _run(self) -> None:
+    async def _complete_all(self, index: int, leader_epoch: int) -> None:
         """Record completions as they come. What cannot be recorded now is tried again."""
-        while True:
-            await self._wakes.wait()
-            self._wakes.clear()
-            written, self._written = self._written, {}
-            overdue, self._overdue = self._overdue, {}
-            done = await asyncio.gather(*(self._complete(*key, some) for key, some in written.items()))
-            for index, transactional_id in overdue:
-                await self._fence(index, transactional_id)
-            if not all(done):
+        while (written := self._written.pop((index, leader_epoch), None)) is not None:
+            if not await self._complete(index, leader_epoch, written):
                 await asyncio.sleep(RETRY_S)
+
+    async def _fence_all(self, index: int) -> None:
+        while (overdue := self._overdue.pop(index, None)) is not None:
+            for transactional_id in overdue:
+                await self._fence(index, transactional_id)
 
     async def _complete(self, index: int, leader_epoch: int, written: list[MarkersToWrite]) -> bool:
         """False if some wait for the next time."""
