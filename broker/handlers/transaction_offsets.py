@@ -17,7 +17,6 @@ from broker.coordination.groups.coordinator import GroupCoordinator
 from broker.coordination.groups.values import CommitRequest, OffsetToCommit, PendingCommitRequest
 from broker.handlers.transaction_verification import TransactionVerification
 from broker.partitions.hosted import HostedPartitions
-from broker.partitions.transactional_appends import Permission
 from broker.requests.context import RequestContext
 from common.decision import ProducerStamp
 from common.errors import ErrorCode, ProtocolError
@@ -92,22 +91,23 @@ class TransactionOffsets:
     async def _commit(
         self, version: int, request: TxnOffsetCommitRequest, items: tuple[OffsetToCommit, ...]
     ) -> tuple[ErrorCode, ...]:
+        """Raises ProtocolError, also that of the transaction's coordinator."""
         commit = CommitRequest(
             request.group_id, request.member_id, request.group_instance_id, request.generation_id, items
         )
         pending = PendingCommitRequest(commit, ProducerStamp(request.producer_id, request.producer_epoch))
-        return await self._coordinator.commit_pending(pending, await self._permission(version, request))
-
-    async def _permission(self, version: int, request: TxnOffsetCommitRequest) -> Permission:
-        """Raises ProtocolError, also that of the transaction's coordinator."""
         partition = self._hosted.find_leader(GROUP_TOPIC, self._coordinator.partition_of(request.group_id))
-        return await self._verification.permit(
+        permission = await self._verification.permit(
             request.transactional_id,
             request.producer_id,
             request.producer_epoch,
             partition,
             adds=version >= ADDS_FROM,
         )
+        try:
+            return await self._coordinator.commit_pending(pending, permission)
+        finally:
+            partition.transactions.release(permission)
 
 
 def for_client(error: ErrorCode, version: int) -> ErrorCode:

@@ -123,14 +123,13 @@ class TransactionVerification:
         *,
         adds: bool,
     ) -> None:
-        """Ask for a permission unless there is one, and tell `waiter`, at once if it is granted.
+        """Ask for a permission unless there is one, and tell `waiter`, at once if it is granted. Only where it `asks`.
 
         Raises ProtocolError: NOT_LEADER_OR_FOLLOWER, INVALID_PRODUCER_EPOCH, NOT_ENOUGH_REPLICAS if too much waits.
         """
         permission = partition.transactions.begin(transactional_id, producer_id, producer_epoch, adds=adds)
         question = self._questions.get(permission)
-        if question is None and (permission.is_granted or not self.asks(adds=adds)):
-            partition.transactions.grant(permission)
+        if question is None and permission.is_granted:
             waiter.permitted(permission)
             return
         settings, cost = self._settings, waiter.size + WAITER_BYTES
@@ -159,9 +158,12 @@ class TransactionVerification:
         self, transactional_id: str, producer_id: int, producer_epoch: int, partition: Partition, *, adds: bool
     ) -> Permission:
         """A permission to append to `partition` in this transaction; ask `Partition.check_permission` just before.
+        Call `TransactionalAppends.release` when all is appended.
 
         Raises ProtocolError as `begin`, and with the coordinator's error.
         """
+        if not self.asks(adds=adds):
+            return partition.transactions.lend(transactional_id, producer_id, producer_epoch)
         waiter = _PermissionFuture()
         self.begin(partition, transactional_id, producer_id, producer_epoch, waiter, adds=adds)
         return await waiter.future
