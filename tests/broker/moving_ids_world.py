@@ -98,7 +98,7 @@ class IdWorld(MovingWorld):
         limits = TransactionLimits()
         keeping_of = self.keeping_of(*place)
         shard = TransactionShard(
-            CONFIG, lambda: 2, lambda _: limits, keeping_of, lambda _: None, self.keys_phase_of
+            CONFIG, lambda: 2, lambda _: limits, keeping_of, lambda _, __: None, self.keys_phase_of
         )  # fmt: skip
         log = self.logs.setdefault(place, [])
         assert not shard.replay_all([(record.key, record.value) for record in log])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -319,3 +320,22 @@ async def test_ids_of_a_deleted_tenant_are_removed_once_their_transactions_have_
     assert (await remove(), await remove()) == (1, 0)
     assert await code_of(world.coordinator.describe(gone)) is ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
     assert (await world.coordinator.describe(stays)).producer == producers[stays]
+
+
+@pytest.mark.parametrize("epoch", [3, LAST_EPOCH])
+async def test_a_deleted_tenants_transaction_ends_before_its_timeout(world: World, epoch: int) -> None:
+    """Also where its fence needs a new producer id."""
+    now_ms = LoopClock().wall_ms()
+    held = Transaction(7, epoch, 900_000, TransactionState.ONGOING, {"flights": (0,)}, now_ms, now_ms, version=2)
+    await world.put(0, "lkc-aaaaaa_t", held)
+    await world.put(0, "lkc-bbbbbb_t", held)
+    looks, left = 0, True
+    while left:
+        looks += 1
+        with suppress(ProtocolError):  # it waits for a producer id, and for its markers
+            left = await world.coordinator.remove_keys(0, ("lkc-aaaaaa_",), 10) > 0
+        for markers in world.acts():
+            world.coordinator.markers_written(0, 1, markers)
+        await asyncio.sleep(0.1)
+        assert looks < 10, "it does not wait for the timeout of 15 minutes"
+    assert (await world.coordinator.describe("lkc-bbbbbb_t")).state is TransactionState.ONGOING

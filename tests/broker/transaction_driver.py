@@ -49,7 +49,7 @@ class TransactionDriver:
         self.keys_phase = KeysPhase.SETTLED
         self.ms = 0
         self.next_id = 100
-        self.wanted: list[str] = []
+        self.wanted: list[tuple[str, bool]] = []
         self.log: list[CoordinatorRecord] = []
         self.acts: list[MarkersToWrite] = []
         self.shard = self.loaded(log)
@@ -66,7 +66,7 @@ class TransactionDriver:
             lambda: self.version,
             lambda _: self.limits,
             lambda _: self.keeping,
-            self.wanted.append,
+            lambda transactional_id, removal: self.wanted.append((transactional_id, removal)),
             lambda _: self.keys_phase,
         )
         shard.replay_all([(record.key, record.value) for record in log])
@@ -168,5 +168,5 @@ class TransactionDriver:
         while (deadline := self.shard.next_deadline()) is not None and deadline <= self.now.monotonic_s:
             self.apply(self.shard.expire(self.now))
         wanted, self.wanted[:] = list(self.wanted), []
-        for transactional_id in wanted:
-            self.decided(self.shard.fence_overdue(transactional_id, self.fresh_id(), self.now))
+        for transactional_id, removal in wanted:
+            self.decided(self.shard.fence_with(transactional_id, self.fresh_id(), self.now, removal=removal))

@@ -76,7 +76,8 @@ class TransactionCoordinator:
         self._version = version
         self._limits_of = limits_of
         self._written: dict[tuple[int, int], list[MarkersToWrite]] = {}  # by partition and leader epoch
-        self._overdue: dict[int, dict[str, None]] = {}  # by partition, transactions whose fence needs a producer id
+        self._to_fence: dict[int, dict[str, bool]] = {}
+        """By partition and id, transactions whose fence needs a producer id: whether they are to be removed."""
         self._held_s = held_s
         self._completions = Completions()
         self._tasks = ShardTasks()
@@ -89,8 +90,9 @@ class TransactionCoordinator:
             topic = image.topics.get(TRANSACTION_TOPIC)
             return Keeping.SERVED if topic is None else keeping(topic, image.tenants.owner(transactional_id), index)
 
-        def wants_id(transactional_id: str) -> None:
-            self._overdue.setdefault(index, {})[transactional_id] = None
+        def wants_id(transactional_id: str, removal: bool) -> None:
+            of_shard = self._to_fence.setdefault(index, {})
+            of_shard[transactional_id] = removal or of_shard.get(transactional_id, False)
             self._tasks.begin(f"transaction-fences-{index}", lambda: self._fence_all(index))
 
         def keys_phase_of(transactional_id: str) -> KeysPhase:
@@ -276,9 +278,9 @@ class TransactionCoordinator:
                 await asyncio.sleep(RETRY_S)
 
     async def _fence_all(self, index: int) -> None:
-        while (overdue := self._overdue.pop(index, None)) is not None:
-            for transactional_id in overdue:
-                await self._fence(index, transactional_id)
+        while (to_fence := self._to_fence.pop(index, None)) is not None:
+            for transactional_id, removal in to_fence.items():
+                await self._fence(index, transactional_id, removal=removal)
 
     async def _complete(self, index: int, leader_epoch: int, written: list[MarkersToWrite]) -> bool:
         """False if some wait for the next time."""
@@ -296,12 +298,12 @@ class TransactionCoordinator:
                 return False
         return True
 
-    async def _fence(self, index: int, transactional_id: str) -> None:
-        """A transaction is past its timeout, and its producer id has no epoch left. A failure is tried again when the
-        shard looks for timeouts again."""
+    async def _fence(self, index: int, transactional_id: str, *, removal: bool) -> None:
+        """A transaction is past its timeout, or of a deleted tenant, and its producer id has no epoch left. A failure
+        is tried again when the shard looks for timeouts again, or the tenant's keys are to be removed again."""
         try:
             fresh_id = await self._producer_ids.take()
-            await self._runtime.write(TRANSACTION_TOPIC, index, _fences(transactional_id, fresh_id))
+            await self._runtime.write(TRANSACTION_TOPIC, index, _fences(transactional_id, fresh_id, removal=removal))
         except ProtocolError as error:
             _log.info("a fence waits", extra={"partition": index, "error": error.code.name})
 
@@ -314,8 +316,8 @@ def _completes(written: list[MarkersToWrite]) -> Decide[TransactionShard, None]:
     return lambda shard, now, _: shard.complete(written, now)
 
 
-def _fences(transactional_id: str, fresh_id: int) -> Decide[TransactionShard, None]:
-    return lambda shard, now, _: shard.fence_overdue(transactional_id, fresh_id, now)
+def _fences(transactional_id: str, fresh_id: int, *, removal: bool) -> Decide[TransactionShard, None]:
+    return lambda shard, now, _: shard.fence_with(transactional_id, fresh_id, now, removal=removal)
 
 
 def _check_named(transactional_id: str) -> None:

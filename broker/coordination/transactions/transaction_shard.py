@@ -79,7 +79,8 @@ class TransactionShard:
     back.
 
     `version` is the cluster's finalized `transaction.version`. `limits_of(tenant)`: None stands for the operators.
-    `wants_id(transactional_id)` asks for a new producer id, for a timeout whose fence needs one; see `fence_overdue`.
+    `wants_id(transactional_id, removal)` asks for a new producer id, for a fence that needs one: of a timeout, or, if
+    `removal`, of a deleted tenant; see `fence_with`.
     `keys_phase_of(transactional_id)`: of its tenant, whose groups move only while no transaction has offsets of them.
     """
 
@@ -89,7 +90,7 @@ class TransactionShard:
         version: Callable[[], int],
         limits_of: Callable[[str | None], TransactionLimits],
         keeping_of: KeepingOf,
-        wants_id: Callable[[str], None],
+        wants_id: Callable[[str, bool], None],
         keys_phase_of: Callable[[str], KeysPhase] = lambda _: KeysPhase.SETTLED,
     ) -> None:
         self.epoch_floor = 0  # of coordinator epochs; see `coordinator_epochs`
@@ -269,23 +270,32 @@ class TransactionShard:
         return records
 
     def _fenced(
-        self, transactional_id: str, transaction: Transaction, fresh_id: int | None, now: Now
+        self,
+        transactional_id: str,
+        transaction: Transaction,
+        fresh_id: int | None,
+        now: Now,
+        *,
+        removal: bool = False,
     ) -> Transaction | None:
         """None if it must wait: another partition may serve it soon, or it needs a producer id, which is asked for."""
         if not self._is_served(transactional_id):
             return None
         fenced = fence(transaction, fresh_id, now.wall_ms, new_protocol=self._is_new)
         if fenced is NEEDS_ID:
-            self._wants_id(transactional_id)
+            self._wants_id(transactional_id, removal)
             return None
         return fenced if fenced.partitions else completed(fenced, now.wall_ms)
 
-    def fence_overdue(self, transactional_id: str, fresh_id: int, now: Now) -> Decision[CoordinatorRecord, None]:
-        """The producer id that `wants_id` asked for. It is not used if the transaction has ended meanwhile."""
+    def fence_with(
+        self, transactional_id: str, fresh_id: int, now: Now, *, removal: bool
+    ) -> Decision[CoordinatorRecord, None]:
+        """The producer id that `wants_id` asked for. It is not used if the transaction has ended meanwhile, or there is
+        a later one, which is not past its timeout. Those of deleted tenants do not wait for theirs."""
         transaction = self.open.get(transactional_id)
         if transaction is None or transaction.state is not TransactionState.ONGOING:
             return Decision(None)
-        if transaction.start_ms + transaction.timeout_ms > now.wall_ms:
+        if not removal and transaction.start_ms + transaction.timeout_ms > now.wall_ms:
             return Decision(None)
         fenced = self._fenced(transactional_id, transaction, fresh_id, now)
         return Decision(None, [] if fenced is None else [self._record(transactional_id, fenced)])
@@ -428,7 +438,7 @@ class TransactionShard:
         held = self.open[transactional_id] or decode_value(self.committed[transactional_id])
         if held.state.is_prepared:
             return None
-        fenced = self._fenced(transactional_id, held, None, now)
+        fenced = self._fenced(transactional_id, held, None, now, removal=True)
         return None if fenced is None else self._record(transactional_id, fenced)
 
     def list_transactions(self, wanted: TransactionFilter, now: Now) -> Work[list[ListedTransaction]]:
