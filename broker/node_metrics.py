@@ -10,6 +10,7 @@ from broker.dispatch import Dispatcher
 from broker.membership import Membership
 from broker.partitions.hosted import HostedPartitions
 from broker.partitions.partition import Partition
+from broker.replication.isr_changes import IsrChanges
 from common.metrics import Metrics, counted
 from common.pacing import Pacer
 from kraft.observers.observer import MetadataObserver
@@ -36,30 +37,9 @@ class Measured(Protocol):
 def register_metrics(metrics: Metrics, node: Measured) -> None:
     """Register metrics, named after Kafka's where Kafka has the metric."""
     partitions, plane = node.partitions, node.data_plane
-
-    def in_doubt() -> set[Partition]:
-        """Led partitions whose ISR is incomplete or may be: unsettled, or with a pending ISR change, except quiet
-        ones."""
-        return {*partitions.unsettled_partitions, *plane.isr_changes.partitions} - partitions.quiet_partitions.keys()
-
     metrics.gauge("tidelog_partitions", lambda: len(partitions))
     metrics.gauge("tidelog_leader_partitions", lambda: len(partitions.led))
-    metrics.family(
-        "tidelog_under_replicated_partitions",
-        lambda: counted(
-            in_doubt(),
-            lambda one: one.replica_set is not None and bool(one.replica_set.outside),
-            len(partitions.quiet_partitions),
-        ),
-    )
-    metrics.family(
-        "tidelog_under_min_isr_partitions",
-        lambda: counted(
-            in_doubt(),
-            lambda one: one.replica_set is not None and one.replica_set.is_starved,
-            sum(partitions.quiet_partitions.values()),
-        ),
-    )
+    register_in_sync(metrics, partitions, plane.isr_changes)
     metrics.gauge("tidelog_metadata_offset", lambda: node.observer.image.offset)
     metrics.gauge("tidelog_metadata_heard_seconds", lambda: node.observer.heard_s)
     _register_replicas(metrics, node)
@@ -78,6 +58,32 @@ def register_metrics(metrics: Metrics, node: Measured) -> None:
     plane.fetch.answers.register(metrics)
     plane.traces.register(metrics)
     metrics.counter("tidelog_long_requests_seconds_total", lambda: node.pacer.clients_worked_s)
+
+
+def register_in_sync(metrics: Metrics, partitions: HostedPartitions, isr_changes: IsrChanges) -> None:
+    """Which led partitions lack replicas in sync."""
+
+    def in_doubt() -> set[Partition]:
+        """Led partitions whose ISR is incomplete or may be: unsettled, or with a pending ISR change, except quiet
+        ones."""
+        return {*partitions.unsettled_partitions, *isr_changes.partitions} - partitions.quiet_partitions.keys()
+
+    metrics.family(
+        "tidelog_under_replicated_partitions",
+        lambda: counted(
+            in_doubt(),
+            lambda one: one.replica_set is not None and one.replica_set.is_under_replicated,
+            len(partitions.quiet_partitions) - len(partitions.quiet_moves),
+        ),
+    )
+    metrics.family(
+        "tidelog_under_min_isr_partitions",
+        lambda: counted(
+            in_doubt(),
+            lambda one: one.replica_set is not None and one.replica_set.is_starved,
+            sum(partitions.quiet_partitions.values()),
+        ),
+    )
 
 
 def _register_replicas(metrics: Metrics, node: Measured) -> None:
@@ -113,7 +119,4 @@ def register_connections(metrics: Metrics, server: Server) -> None:
         "tidelog_connections_refused_total",
         lambda: [({"cause": cause}, float(count)) for cause, count in server.failures.counts.items()],
     )
-    metrics.family(
-        "tidelog_certificate_expires_seconds",
-        lambda: [({"listener": name}, ends_ms / 1000) for name, ends_ms in server.certificate_ends().items()],
-    )
+    server.register_certificates(metrics)

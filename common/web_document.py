@@ -10,9 +10,28 @@ NOT_HTTP = "what answers at {} does not speak HTTP: {}"
 
 
 def address_of(url: str) -> str:
-    """What of a URL may be shown: a user and a query may be secrets."""
-    parts = urlsplit(url)
+    """What of a URL may be shown: a user and a query may be secrets. It shows nothing of what is no URL."""
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return "an invalid address"
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
+
+
+def fault_of(url: str, schemes: tuple[str, ...] = WEB_SCHEMES) -> str:
+    """Why an operator's URL can never be asked, as far as its text tells, without the URL; empty if it may be."""
+    if not url.startswith(schemes):
+        return f"it must begin with one of {', '.join(schemes)}"
+    try:
+        parts = urlsplit(url)
+        is_whole = parts.scheme == "file" or (bool(parts.hostname) and parts.port != 0)
+    except ValueError:  # of brackets around a host, or of a port
+        is_whole = False
+    if not is_whole:
+        return "its host or its port is not valid"
+    if parts.scheme != "file" and (" " in url or not url.isprintable()):
+        return "it must have no spaces and no control characters"
+    return ""
 
 
 def read_document(url: str, bytes_max: int, timeout_s: float) -> bytes:

@@ -70,6 +70,7 @@ class HostedPartitions:
         self.unsettled_partitions: dict[Partition, None] = {}
         # settled except for replicas that do not fetch; value: whether it is starved
         self.quiet_partitions: dict[Partition, bool] = {}
+        self.quiet_moves: dict[Partition, None] = {}  # those of them that lack only what a reassignment adds
         self._busy: dict[Replica, tuple[int, int]] = {}
         self.ack_delays = AckDelays()
         self.following: Following | None = None
@@ -166,6 +167,7 @@ class HostedPartitions:
 
     def unsettled(self, partition: Partition) -> None:
         self.quiet_partitions.pop(partition, None)
+        self.quiet_moves.pop(partition, None)
         self.unsettled_partitions[partition] = None
 
     def follower_written(self, partition: Partition) -> None:
@@ -198,10 +200,13 @@ class HostedPartitions:
                 self.unsettled_partitions[partition] = None
             elif outlook is not ReviewResult.SETTLED:
                 self.quiet_partitions[partition] = outlook is ReviewResult.STARVED
+                if outlook is ReviewResult.MOVING:
+                    self.quiet_moves[partition] = None
 
     def _settled(self, partition: Partition) -> None:
         self.unsettled_partitions.pop(partition, None)
         self.quiet_partitions.pop(partition, None)
+        self.quiet_moves.pop(partition, None)
 
     def busy(self, replica: Replica) -> None:
         self._busy[replica] = (replica.bytes_in, replica.bytes_out)

@@ -146,6 +146,7 @@ class ReviewResult(Enum):
     SETTLED = "settled"  # nothing to do
     UNSETTLED = "unsettled"  # records wait to be committed, or a replica that fetches is out of sync
     QUIET = "quiet"  # only replicas that do not fetch are out of sync
+    MOVING = "moving"  # as QUIET, and all of these are being added by a reassignment
     STARVED = "starved"  # as QUIET, and the ISR is too small to commit
 
 
@@ -318,6 +319,11 @@ class ReplicaSet:
         """Replicas that are neither in the ISR nor in the proposal."""
         return self._joining
 
+    @property
+    def is_under_replicated(self) -> bool:
+        """Whether fewer are in the ISR or the proposal than there were replicas before a reassignment (KIP-352)."""
+        return len(self.followers) + 1 - len(self._joining) < self.settled
+
     def fetching_outside(self, now: float) -> list[Follower]:
         """Replicas outside the ISR that are fetching."""
         since = now - JOIN_PATIENCE_S
@@ -328,7 +334,9 @@ class ReplicaSet:
         """The outlook if no record waits to be committed and no replica outside the ISR fetches."""
         if not self._joining:
             return ReviewResult.SETTLED
-        return ReviewResult.STARVED if self.is_starved else ReviewResult.QUIET
+        if self.is_starved:
+            return ReviewResult.STARVED
+        return ReviewResult.QUIET if self.is_under_replicated else ReviewResult.MOVING
 
     def may_join(self, follower: Follower, high_watermark: int, epoch_start: int, now: float) -> bool:
         """Whether a replica outside the ISR holds everything committed and everything from before this epoch."""

@@ -17,7 +17,7 @@ CLUSTER = Area(
         ),
         gauge(
             "tidelog_cluster_under_replicated_partitions",
-            "Partitions whose ISR lacks a replica.",
+            "Partitions whose ISR lacks a replica, other than those that a reassignment adds.",
             "See `tidelog_under_replicated_partitions`, which says whose.",
         ),
         gauge(

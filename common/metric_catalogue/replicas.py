@@ -14,7 +14,7 @@ PARTITIONS = Area(
         ),
         gauge(
             "tidelog_under_replicated_partitions",
-            "Led partitions whose ISR lacks a replica.",
+            "Led partitions whose ISR lacks a replica, other than those that a reassignment adds.",
             "Find the broker that is missing: `tidelog brokers list`. If none is, a follower is slow: `tidelog brokers "
             "health`.",
         ),

@@ -84,7 +84,7 @@ def register_cluster(metrics: Metrics, node: Measured) -> None:
     metrics.gauge("tidelog_topics", lambda: len(node.image.topics))
     metrics.gauge("tidelog_cluster_partitions", partitions)
     metrics.gauge("tidelog_cluster_offline_partitions", lambda: len(node.image.topics.index.leaderless))
-    metrics.gauge("tidelog_cluster_under_replicated_partitions", lambda: len(node.image.topics.index.short))
+    metrics.gauge("tidelog_cluster_under_replicated_partitions", lambda: len(node.image.topics.index.under_replicated))
     metrics.gauge("tidelog_cluster_reassigning_partitions", lambda: len(node.image.topics.index.moving))
     metrics.gauge("tidelog_cluster_misplaced_leaders", lambda: len(node.image.topics.index.astray))
     metrics.gauge("tidelog_brokers", lambda: len(node.image.brokers))

@@ -70,8 +70,9 @@ class PartitionIndex(Struct, frozen=True):
     """Sets by broker: partitions of which it has a replica (`replicas`), is in the ISR (`in_sync`) or ELR (`eligible`),
     or which it `leads`. A broker without any has no entry.
 
-    `leaderless`; `short`: ISR smaller than the replicas; `moving`: being reassigned; `unsettled`: with an ELR or last
-    known ELR; `astray`: not led by the preferred leader.
+    `leaderless`; `short`: ISR smaller than the replicas, and `under_replicated`: also without those that a reassignment
+    adds; `moving`: being reassigned; `unsettled`: with an ELR or last known ELR; `astray`: not led by the preferred
+    leader.
     """
 
     replicas: Mapping[int, PartitionSet] = field(default_factory=dict)
@@ -80,6 +81,7 @@ class PartitionIndex(Struct, frozen=True):
     leads: Mapping[int, PartitionSet] = field(default_factory=dict)
     leaderless: PartitionSet = NO_PARTITIONS
     short: PartitionSet = NO_PARTITIONS
+    under_replicated: PartitionSet = NO_PARTITIONS
     moving: PartitionSet = NO_PARTITIONS
     unsettled: PartitionSet = NO_PARTITIONS
     astray: PartitionSet = NO_PARTITIONS
@@ -162,12 +164,14 @@ class IndexEdit:
         self._leads = _BrokersEdit(base.leads)
         self._leaderless = _SetEdit(base.leaderless)
         self._short = _SetEdit(base.short)
+        self._under_replicated = _SetEdit(base.under_replicated)
         self._moving = _SetEdit(base.moving)
         self._unsettled = _SetEdit(base.unsettled)
         self._astray = _SetEdit(base.astray)
         self._flags = (
             self._leaderless,
             self._short,
+            self._under_replicated,
             self._moving,
             self._unsettled,
             self._astray,
@@ -186,6 +190,8 @@ class IndexEdit:
             is_short = len(new.isr) < len(new.replicas)
             if is_short != (len(was.isr) < len(was.replicas)):
                 self._short.put(topic_id, bit, is_short)
+        if has_moved or was.isr is not new.isr or was.adding is not new.adding:
+            self._flag(self._under_replicated, topic_id, bit, was.is_under_replicated, new.is_under_replicated)
         if was.elr is not new.elr or was.last_known_elr is not new.last_known_elr:
             self._eligible.members(topic_id, bit, was.elr, new.elr)
             self._flag(self._unsettled, topic_id, bit, _is_unsettled(was), _is_unsettled(new))

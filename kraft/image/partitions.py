@@ -47,6 +47,12 @@ class PartitionImage(msgspec.Struct, frozen=True, gc=False):
         replicas would reject records while it gets more."""
         return len(self.replicas) - len(self.adding)
 
+    @property
+    def is_under_replicated(self) -> bool:
+        """Whether the ISR is smaller than the replicas before a reassignment (KIP-352): what still copies for the first
+        time is nothing that was lost."""
+        return len(self.isr) < self.settled_replica_count
+
     @classmethod
     def of(cls, record: PartitionRecord) -> PartitionImage:
         return cls(

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from broker.broker_link import BrokerLink
 from broker.coordination.groups.coordinator import GroupCoordinator
 from broker.coordination.groups.group_shard import GroupShard
-from broker.coordination.groups.lag import LagBook, LagTotals
+from broker.coordination.groups.lag import OFFSET_COST, OFFSETS_AT_ONCE, LagBook, LagTotals
 from broker.coordination.groups.lag_watch import LABEL_LENGTH_MAX, GroupLagWatch
 from broker.coordination.shard import Now
 from common.metrics import Metrics
@@ -73,6 +73,16 @@ def test_a_group_that_stands_still_is_behind_longer_and_longer() -> None:
         at_once(book.finish())
     assert book.totals == LagTotals(2, 2, 55, 50.0, 0)
     assert {one.group: one.seconds for one in book.named} == {"stuck": 50.0, "steady": 5.0}
+
+
+@pytest.mark.parametrize("offsets", [0, 1, 99, 100, 101, 250])
+def test_each_offset_of_a_look_is_counted(offsets: int) -> None:
+    """A slice would hold thousands of them where groups have less than are counted at once."""
+    book = LagBook(10)
+    book.begin(0.0)
+    costs = list(book.add("g", [(b"p", value_of(0))] * offsets, {b"p": 1}.get))
+    assert sum(costs) == offsets * OFFSET_COST
+    assert max(costs, default=0) <= OFFSETS_AT_ONCE * OFFSET_COST < SLICE_COST
 
 
 class Shards:

@@ -96,6 +96,17 @@ async def test_each_outcome_is_counted(tmp_path: Path, status: int | None, outco
 
 
 @pytest.mark.virtual_time
+async def test_an_endpoint_that_is_no_address_drops_traces_and_ends_nothing(tmp_path: Path) -> None:
+    export = TraceExport(lab_ports(tmp_path), MonitoringSettings(tracing_endpoint="http://[::1:4318/v1/traces"), 0)
+    assert export.tracer is not None
+    traced(export.tracer, 0.0)
+    await export.send(export.tracer.take())
+    metrics = Metrics()
+    export.register(metrics)
+    assert 'tidelog_trace_spans_total{outcome="dropped"} 4.0' in metrics.text().decode()
+
+
+@pytest.mark.virtual_time
 async def test_a_broker_traces_what_its_clients_send(tmp_path: Path) -> None:
     lab = Lab(tmp_path)
     lab.monitoring = MonitoringSettings(tracing_endpoint=ENDPOINT, tracing_requests_per_second=100.0)

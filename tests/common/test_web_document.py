@@ -8,7 +8,7 @@ from functools import partial
 
 import pytest
 
-from common.web_document import post_document, read_document
+from common.web_document import SCHEMES, address_of, fault_of, post_document, read_document
 
 HTTP2_SETTINGS = b"\x00\x00\x12\x04\x00\x00\x00\x00\x00" + bytes(18)
 """What a port of gRPC sends, as that of a collector: the first frame of HTTP/2."""
@@ -46,3 +46,38 @@ def test_no_error_shows_what_may_be_a_secret(ask: Callable[[str], object], url: 
     with pytest.raises(ValueError, match="ftp://collector") as caught:
         ask(url)
     assert "word" not in str(caught.value)
+
+
+NO_ADDRESS = [
+    "http://[::1:4318/v1/traces",
+    "http://[collector]:4318/",
+    "http://collector:port/",
+    "http://collector:99999/",
+    "http://collector:0/",
+    "http://:4318/",
+    "http:///v1/traces",
+    "http://collector/v1 traces",
+    "http://collector/v1\n",
+]
+
+
+@pytest.mark.parametrize("url", NO_ADDRESS)
+def test_an_address_that_can_never_be_asked_is_found_and_may_be_named(url: str) -> None:
+    assert fault_of(url) and fault_of(url, SCHEMES)
+    assert address_of(url)
+
+
+def test_what_can_be_asked_has_no_fault() -> None:
+    for url in (
+        "http://collector",
+        "https://collector:4318/v1/traces?key=word",
+        "http://[::1]:4318/",
+        "http://10.0.0.1",
+    ):
+        assert fault_of(url) == ""
+    assert fault_of("file:///etc/a key.json", SCHEMES) == ""
+    assert "http://" in fault_of("file:///etc/keys.json") and "http://" in fault_of("collector:4318")
+
+
+def test_what_is_no_url_is_not_shown() -> None:
+    assert "word" not in address_of("http://user:word@[::1/?word")

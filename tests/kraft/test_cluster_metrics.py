@@ -35,6 +35,18 @@ def test_the_cluster_is_as_its_image() -> None:
     assert (found["tidelog_cluster_offline_partitions"], found["tidelog_cluster_partitions"]) == (2, 12)
 
 
+def test_a_partition_that_gets_replicas_is_under_replicated_by_those_that_it_had() -> None:
+    def found(isr: tuple[int, ...], adding: tuple[int, ...]) -> float:
+        moved = PartitionChangeRecord(topic_id(0), 0, replicas=(0, 1, 2, 3), adding=adding, removing=(0,), isr=isr)
+        return page(replayed(image, [moved]))["tidelog_cluster_under_replicated_partitions"]
+
+    image = with_partitions(1, 6)
+    assert found((0, 1, 2), ()) == 1
+    assert found((0, 1, 2), (3,)) == 0
+    assert found((0, 1), (3,)) == 1
+    assert found((0, 1, 2, 3), (3,)) == 0
+
+
 def test_a_scrape_of_a_large_cluster_calls_no_more_than_that_of_a_small_one() -> None:
     counts = []
     for image in (with_partitions(1, 5), with_partitions(20, 200)):

@@ -66,6 +66,7 @@ def check_index(image: MetadataImage) -> None:
         expect(image, index.led_by(broker), lambda p, b=broker: p.leader == b)
     expect(image, index.leaderless, lambda p: not p.has_leader)
     expect(image, index.short, lambda p: len(p.isr) < len(p.replicas))
+    expect(image, index.under_replicated, lambda p: len(p.isr) < len(p.replicas) - len(p.adding))
     expect(image, index.moving, lambda p: p.is_reassigning)
     expect(image, index.unsettled, lambda p: p.elr or p.last_known_elr)
     expect(image, index.astray, lambda p: p.has_leader and p.leader != p.preferred_leader)

@@ -91,7 +91,7 @@ def test_a_token_comes_from_its_file(tmp_path: Path) -> None:
     wanted = BASE | {"sasl.mechanism": "OAUTHBEARER", name: file.as_uri()}
     assert parse_command_config(wanted).login == Login("OAUTHBEARER", "", "eyJ.eyJ.sig")
     file.write_text("no token at all")
-    for url in (file.as_uri(), "https://example.org/token", (tmp_path / "none").as_uri(), ""):
+    for url in (file.as_uri(), "https://example.org/token", "file://[::1/token", (tmp_path / "none").as_uri(), ""):
         with pytest.raises(SettingError, match=name):
             parse_command_config(wanted | {name: url})
 

@@ -38,6 +38,7 @@ from tidelog.configuration.node_config import (
     broker_config,
     parse_voters,
 )
+from tidelog.configuration.security_config import security_config
 from tidelog.configuration.settings_check import check_settings
 from wire.server import ServerLimits
 
@@ -136,6 +137,8 @@ def test_every_node_of_a_layout_has_a_valid_configuration(tmp_path: Path) -> Non
         ({"log.segment.byte": "1"}, "log.segment.bytes"),
         ({"tidelog.tier.uri": "tier"}, "tidelog.tier.uri"),
         ({"tidelog.tracing.endpoint": "collector:4318"}, "tidelog.tracing.endpoint"),
+        ({"tidelog.tracing.endpoint": "http://[::1:4318/v1/traces"}, "tidelog.tracing.endpoint"),
+        ({"tidelog.tracing.endpoint": "http://collector:port/v1/traces"}, "tidelog.tracing.endpoint"),
         (TIER | {"log.local.retention.ms": "604800001"}, "log.local.retention.ms"),
         (TIER | {"log.local.retention.ms": "3600001", "log.retention.hours": "1"}, "log.local.retention.ms"),
         (TIER | {"log.local.retention.bytes": "-1", "log.retention.bytes": "10"}, "log.local.retention.bytes"),
@@ -144,6 +147,12 @@ def test_every_node_of_a_layout_has_a_valid_configuration(tmp_path: Path) -> Non
 def test_settings_that_contradict_each_other_stop_the_start(settings: dict[str, str], named: str) -> None:
     with pytest.raises(SettingError, match=named):
         check_settings(settings)
+
+
+@pytest.mark.parametrize("url", ["keys.json", "https://[::1/keys.json", "https://issuer:port/keys.json"])
+def test_keys_of_tokens_are_where_they_can_be_asked(url: str) -> None:
+    with pytest.raises(SettingError, match=r"sasl\.oauthbearer\.jwks\.endpoint\.url"):
+        security_config(check_settings({"sasl.oauthbearer.jwks.endpoint.url": url}), (), "")
 
 
 @pytest.mark.parametrize(

@@ -275,6 +275,7 @@ def test_formats_show_what_was_decoded() -> None:
         (["--value-decoder", "json"], "no decoder"),
         (["--key-decoder", "avro", "--schema-registry", "http://ada:secret@host"], "--schema-registry-config"),
         (["--key-decoder", "avro", "--schema-registry", "registry:8081"], "http://"),
+        (["--key-decoder", "avro", "--schema-registry", "http://[::1:8081"], "--schema-registry: its host"),
         (["--key-decoder", "avro", "--schema-registry-config", "CONFIG"], "schema.registry.url is missing"),
         (["--value-decoder", "avro", "--schema-registry", "http://host", "--format", "hex"], "decodes nothing"),
     ],

@@ -182,7 +182,11 @@ def _jaas_options(text: str, mechanism: str) -> dict[str, str]:
 
 
 def _token(url: str) -> str:
-    name, parts = "sasl.oauthbearer.token.endpoint.url", urlsplit(url)
+    name = "sasl.oauthbearer.token.endpoint.url"
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        parts = urlsplit("")
     if parts.scheme != "file" or not parts.path:
         raise SettingError(f"{name}: it must be file:///PATH of a file that holds a token")
     try:

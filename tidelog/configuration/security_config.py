@@ -10,7 +10,7 @@ from broker.security.config import SecurityConfig
 from broker.security.exchange import OAUTHBEARER
 from common.node_settings.security import SecuritySettings
 from common.settings import SettingError, SettingValues
-from common.web_document import SCHEMES
+from common.web_document import SCHEMES, fault_of
 
 
 def security_config(values: SettingValues, listeners: Iterable[str], domain: str) -> SecurityConfig:
@@ -18,8 +18,8 @@ def security_config(values: SettingValues, listeners: Iterable[str], domain: str
     config = values.group(SecurityConfig)
     own = {name: values.group(SecuritySettings, name) for name in listeners}
     url = config.jwks_endpoint_url
-    if url and not url.startswith(SCHEMES):
-        raise SettingError(f"sasl.oauthbearer.jwks.endpoint.url: it must begin with one of {', '.join(SCHEMES)}")
+    if url and (fault := fault_of(url, SCHEMES)):
+        raise SettingError(f"sasl.oauthbearer.jwks.endpoint.url: {fault}")
     if not url and any(OAUTHBEARER in of_one.mechanisms for of_one in own.values()):
         raise SettingError(
             f"sasl.oauthbearer.jwks.endpoint.url: sasl.enabled.mechanisms has {OAUTHBEARER}, so it must be set"

@@ -14,7 +14,7 @@ from common.node_settings.replication import ReplicationSettings
 from common.node_settings.tier import TierSettings
 from common.node_settings.topics import BrokerLogSettings, with_retention
 from common.settings import SettingError, SettingValues, listener_of
-from common.web_document import WEB_SCHEMES
+from common.web_document import fault_of
 from tidelog.configuration.job_schedule import ScheduleError, parse_schedule
 
 
@@ -44,8 +44,8 @@ def check_own_of_listeners(names: Iterable[str], listeners: Iterable[str]) -> No
 
 
 def _check_tracing(settings: MonitoringSettings) -> None:
-    if settings.tracing_endpoint and not settings.tracing_endpoint.startswith(WEB_SCHEMES):
-        raise SettingError(f"tidelog.tracing.endpoint: it must begin with one of {', '.join(WEB_SCHEMES)}")
+    if settings.tracing_endpoint and (fault := fault_of(settings.tracing_endpoint)):
+        raise SettingError(f"tidelog.tracing.endpoint: {fault}")
 
 
 def _check_contradictions(values: SettingValues) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from common.settings import SettingError, read_properties
+from common.web_document import fault_of
 from tidelog.streams.schema_registry import Ask, RegistryFailure, basic_login, http_ask
 
 URL, LOGIN, TOKEN = "schema.registry.url", "basic.auth.user.info", "bearer.auth.token"
@@ -26,6 +27,8 @@ def ask_at(url: str, config: Path | None) -> Ask | None:
         raise SettingError(
             "--schema-registry is http://… or https://…, and a login belongs into --schema-registry-config"
         )
+    if fault := fault_of(url):
+        raise SettingError(f"--schema-registry: {fault}")
     login = dict(basic_login(given[LOGIN])) if LOGIN in given else {}
     if TOKEN in given:
         login = {"Authorization": f"Bearer {given[TOKEN]}"}

@@ -70,7 +70,7 @@ class LagBook:
 
     def add(self, group: str, offsets: Iterable[tuple[bytes, bytes]], end_of: EndOf) -> Work[None]:
         """A group with places and values of its offsets."""
-        records, seconds, unknown = 0, 0.0, 0
+        records, seconds, unknown, number = 0, 0.0, 0, 0
         for number, (place, value) in enumerate(offsets, 1):
             if number % OFFSETS_AT_ONCE == 0:
                 yield OFFSETS_AT_ONCE * OFFSET_COST
@@ -101,6 +101,7 @@ class LagBook:
             lag = GroupLag(group, records, seconds)
             self._by_records.add(lag, records)
             self._by_seconds.add(lag, seconds)
+        yield number % OFFSETS_AT_ONCE * OFFSET_COST  # many groups have less than that each
 
     def finish(self) -> Work[None]:
         """The look is over: what it found is shown, and ends are remembered for the next."""

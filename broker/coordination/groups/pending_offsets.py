@@ -11,7 +11,7 @@ itself only.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from struct import Struct
 from typing import NamedTuple
 
@@ -87,15 +87,20 @@ class _Sent:
 
 
 class _Group:
-    """What is pending in one group. `newest`: see `Place`; only of places where something is pending."""
+    """What is pending in one group. `newest`: see `Place`; only of places where something is pending.
 
-    __slots__ = ("newest", "sent")
+    A group may have thousands of producers, of which few have something pending at one place: what is asked of a place
+    looks at those only. Places with one are apart, because a marker handles many of these, and few others."""
+
+    __slots__ = ("_shared", "_sole", "newest", "sent")
 
     def __init__(self) -> None:
         self.sent: dict[int, list[_Sent]] = {}
         """By producer id, never empty. Of a place the first has the newest: there are more where a load replays records
         from before its snapshot."""
         self.newest: dict[bytes, int] = {}
+        self._sole: dict[bytes, _Sent] = {}  # by place: what alone has something pending there
+        self._shared: dict[bytes, dict[_Sent, None]] = {}  # of places not in `_sole`; never empty
 
     def put(self, place: bytes, pending: Pending) -> None:
         batch = _Batch(pending.offset, pending.producer)
@@ -103,26 +108,66 @@ class _Group:
         for sent in of_producer:
             held = sent.batches.get(place)
             if held is None or held.offset <= batch.offset:
-                sent.put(place, batch, pending.value)
-                return
-        of_producer.append(_Sent())
-        of_producer[-1].put(place, batch, pending.value)
+                break
+        else:
+            sent = _Sent()
+            of_producer.append(sent)
+        sent.put(place, batch, pending.value)
+        self._note(place, sent)
 
-    def all_sent(self) -> list[_Sent]:
-        return [sent for of_producer in self.sent.values() for sent in of_producer]
+    def _note(self, place: bytes, sent: _Sent) -> None:
+        shared = self._shared.get(place)
+        if shared is not None:
+            shared[sent] = None
+            return
+        sole = self._sole.setdefault(place, sent)
+        if sole is not sent:
+            self._shared[place] = {sole: None, sent: None}
+            del self._sole[place]
+
+    def _forgo(self, places: Iterable[bytes], sent: _Sent) -> None:
+        """`sent` had something pending at these places."""
+        for place in places:
+            if place in self._sole:
+                del self._sole[place]
+            else:
+                shared = self._shared[place]
+                del shared[sent]
+                if not shared:
+                    del self._shared[place]
+
+    def take_until(self, sent: _Sent, offset: int) -> _Sent:
+        """Remove and return what lies up to `offset` in the log."""
+        taken = sent.take_until(offset)
+        self._forgo(taken.values, sent)
+        return taken
+
+    def clear(self, place: bytes) -> list[int]:
+        """Nothing is pending there any more. Returns whose it was."""
+        producers = []
+        for sent in self._at(place):
+            producers.append(sent.batches[place].producer.producer_id)
+            sent.pop(place)
+            self._forgo((place,), sent)
+        self.newest.pop(place, None)
+        return producers
+
+    def _at(self, place: bytes) -> list[_Sent]:
+        sole = self._sole.get(place)
+        return [*self._shared.get(place, ())] if sole is None else [sole]
 
     def holds(self, place: bytes) -> bool:
-        return any(place in sent.values for sent in self.all_sent())
+        return place in self._sole or place in self._shared
 
     def places(self) -> list[bytes]:
-        return list(dict.fromkeys(place for sent in self.all_sent() for place in sent.values))
+        return list(dict.fromkeys(place for some in self.sent.values() for sent in some for place in sent.values))
 
     def at(self, place: bytes) -> Place | None:
-        found = [Pending(*sent.batches[place], sent.values[place]) for sent in self.all_sent() if place in sent.values]
+        found = [Pending(*sent.batches[place], sent.values[place]) for sent in self._at(place)]
         return Place(self.newest.get(place, UNKNOWN), tuple(sorted(found))) if found else None
 
     def count(self) -> int:
-        return sum(len(sent.values) for sent in self.all_sent())
+        return sum(len(sent.values) for of_producer in self.sent.values() for sent in of_producer)
 
     def counted(self, taken: _Sent) -> dict[bytes, bytes]:
         """Those of a committed transaction's offsets that count now."""
@@ -130,18 +175,20 @@ class _Group:
         for place in self.newest.keys() & counting.keys():
             if taken.batches[place].offset < self.newest[place]:  # equal: a load applies it once more
                 del counting[place]
-        for other in self.all_sent():
-            for place in other.values.keys() & counting.keys():
-                self.newest[place] = taken.batches[place].offset
+        for place in self._shared.keys() & counting.keys():  # others': it was taken out of `_sole`
+            self.newest[place] = taken.batches[place].offset
         return counting
 
-    def forget(self, places: Iterable[bytes]) -> None:
+    def overtake(self, place: bytes, offset: int) -> None:
+        """Something that is not pending counts since `offset`."""
+        if self.holds(place):
+            self.newest[place] = max(self.newest.get(place, UNKNOWN), offset)
+
+    def forget(self, places: Mapping[bytes, object]) -> None:
         """Nothing may be pending at these places any more."""
-        gone = self.newest.keys() & places
-        for sent in self.all_sent():
-            gone -= sent.values.keys()
-        for place in gone:
-            del self.newest[place]
+        for place in self.newest.keys() & places.keys():
+            if place not in self._sole and place not in self._shared:
+                del self.newest[place]
 
 
 class Ended(NamedTuple):
@@ -176,13 +223,14 @@ class PendingOffsets:
     def overtaken(self, name: bytes, place: bytes, offset: int, *, removed: bool) -> None:
         """A record outside of transactions, in the batch at `offset`, has set the offset, or has `removed` it together
         with all that is pending."""
-        old = self.place_of(name, place)
-        if old is None:
+        group = self._by_name.get(name)
+        if group is None:
             return
-        left = old.pending
-        if removed:
-            left = tuple(one for one in left if one.offset > offset)
-        self.set_place(name, place, Place(max(old.newest, offset), left))
+        if not removed:
+            group.overtake(place, offset)
+        elif (old := group.at(place)) is not None:
+            left = tuple(one for one in old.pending if one.offset > offset)
+            self.set_place(name, place, Place(max(old.newest, offset), left))
 
     def end(self, producer_id: int, offset: int, *, commit: bool) -> tuple[int, list[Ended]]:
         """A marker at `offset` ends the producer's transaction. Returns how many places it had, and the offsets that
@@ -191,7 +239,7 @@ class PendingOffsets:
         for name in list(self._by_producer.get(producer_id, ())):
             group = self._by_name[name]
             for sent in reversed(group.sent[producer_id]):
-                taken = sent.take_until(offset)
+                taken = group.take_until(sent, offset)
                 ended += len(taken.batches)
                 if commit and (values := group.counted(taken)):
                     counting.append(Ended(name, values))
@@ -206,18 +254,15 @@ class PendingOffsets:
     def set_place(self, name: bytes, place: bytes, state: Place | None) -> None:
         """None, or one without pending offsets, removes it. Raises UnreadableRecord for an invalid key."""
         group = self._by_name.get(name)
-        for producer_id, of_producer in list(group.sent.items()) if group is not None else ():
-            for sent in of_producer:
-                sent.pop(place)
-            if group is not None:
-                self._tidy(name, group, producer_id)
-        for one in () if state is None else state.pending:
-            self.put(name, place, one)
-        group = self._by_name.get(name)
         if group is not None:
-            group.newest.pop(place, None)
-            if state is not None and state.pending and state.newest > UNKNOWN:
-                group.newest[place] = state.newest
+            for producer_id in dict.fromkeys(group.clear(place)):
+                self._tidy(name, group, producer_id)
+        if state is None:
+            return
+        for one in state.pending:
+            self.put(name, place, one)
+        if state.pending and state.newest > UNKNOWN:
+            self._by_name[name].overtake(place, state.newest)
 
     def _tidy(self, name: bytes, group: _Group, producer_id: int) -> None:
         """Forget the producer's part of the group, and the group, if nothing is left there."""
