@@ -12,7 +12,7 @@ from typing import Annotated, Any, NamedTuple
 import msgspec
 from starlette.responses import Response
 
-from common.settings import LONG_MAX
+from common.settings import INT_MAX, LONG_MAX
 from console.access.trouble import Trouble
 from console.formats.avro_schemas import BadSchema, NoAnswer, SchemaOf
 from console.formats.json_path import BadPath
@@ -36,6 +36,7 @@ from console.web.visit import Form, Visit, parse_number
 from tidelog.admin.library_client import AdminClient
 
 ROWS, ROWS_MAX = 50, 500
+PARTITIONS_MAX, PARTITIONS_TEXT_MAX = 100_000, 100_000
 COUNT_FRESH_S = 3.0
 OF_EACH_MIN = 5  # records of each partition, where the newest of many partitions are shown
 STARTS = {
@@ -223,14 +224,19 @@ def _decode(fields: Mapping[str, str], schema_of: SchemaOf | None, undecoded: Un
 
 
 def partitions_of(text: str) -> list[int] | None:
-    """`0,3,5-7`; None for all. Raises Trouble."""
-    found: set[int] = set()
+    """`0,3,5-7`; None for all. Raises Trouble, before so many numbers are made that the loop would be held."""
+    found, count = set[int](), 0
+    if len(text) > PARTITIONS_TEXT_MAX:
+        raise Trouble("write partitions that follow each other as one range, like 5-7")
     for part in filter(None, text.replace(" ", "").split(",")):
         first, dash, last = part.partition("-")
-        if not first.isdecimal() or (dash and not last.isdecimal()) or len(part) > 20:
+        if not first.isdecimal() or (dash and not last.isdecimal()) or len(part) > 2 * len(str(INT_MAX)) + 1:
             raise Trouble("partitions are written like 0,3,5-7")
         low, high = int(first), int(last) if dash else int(first)
-        if high - low > 100_000:
+        if low > high:
+            raise Trouble(f"{low}-{high}: the smaller number comes first")
+        count += high - low + 1  # those named twice, too: each is work
+        if high > INT_MAX or count > PARTITIONS_MAX:
             raise Trouble("so many partitions are not there")
         found.update(range(low, high + 1))
     return sorted(found) or None

@@ -101,9 +101,10 @@ def at_time(client: AdminClient, name: str, places: Span, time_ms: int) -> dict[
 
 
 def _places(name: str, known: Mapping[int, int], partitions: Sequence[int] | None) -> dict[Place, int]:
-    if absent := set(partitions or ()) - set(known):
+    wanted = set(known if partitions is None else partitions)
+    if absent := wanted - set(known):
         raise Trouble(f"{name} has no partition {min(absent)}")
-    return {Place(name, one): leader for one, leader in known.items() if partitions is None or one in partitions}
+    return {Place(name, one): leader for one, leader in known.items() if one in wanted}
 
 
 class Scan:
