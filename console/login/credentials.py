@@ -13,6 +13,7 @@ from cryptography import x509
 
 from common.settings import SettingError
 from console.access.commands import TOKEN, is_kept
+from console.login.encrypted_keys import ENCRYPTED, checked_key
 from tidelog.admin.command_config import MECHANISMS, OAUTHBEARER, PLAIN, TOKEN_BYTES_MAX, ClientSecurity, Login
 from tidelog.admin.command_config import parse_command_config as parsed
 
@@ -23,7 +24,7 @@ TENANT = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
 _TOKEN = re.compile(r"[\w.~+/=-]+")
 _PEM_CHARACTERS_MAX = 64 << 10
 _CERTIFICATES = ("CERTIFICATE", "X509 CERTIFICATE")
-_KEYS = ("PRIVATE KEY", "RSA PRIVATE KEY", "EC PRIVATE KEY", "ENCRYPTED PRIVATE KEY")
+_KEYS = ("PRIVATE KEY", "RSA PRIVATE KEY", "EC PRIVATE KEY", ENCRYPTED)
 _PEM_BLOCK = re.compile(
     r"-----BEGIN ([A-Z0-9 ]+)-----[ \t\r]*\n((?:(?!-----)[\w+/=:,\- \t\r\n])*)-----END \1-----", re.A
 )
@@ -60,7 +61,8 @@ class Entry(NamedTuple):
 
 
 def entry_of(given: Mapping[str, str], where: Reachable) -> Entry:
-    """From the fields of the form. Raises SettingError, without any secret in its text."""
+    """From the fields of the form. Raises SettingError, without any secret in its text. A key with a password takes its
+    time, so this runs in threads."""
     way = given.get("way", "")
     if way == ANONYMOUS:
         return Entry(where.bootstrap, parsed(_without_login(where)), ANONYMOUS, _without_login(where))
@@ -107,7 +109,7 @@ def _with_certificate(given: Mapping[str, str], where: Reachable) -> Entry:
     chain, key = given.get("chain", ""), given.get("key", "")
     if len(chain) + len(key) > _PEM_CHARACTERS_MAX:
         raise SettingError(f"a certificate and its key have at most {_PEM_CHARACTERS_MAX} characters")
-    chain, key = "\n".join(_blocks(chain, _CERTIFICATES)), "".join(_blocks(key, _KEYS)[:1])
+    chain, key = "\n".join(_blocks(chain, _CERTIFICATES)), "".join(map(checked_key, _blocks(key, _KEYS)[:1]))
     if not chain or not key:
         raise SettingError("a certificate and its key are needed, as PEM")
     shown = {name: text.replace("\n", "\\n") for name, text in ((_CHAIN, chain), (_KEY, key))}

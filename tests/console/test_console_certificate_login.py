@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import os
 import ssl
+import threading
+from typing import Any
 
 import pytest
 from cryptography.hazmat.primitives import serialization
 from hypothesis import given
 from hypothesis import strategies as st
+from starlette.testclient import TestClient
 
 from common.settings import SettingError, read_properties
 from console.access.commands import Commands, is_kept
 from console.access.trouble import Trouble
+from console.application import application
 from console.login.credentials import Reachable, entry_of
+from console.login.encrypted_keys import ENCRYPTED, ROUNDS_MAX, checked_key
+from console.options import ConsoleOptions
+from console.web.guard import LOOPBACK
+from tests.console.fake_cluster import FakeClient, FakeDoor, log_in
 from tests.proxy.proxy_world import Authority
 from tidelog.admin.command_config import parse_command_config
 
@@ -98,3 +107,86 @@ def test_pem_without_an_end_is_searched_once() -> None:
     ):
         with contextlib.suppress(SettingError):
             entry_of(fields(key=text), WHERE)
+
+
+def tlv(tag: int, *content: bytes) -> bytes:
+    inner = b"".join(content)
+    size = b"" if len(inner) < 0x80 else len(inner).to_bytes(4)
+    return bytes([tag, 0x84 if size else len(inner)]) + size + inner
+
+
+def name(text: str) -> bytes:
+    return tlv(0x06, bytes.fromhex(text))
+
+
+PBES2, PBKDF2, SCRYPT, PKCS12 = "2a864886f70d01050d", "2a864886f70d01050c", "2b06010401da47040b", "2a864886f70d010c0103"
+
+
+def encrypted(rounds: int, scheme: str = PBES2, function: str = PBKDF2) -> bytes:
+    """The DER of a key that no password opens."""
+    count = tlv(0x02, rounds.to_bytes(9, signed=True))
+    kdf = tlv(0x30, name(function), tlv(0x30, tlv(0x04, b"saltsalt"), count))
+    cipher = tlv(0x30, name("60864801650304012a"), tlv(0x04, bytes(16)))
+    return tlv(0x30, tlv(0x30, name(scheme), tlv(0x30, kdf, cipher)), tlv(0x04, bytes(160)))
+
+
+def armoured(der: bytes) -> str:
+    return f"-----BEGIN {ENCRYPTED}-----\n{base64.encodebytes(der).decode()}-----END {ENCRYPTED}-----"
+
+
+def test_a_key_that_costs_too_much_is_refused_before_it_is_opened() -> None:
+    for rounds in (ROUNDS_MAX + 1, 2_000_000, 1 << 62, 0, -1):
+        with pytest.raises(SettingError, match="too much work"):
+            entry_of(fields(key=armoured(encrypted(rounds)), key_password="x"), WHERE)
+    with pytest.raises(SettingError, match="password is wrong"):
+        entry_of(fields(key=armoured(encrypted(1)), key_password="x"), WHERE)
+    assert checked_key(armoured(encrypted(ROUNDS_MAX)))
+
+
+WHOLE = encrypted(1)
+
+
+@pytest.mark.parametrize(
+    "der",
+    [b"", b"0", b"0\x80", WHOLE[:-1], WHOLE + b"0", tlv(0x30, WHOLE), encrypted(1, PKCS12), encrypted(1, PBES2, SCRYPT),
+     tlv(0x30, tlv(0x02, b"\0"), tlv(0x04, b"x")), b"\x30\xff" + b"\xff" * 200],
+)  # fmt: skip
+def test_an_encrypted_key_that_is_not_understood_is_not_opened(der: bytes) -> None:
+    with pytest.raises(SettingError, match="not of a known form"):
+        entry_of(fields(key=armoured(der), key_password="x"), WHERE)
+
+
+@pytest.mark.parametrize("between", ["=", "-", "Proc-Type: 4,ENCRYPTED\nDEK-Info: AES-128-CBC,00\n\n"])
+def test_no_other_key_is_opened_than_the_one_that_was_looked_at(between: str) -> None:
+    """OpenSSL ends at some characters, and takes off an encryption around the other one."""
+    pem = armoured(WHOLE)
+    with pytest.raises(SettingError, match="not of a known form"):
+        checked_key(pem.replace("-----\n", f"-----\n{between}", 1))
+
+
+@given(st.binary(max_size=40), st.integers(0, len(WHOLE)))
+def test_no_bytes_break_the_look_at_a_key(data: bytes, at: int) -> None:
+    with contextlib.suppress(SettingError):
+        checked_key(armoured(WHOLE[:at] + data + WHOLE[at + len(data) :]))
+
+
+class Watched(dict[str, Any]):
+    """Properties that know in which threads they were read for a login."""
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self.threads: list[str] = []
+
+    def items(self) -> Any:
+        self.threads.append(threading.current_thread().name)
+        return super().items()
+
+
+def test_no_key_is_opened_on_the_loop() -> None:
+    watched = Watched({"security.protocol": "SSL"})
+    options = ConsoleOptions(Reachable("b0:9092", watched), hosts=LOOPBACK)
+    app = application(options, FakeDoor(FakeClient(), ()))
+    with TestClient(app, base_url="http://localhost", follow_redirects=False) as browser:
+        assert log_in(browser, **fields(key=key_pem("x"), key_password="x")).status_code == 303
+    assert watched.threads
+    assert all(one.startswith("console-login") for one in watched.threads)
