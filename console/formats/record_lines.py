@@ -26,6 +26,12 @@ class Line(NamedTuple):
     producer_id: int
     size: int
 
+    @property
+    def characters(self) -> int:
+        """How many are shown."""
+        headers = sum(len(name) + len(value) for name, value in self.headers)
+        return len(self.key or "") + len(self.value or "") + headers
+
 
 def line_of(partition: int, record: Record, state: str, producer_id: int, key: Decoder, value: Decoder) -> Line:
     shown = None if record.value is None else value(record.value[:SHOWN_BYTES_MAX])
