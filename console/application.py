@@ -97,7 +97,8 @@ async def _ready(_: Request) -> Response:
 
 
 async def _upkeep(sessions: Sessions) -> None:
-    """Sessions that have ended give their connections back."""
+    """Sessions that have ended give their connections back, and the others their answers that have aged."""
     while True:
         await asyncio.sleep(UPKEEP_S)
         sessions.end_old()
+        sessions.drop_old_answers()

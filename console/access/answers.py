@@ -23,6 +23,7 @@ class Answers:
         self._kept: OrderedDict[Hashable, tuple[float, asyncio.Task[Any]]] = OrderedDict()
         self._renewing: dict[Hashable, asyncio.Task[Any]] = {}
         self._took_s: dict[Hashable, float] = {}
+        self._good_s: dict[Hashable, float] = {}
 
     async def get(
         self,
@@ -40,6 +41,7 @@ class Answers:
         """
         if is_patient:
             fresh_s = max(fresh_s, min(PATIENCE * self._took_s.get(key, 0.0), PATIENCE_S_MAX))
+        self._good_s[key] = max(fresh_s, stale_s, self._good_s.get(key, 0.0))
         found = self._kept.get(key)
         age_s = self._now() - found[0] if found is not None else 0.0
         if found is None or (found[1].done() and age_s >= max(fresh_s, stale_s)):
@@ -53,7 +55,7 @@ class Answers:
             answer: T = await asyncio.shield(task)
         except BaseException:
             if task.done() and self._kept.get(key, (0.0, None))[1] is task:
-                del self._kept[key]
+                self._drop(key)
             raise
         return answer
 
@@ -61,9 +63,24 @@ class Answers:
         found = self._now(), asyncio.ensure_future(self._timed(key, ask))
         self._kept[key] = found
         while len(self._kept) > ANSWERS_MAX:
-            old, _ = self._kept.popitem(last=False)
-            self._took_s.pop(old, None)
+            self._drop(next(iter(self._kept)))
         return found
+
+    def drop_old(self) -> None:
+        """Those that no question gets any more: one may have thousands of rows, and its session may last for hours."""
+        now = self._now()
+        for key, (began_s, task) in list(self._kept.items()):
+            is_used = not task.done() or key in self._renewing
+            if not is_used and now - began_s >= self._good_s.get(key, 0.0):
+                self._drop(key)
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def _drop(self, key: Hashable) -> None:
+        self._kept.pop(key, None)
+        self._took_s.pop(key, None)
+        self._good_s.pop(key, None)
 
     async def _renewed(
         self, key: Hashable, ask: Callable[[], Awaitable[T]], old: tuple[float, asyncio.Task[Any]]
@@ -82,7 +99,7 @@ class Answers:
                 return  # forgotten meanwhile
             del self._renewing[key]
             if task.cancelled() or task.exception() is not None:
-                self._kept.pop(key, None)  # the next question hears why
+                self._drop(key)  # the next question hears why
             else:
                 self._kept[key] = began_s, task
 
@@ -94,6 +111,7 @@ class Answers:
         self._kept.clear()
         self._renewing.clear()
         self._took_s.clear()
+        self._good_s.clear()
 
     async def _timed(self, key: Hashable, ask: Callable[[], Awaitable[T]]) -> T:
         began_s = self._now()

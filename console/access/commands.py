@@ -13,6 +13,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+from common.settings import SettingError, read_properties
 from console.access.trouble import Trouble
 
 AT_ONCE_MAX = 2
@@ -49,7 +50,7 @@ class Commands:
         says: Callable[[str], None] = lambda line: None,
     ) -> Ended:
         """`tidelog WORDS`; `says` gets each line of standard error. Raises Trouble for words that are no words of a
-        command, and when it takes too long."""
+        command, for properties that a file cannot hold, and when it takes too long."""
         if any("\0" in word or len(word) > WORD_MAX for word in words):
             raise Trouble("no name is so long, or has such characters")
         try:
@@ -71,13 +72,28 @@ class Commands:
 
 
 def _kept(files: contextlib.ExitStack, properties: Mapping[str, str]) -> list[int]:
-    """The files that the command reads, the properties last. A token has a file of its own."""
+    """The files that the command reads, the properties last. A token has a file of its own. Raises Trouble if a command
+    would not read exactly these properties: a value that ends its line could name files of this machine."""
     lines, descriptors = dict(properties), list[int]()
     if token := lines.pop(TOKEN, ""):
         descriptors.append(files.enter_context(secret_file(token)))
         lines["sasl.oauthbearer.token.endpoint.url"] = f"file:///proc/self/fd/{descriptors[0]}"
-    text = "".join(f"{name}={value}\n" for name, value in lines.items())
-    return [*descriptors, files.enter_context(secret_file(text))]
+    if not is_kept(lines):
+        raise Trouble("commands cannot be given these credentials")
+    return [*descriptors, files.enter_context(secret_file(_properties_text(lines)))]
+
+
+def is_kept(properties: Mapping[str, str]) -> bool:
+    """Whether a file of properties holds just these. Its lines end at more than \\r and \\n, it drops the spaces around
+    values, and a line that ends in a backslash goes on."""
+    try:
+        return read_properties(_properties_text(properties)) == properties
+    except SettingError:
+        return False
+
+
+def _properties_text(properties: Mapping[str, str]) -> str:
+    return "".join(f"{name}={value}\n" for name, value in properties.items())
 
 
 def _placed(words: Sequence[str], options: Sequence[str]) -> list[str]:

@@ -6,7 +6,8 @@ What is not printable is shown by its number, so that no record hides or turns a
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -25,6 +26,13 @@ DECODERS = {"auto": "what fits", "json": "JSON", "text": "text", "hex": "hex"}
 WITH_SCHEMA = {"avro": "Avro, with the schema below"}
 WITH_REGISTRY = {REGISTERED: "Avro by its id"}
 SHOWN_BYTES_MAX = 64 << 10
+HEADERS_MAX, HEADER_NAME_MAX = 100, 1_000
+SHOWN_TIMES, SHOWN_MORE = 8, 16 << 10
+"""A value is shown in at most so many times its bytes, and so many characters more: what is nested deep has much more
+indentation than content."""
+
+_STRINGS = re.compile(rb'"(?:[^"\\]++|\\.)*+"?', re.DOTALL)
+_BREAKS = re.compile(rb"[\[{\]},]")
 
 Decoder = Callable[[bytes], str]
 
@@ -33,7 +41,7 @@ def decoder_of(name: str, schema: str = "", schema_of: SchemaOf | None = None) -
     """Raises BadSchema. What does not fit is shown as hex, with the reason."""
     value = values_of(name, schema, schema_of)
     if value is not None:
-        return _with_reason(lambda data: _pretty(value(data)))
+        return _with_reason(lambda data: _pretty(value(data), _characters_max(data)))
     return {"json": _with_reason(_formatted), "text": _text, "hex": _hex}.get(name, _auto)
 
 
@@ -55,8 +63,19 @@ def visible(text: str) -> str:
     return "".join(one if one.isprintable() or one in "\n\t" else _number(one) for one in text)
 
 
-def visible_headers(headers: Any) -> list[tuple[str, str]]:
-    return [(visible(name), "null" if value is None else _auto(value)) for name, value in headers]
+def visible_headers(headers: Sequence[tuple[str, bytes | None]]) -> list[tuple[str, str]]:
+    """All of a record's headers together are cut as its value is."""
+    shown, left = list[tuple[str, str]](), SHOWN_BYTES_MAX
+    for name, value in headers[:HEADERS_MAX]:
+        if left <= 0:
+            break
+        cut = max(0, len(value or b"") - left)
+        text = "null" if value is None else _auto(value[:left])
+        shown.append((visible(name[:HEADER_NAME_MAX]), f"{text}… ({cut} bytes more are not shown)" if cut else text))
+        left -= len(name[:HEADER_NAME_MAX]) + len(value or b"")
+    if more := len(headers) - len(shown):
+        shown.append(("…", f"{more} more headers are not shown"))
+    return shown
 
 
 def _number(one: str) -> str:
@@ -82,10 +101,26 @@ def _auto(data: bytes) -> str:
 
 
 def _formatted(data: bytes) -> str:
+    """Without more indentation than there is in it, where that would be too much."""
     try:
-        return visible(msgspec.json.format(data, indent=2).decode())
+        compact = msgspec.json.format(data, indent=-1)
+        fits = len(compact) + _indentation(compact) <= _characters_max(data)
+        return visible((msgspec.json.format(compact, indent=2) if fits else data).decode())
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         raise Unfitting("it is no JSON") from None
+
+
+def _characters_max(data: bytes) -> int:
+    return SHOWN_TIMES * len(data) + SHOWN_MORE
+
+
+def _indentation(compact: bytes) -> int:
+    """How many characters `indent=2` adds, or a few more. No string is searched twice, whatever is in it."""
+    depth = added = 0
+    for one in _BREAKS.findall(_STRINGS.sub(b"", compact)):
+        depth += 1 if one in b"[{" else -1 if one in b"]}" else 0
+        added += 1 + 2 * depth
+    return added + compact.count(b":")
 
 
 def _text(data: bytes) -> str:
@@ -96,11 +131,31 @@ def _hex(data: bytes) -> str:
     return data.hex(" ", 4)
 
 
-def _pretty(value: Any) -> str:
+def _pretty(value: Any, most: int) -> str:
+    """In lines if these have at most so many characters, else in one that is cut there."""
     try:
-        return visible(json.dumps(value, indent=2, ensure_ascii=False, default=_plain))
+        lines, is_whole = _written(value, most, 2)
+        if is_whole:
+            return visible(lines)
+        line, is_whole = _written(value, most, None)
+        return visible(line) if is_whole else f"{visible(line)}… (what follows is not shown)"
     except RecursionError:
         raise Unfitting("it is nested too deep to be shown") from None
+
+
+def _written(value: Any, most: int, indent: int | None) -> tuple[str, bool]:
+    """The JSON of a value, and whether it is all of it. No more is made than is shown."""
+    parts, length = list[str](), 0
+    for part in _parts(value, indent):
+        parts.append(part[: most - length])
+        length += len(part)
+        if length > most:
+            return "".join(parts), False
+    return "".join(parts), True
+
+
+def _parts(value: Any, indent: int | None) -> Iterator[str]:
+    return json.JSONEncoder(indent=indent, ensure_ascii=False, default=_plain).iterencode(value)
 
 
 def _plain(value: Any) -> Any:

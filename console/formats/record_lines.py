@@ -8,7 +8,7 @@ from typing import NamedTuple
 from console.formats.record_decoders import SHOWN_BYTES_MAX, Decoder, visible_headers
 from records.record import Record
 
-SHORT = 240
+SHORT, SHORT_OF = 240, 4_096
 
 
 class Line(NamedTuple):
@@ -26,18 +26,25 @@ class Line(NamedTuple):
     producer_id: int
     size: int
 
+    @property
+    def characters(self) -> int:
+        """How many are shown."""
+        headers = sum(len(name) + len(value) for name, value in self.headers)
+        return len(self.key or "") + len(self.value or "") + headers
+
 
 def line_of(partition: int, record: Record, state: str, producer_id: int, key: Decoder, value: Decoder) -> Line:
     shown = None if record.value is None else value(record.value[:SHOWN_BYTES_MAX])
     cut = max(0, len(record.value or b"") - SHOWN_BYTES_MAX)
-    one_line = " ".join((shown or "").split())
+    one_line = " ".join((shown or "")[:SHORT_OF].split())
+    is_more = len(one_line) > SHORT or len(shown or "") > SHORT_OF
     return Line(
         partition,
         record.offset,
         record.timestamp,
         None if record.key is None else key(record.key[:SHOWN_BYTES_MAX]),
         shown,
-        one_line[:SHORT] + ("…" if len(one_line) > SHORT else ""),
+        one_line[:SHORT] + ("…" if is_more else ""),
         cut,
         visible_headers(record.headers),
         state,

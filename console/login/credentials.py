@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -12,15 +12,22 @@ import msgspec
 from cryptography import x509
 
 from common.settings import SettingError
-from console.access.commands import TOKEN
+from console.access.commands import TOKEN, is_kept
+from console.login.encrypted_keys import ENCRYPTED, checked_key
 from tidelog.admin.command_config import MECHANISMS, OAUTHBEARER, PLAIN, TOKEN_BYTES_MAX, ClientSecurity, Login
 from tidelog.admin.command_config import parse_command_config as parsed
 
+_CHAIN, _KEY, _KEY_PASSWORD = "ssl.keystore.certificate.chain", "ssl.keystore.key", "ssl.key.password"
 ANONYMOUS = "anonymous"
 CERTIFICATE = "CERTIFICATE"
 TENANT = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
 _TOKEN = re.compile(r"[\w.~+/=-]+")
-_PEM_BYTES_MAX = 64 << 10
+_PEM_CHARACTERS_MAX = 64 << 10
+_CERTIFICATES = ("CERTIFICATE", "X509 CERTIFICATE")
+_KEYS = ("PRIVATE KEY", "RSA PRIVATE KEY", "EC PRIVATE KEY", ENCRYPTED)
+_PEM_BLOCK = re.compile(
+    r"-----BEGIN ([A-Z0-9 ]+)-----[ \t\r]*\n((?:(?!-----)[\w+/=:,\- \t\r\n])*)-----END \1-----", re.A
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +61,8 @@ class Entry(NamedTuple):
 
 
 def entry_of(given: Mapping[str, str], where: Reachable) -> Entry:
-    """From the fields of the form. Raises SettingError, without any secret in its text."""
+    """From the fields of the form. Raises SettingError, without any secret in its text. A key with a password takes its
+    time, so this runs in threads."""
     way = given.get("way", "")
     if way == ANONYMOUS:
         return Entry(where.bootstrap, parsed(_without_login(where)), ANONYMOUS, _without_login(where))
@@ -90,7 +98,7 @@ def _login(mechanism: str, given: Mapping[str, str]) -> Login:
     user, secret = given.get("user", ""), given.get("password", "")
     if not user or not secret:
         raise SettingError("a user name and a password are needed")
-    if "\0" in user + secret or len((user + secret).splitlines()) > 1:
+    if "\0" in user + secret or len(f"{user}{secret}.".splitlines()) > 1:
         raise SettingError("a user name and a password have no ends of lines in them")
     return Login(mechanism, user, secret)
 
@@ -99,18 +107,27 @@ def _with_certificate(given: Mapping[str, str], where: Reachable) -> Entry:
     if where.protocol != "SSL":
         raise SettingError("this cluster takes no certificates for a login")
     chain, key = given.get("chain", ""), given.get("key", "")
-    if not chain.strip() or not key.strip() or len(chain) + len(key) > _PEM_BYTES_MAX:
+    if len(chain) + len(key) > _PEM_CHARACTERS_MAX:
+        raise SettingError(f"a certificate and its key have at most {_PEM_CHARACTERS_MAX} characters")
+    chain, key = "\n".join(_blocks(chain, _CERTIFICATES)), "".join(map(checked_key, _blocks(key, _KEYS)[:1]))
+    if not chain or not key:
         raise SettingError("a certificate and its key are needed, as PEM")
-    shown = {"ssl.keystore.certificate.chain": chain, "ssl.keystore.key": key}
+    shown = {name: text.replace("\n", "\\n") for name, text in ((_CHAIN, chain), (_KEY, key))}
     if given.get("key_password"):
-        shown["ssl.key.password"] = given["key_password"]
+        shown[_KEY_PASSWORD] = given["key_password"]
+    if "\0" in given.get("key_password", "") or not is_kept(shown):
+        raise SettingError("a key's password has no ends of lines, no spaces around it, and no backslash at its end")
     try:
         security = parsed(_without_login(where) | shown)
     except SettingError:
         raise SettingError("this certificate and key cannot be used, or the key's password is wrong") from None
-    given_pem = {name: value.strip().replace("\r", "").replace("\n", "\\n") for name, value in shown.items()}
     name = _holder_of(chain)
-    return Entry(where.bootstrap, security, name, _without_login(where) | given_pem, f"user {name}")
+    return Entry(where.bootstrap, security, name, _without_login(where) | shown, f"user {name}")
+
+
+def _blocks(text: str, labels: Sequence[str]) -> list[str]:
+    """The PEM with these labels in a text, and nothing beside it."""
+    return [one[0].replace("\r", "") for one in _PEM_BLOCK.finditer(text) if one[1] in labels]
 
 
 def _holder_of(chain: str) -> str:

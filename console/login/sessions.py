@@ -111,6 +111,10 @@ class Sessions:
         for key in [key for key, one in self._sessions.items() if one.is_over(now)]:
             self._sessions.pop(key).caller.close()
 
+    def drop_old_answers(self) -> None:
+        for session in self._sessions.values():
+            session.caller.answers.drop_old()
+
     def end_all(self) -> None:
         for session in self._sessions.values():
             session.caller.close()

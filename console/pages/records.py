@@ -7,12 +7,13 @@ import binascii
 import time
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from functools import partial
 from typing import Annotated, Any, NamedTuple
 
 import msgspec
 from starlette.responses import Response
 
-from common.settings import LONG_MAX
+from common.settings import INT_MAX, LONG_MAX
 from console.access.trouble import Trouble
 from console.formats.avro_schemas import BadSchema, NoAnswer, SchemaOf
 from console.formats.json_path import BadPath
@@ -28,7 +29,9 @@ from console.formats.record_decoders import (
 )
 from console.formats.record_filter import Decode, Filter, Undecoded, Wanted, matcher
 from console.formats.record_lines import Line, line_of
-from console.queries.record_scan import Scan, Span, Step, at_time, span
+from console.queries import newest
+from console.queries.newest import Coverage
+from console.queries.record_scan import Positions, Scan, Span, Step, at_time, span
 from console.queries.record_write import Draft, write
 from console.queries.topics import partition_count
 from console.web.page import Act, Page
@@ -36,8 +39,8 @@ from console.web.visit import Form, Visit, parse_number
 from tidelog.admin.library_client import AdminClient
 
 ROWS, ROWS_MAX = 50, 500
+PARTITIONS_MAX, PARTITIONS_TEXT_MAX = 100_000, 100_000
 COUNT_FRESH_S = 3.0
-OF_EACH_MIN = 5  # records of each partition, where the newest of many partitions are shown
 STARTS = {
     "end": "the newest; with a condition, all",
     "begin": "the beginning",
@@ -81,6 +84,9 @@ class Query(NamedTuple):
         """A search with conditions goes through all records, so it begins at the beginning."""
         return self.fields["from"] == "end" and not any(self.fields[name] for name in ("key", "header", "where"))
 
+    def scan(self, topic: str, at: Positions, ends: Positions, most: int) -> Scan:
+        return Scan(topic, at, ends, self.matches, most, shows_markers=self.fields["markers"] == "yes")
+
 
 async def show(visit: Visit) -> Response:
     """The form; the search begins once the page is there."""
@@ -100,11 +106,11 @@ async def search(visit: Visit, form: Form) -> Response:
     query = query_of(form, _schema_of(visit))
     is_first = not form.get("cursor")
     cursor = await _begun(visit, topic, query) if is_first else cursor_of(form.raw("cursor"))
-    most = ROWS_MAX if query.is_newest else max(1, query.rows - cursor.found)
-    scan = Scan(topic, cursor.at, cursor.ends, query.matches, most, shows_markers=query.fields["markers"] == "yes")
-    step, lines = await visit.ask(lambda client: _read(client, scan, query))
     if query.is_newest:
-        lines = sorted(lines, key=lambda one: (-one.timestamp, one.partition, -one.offset))[: query.rows]
+        step, lines, coverage = await _newest(visit, topic, query, cursor)
+    else:
+        scan = query.scan(topic, cursor.at, cursor.ends, max(1, query.rows - cursor.found))
+        (step, lines), coverage = await visit.ask(lambda client: _read(client, scan, query)), None
     after = Cursor(dict(step.next), cursor.ends, cursor.found + len(lines), cursor.looked_at + step.looked_at,
                    cursor.undecoded + query.undecoded.count, cursor.began_s)  # fmt: skip
     goes_on = not (step.is_at_end or query.is_newest) and after.found < query.rows
@@ -113,7 +119,7 @@ async def search(visit: Visit, form: Form) -> Response:
     return visit.show(
         "_records.html", topic=topic, lines=lines, step=step, cursor=after, goes_on=goes_on, is_first=is_first,
         cursor_text=text_of(after), further_text=text_of(further), seconds=max(0.0, time.time() - cursor.began_s),
-        left=left, total=after.looked_at, why=visible(query.undecoded.why),
+        left=left, total=after.looked_at, why=visible(query.undecoded.why), coverage=coverage,
     )  # fmt: skip
 
 
@@ -161,8 +167,7 @@ async def _begun(visit: Visit, topic: str, query: Query) -> Cursor:
     way = query.fields["from"]
     at = dict(places.begins)
     if query.is_newest:
-        each = min(query.rows, max(OF_EACH_MIN, 4 * query.rows // max(1, len(at))))
-        at = {one: max(begin, places.ends[one] - each) for one, begin in places.begins.items()}
+        at = newest.begin(places, query.rows)
     elif way == "offset":
         offset = parse_number("offset", query.fields["offset"], None, -LONG_MAX, LONG_MAX)
         if offset < 0:
@@ -173,6 +178,30 @@ async def _begun(visit: Visit, topic: str, query: Query) -> Cursor:
         moment = time_of(query.fields["time"])
         at = await visit.ask(lambda client: at_time(client, topic, places, moment))
     return Cursor(at, dict(places.ends), began_s=time.time())
+
+
+async def _newest(visit: Visit, topic: str, query: Query, cursor: Cursor) -> tuple[Step, list[Line], Coverage]:
+    """The last of the steps, with what all of them looked at, and the newest of what they found. Each step is a
+    question of its own, so that others of this person come between."""
+    at, lines, trouble = dict(cursor.at), list[Line](), dict[str, None]()
+    unread = looked_at = found = 0
+    for number in range(1, newest.STEPS_MAX + 1):
+        scan = query.scan(topic, at, cursor.ends, ROWS_MAX)
+        step, more = await visit.ask(partial(_read, scan=scan, query=query))
+        lines = newest.newest([*lines, *more], query.rows)
+        trouble |= dict.fromkeys(step.trouble)
+        looked_at, found = looked_at + step.looked_at, found + len(more)
+        if step.is_at_end:
+            break
+        left = newest.between(step.next, cursor.ends)
+        if number == newest.STEPS_MAX:
+            unread += left
+            break
+        at = dict(step.next) if number < newest.STEPS_WHOLE else newest.nearer(step.next, cursor.ends)
+        unread += left - newest.between(at, cursor.ends)
+    offsets = newest.between(cursor.at, cursor.ends)
+    coverage = Coverage(offsets, unread, min(found, query.rows) - len(lines))
+    return step._replace(looked_at=looked_at, trouble=list(trouble)), lines, coverage
 
 
 def _read(client: AdminClient, scan: Scan, query: Query) -> tuple[Step, list[Line]]:
@@ -223,14 +252,19 @@ def _decode(fields: Mapping[str, str], schema_of: SchemaOf | None, undecoded: Un
 
 
 def partitions_of(text: str) -> list[int] | None:
-    """`0,3,5-7`; None for all. Raises Trouble."""
-    found: set[int] = set()
+    """`0,3,5-7`; None for all. Raises Trouble, before so many numbers are made that the loop would be held."""
+    found, count = set[int](), 0
+    if len(text) > PARTITIONS_TEXT_MAX:
+        raise Trouble("write partitions that follow each other as one range, like 5-7")
     for part in filter(None, text.replace(" ", "").split(",")):
         first, dash, last = part.partition("-")
-        if not first.isdecimal() or (dash and not last.isdecimal()) or len(part) > 20:
+        if not first.isdecimal() or (dash and not last.isdecimal()) or len(part) > 2 * len(str(INT_MAX)) + 1:
             raise Trouble("partitions are written like 0,3,5-7")
         low, high = int(first), int(last) if dash else int(first)
-        if high - low > 100_000:
+        if low > high:
+            raise Trouble(f"{low}-{high}: the smaller number comes first")
+        count += high - low + 1  # those named twice, too: each is work
+        if high > INT_MAX or count > PARTITIONS_MAX:
             raise Trouble("so many partitions are not there")
         found.update(range(low, high + 1))
     return sorted(found) or None

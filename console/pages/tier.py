@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from typing import Any
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import msgspec
 from starlette.responses import Response
@@ -19,6 +20,29 @@ SHOWN = 200
 NAME_BYTES_MAX = 249
 
 
+class Disagreement(msgspec.Struct):
+    topic: str
+    partition: int
+    what: str
+    disagreement: str
+    harmless: bool = False
+
+
+class _Whole(msgspec.Struct):
+    partitions: int
+    store: str
+    disagreements: list[Disagreement]
+
+
+class Report(NamedTuple):
+    """What a check has found: `total` disagreements, of which the first ones are `shown`."""
+
+    partitions: int
+    store: str
+    total: int
+    shown: Sequence[Disagreement]
+
+
 async def show(visit: Visit) -> Response:
     panel = await visit.panel(tier, key=KEY, fresh_s=FRESH_S)
     rows = found(panel.value.topics if panel.value is not None else [], visit.word("q"), lambda one: one.name)
@@ -30,13 +54,21 @@ async def check(visit: Visit, form: Form) -> Response:
     """Compares manifests, state and objects, as `tidelog tier check` does; what it found stays with the session."""
     topic = form.get("topic")
     ended = await visit.command(["tier", "check", "--json", *(["--", topic] if topic else [])], limit_s=CHECK_S)
-    try:
-        report: dict[str, Any] = msgspec.json.decode(ended.output)
-    except msgspec.DecodeError:
-        raise Trouble(_said(ended.said) or "the check could not be made") from None
+    report = reported(ended.output)
+    if report is None:
+        raise Trouble(_said(ended.said) or "the check could not be made")
     result = {"at_ms": time.time_ns() // 1_000_000, "topic": topic, "by": visit.name, "report": report}
     visit.remember("checked", result)
-    return visit.show("_tier_checked.html", checked=result, most=SHOWN)
+    return visit.show("_tier_checked.html", checked=result)
+
+
+def reported(output: bytes) -> Report | None:
+    """Only what is shown of it, because it stays with the session. None if it is no report."""
+    try:
+        whole = msgspec.json.decode(output, type=_Whole)
+    except msgspec.DecodeError:
+        return None
+    return Report(whole.partitions, whole.store, len(whole.disagreements), whole.disagreements[:SHOWN])
 
 
 async def restore(visit: Visit, form: Form) -> Response:

@@ -101,9 +101,10 @@ def at_time(client: AdminClient, name: str, places: Span, time_ms: int) -> dict[
 
 
 def _places(name: str, known: Mapping[int, int], partitions: Sequence[int] | None) -> dict[Place, int]:
-    if absent := set(partitions or ()) - set(known):
+    wanted = set(known if partitions is None else partitions)
+    if absent := wanted - set(known):
         raise Trouble(f"{name} has no partition {min(absent)}")
-    return {Place(name, one): leader for one, leader in known.items() if partitions is None or one in partitions}
+    return {Place(name, one): leader for one, leader in known.items() if one in wanted}
 
 
 class Scan:
@@ -145,8 +146,8 @@ class Scan:
                     (fetch(self._topic, topic_id, {one: self._at[one] for one in of}, isolation), leader)
                     for leader, of, isolation in asked
                 ]
-                for (_, of, _), answer in zip(asked, client.send_all(requests), strict=True):
-                    self._answered(of, answer)
+                for (_, of, isolation), answer in zip(asked, client.send_all(requests), strict=True):
+                    self._answered(of, answer, isolation)
                 if self._is_full or self._now() >= deadline:
                     return self._step()
         return self._step()
@@ -172,7 +173,7 @@ class Scan:
         words = [f"partition {one}: {text}" for one, text in sorted(self._trouble.items())]
         return Step(self._rows, self._at, self._ends, self._looked_at, done, words)
 
-    def _answered(self, partitions: Sequence[int], answer: FetchResponse | KafkaError) -> None:
+    def _answered(self, partitions: Sequence[int], answer: FetchResponse | KafkaError, isolation: int) -> None:
         if isinstance(answer, KafkaError):
             self._trouble |= dict.fromkeys(partitions, str(trouble_of(answer)))
             return
@@ -185,7 +186,7 @@ class Scan:
                 if row.error_code:
                     self._failed(row)
                 else:
-                    self._take(row)
+                    self._take(row, isolation)
 
     def _failed(self, row: _Partition) -> None:
         if row.error_code == ErrorCode.OFFSET_OUT_OF_RANGE and row.log_start_offset > self._at[row.partition_index]:
@@ -193,12 +194,14 @@ class Scan:
             return
         self._trouble[row.partition_index] = error_text({"error_code": row.error_code}) or ""
 
-    def _take(self, row: _Partition) -> None:
+    def _take(self, row: _Partition, isolation: int) -> None:
         partition, data = row.partition_index, memoryview(row.records or b"")
         self._stable[partition] = row.last_stable_offset
         aborted = _Aborted((one.first_offset, one.producer_id) for one in row.aborted_transactions or ())
         try:
             for at, header in iterate_batches(data, 0, len(data)):
+                if isolation == UNCOMMITTED and self._is_decided(partition, header):
+                    return
                 states = _state(header, aborted, row.last_stable_offset)
                 if header.is_control:
                     if not self._marker(partition, data, at, header, aborted):
@@ -213,6 +216,12 @@ class Scan:
                 self._at[partition] = max(self._at[partition], header.next_offset)
         except EXPECTED as error:
             self._trouble[partition] = f"a batch at offset {self._at[partition]} cannot be read: {error}"
+
+    def _is_decided(self, partition: int, header: BatchHeader) -> bool:
+        """Whether a transaction has ended since its partition was last asked. Only an answer to a reader of committed
+        records lists those that were aborted, so such a batch is read again as one."""
+        first = max(header.base_offset, self._at[partition])
+        return header.is_transactional and not header.is_control and first < self._stable[partition]
 
     def _is_within(self, partition: int, header: BatchHeader) -> bool:
         """Whether all records of a batch are to be looked at."""

@@ -20,7 +20,7 @@ from console.access.answers import Answers
 from console.access.caller import Caller, Places
 from console.access.trouble import Trouble
 from console.login.attempts import Attempts
-from console.login.credentials import Reachable, entry_of
+from console.login.credentials import Entry, Reachable, entry_of
 from console.login.door import Door
 from console.login.sessions import Full, Sessions
 from console.web.visit import Form, read_form
@@ -116,10 +116,10 @@ class Entrance:
 
     async def _entered(self, form: Form) -> tuple[str, str]:
         """Raises Trouble, SettingError and Full."""
-        entry = entry_of({name: form.raw(name) for name in FIELDS}, self.where)
-        running = asyncio.get_running_loop().run_in_executor(self.logins, self.door.enter, entry)
+        given = {name: form.raw(name) for name in FIELDS}
+        running = asyncio.get_running_loop().run_in_executor(self.logins, self._opened, given)
         try:
-            client = await asyncio.wait_for(asyncio.shield(running), self.login_s)
+            entry, client = await asyncio.wait_for(asyncio.shield(running), self.login_s)
         except TimeoutError:
             running.add_done_callback(self._close_late)
             raise Trouble(f"the brokers have not answered within {self.login_s:g} s") from None
@@ -131,10 +131,15 @@ class Entrance:
             raise
         return cookie, entry.name
 
-    def _close_late(self, late: asyncio.Future[AdminClient]) -> None:
+    def _opened(self, given: Mapping[str, str]) -> tuple[Entry, AdminClient]:
+        """In a thread: a key is opened with its password, and brokers are waited for."""
+        entry = entry_of(given, self.where)
+        return entry, self.door.enter(entry)
+
+    def _close_late(self, late: asyncio.Future[tuple[Entry, AdminClient]]) -> None:
         """In a thread: closing waits for brokers."""
         if not late.cancelled() and late.exception() is None:
-            self.logins.submit(late.result().close)
+            self.logins.submit(late.result()[1].close)
 
     async def _form(self, request: Request, problem: str, status: int, *, way: str = "", tenant: str = "") -> Response:
         offered: Sequence[str] = ()

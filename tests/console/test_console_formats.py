@@ -249,3 +249,41 @@ def test_a_page_that_is_only_open_asks_seldom_for_what_takes_long() -> None:
         assert await answers.get("k", 5.0, ask, is_patient=True) == 3
 
     asyncio.run(run())
+
+
+def test_answers_go_when_no_question_gets_them_any_more() -> None:
+    now = [0.0]
+    may_answer = asyncio.Event()
+
+    async def ask() -> list[int]:
+        await may_answer.wait()
+        now[0] += 0.5
+        return [0] * 5_000
+
+    async def run() -> None:
+        answers = Answers(lambda: now[0])
+        late = asyncio.ensure_future(answers.get("late", 1.0, ask))
+        await asyncio.sleep(0)
+        now[0] += 60.0
+        answers.drop_old()
+        assert len(answers) == 1, "it is on its way"
+        may_answer.set()
+        await late
+        answers.drop_old()
+        assert not len(answers)
+        for number in range(40):
+            await answers.get(("audit", number), 15.0, ask)
+        await answers.get("stale", 5.0, ask, stale_s=60.0)
+        await answers.get("poll", 5.0, ask)
+        await answers.get("poll", 5.0, ask, is_patient=True)
+        now[0] += 15.0
+        answers.drop_old()
+        assert len(answers) == 2
+        now[0] += 30.0
+        answers.drop_old()
+        assert len(answers) == 2, "pages may still show these"
+        now[0] += PATIENCE_S_MAX
+        answers.drop_old()
+        assert not len(answers)
+
+    asyncio.run(run())

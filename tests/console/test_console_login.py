@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from common.settings import SettingError, read_properties
+from console.access.answers import Answers
 from console.access.caller import OF_AN_OWNER_MAX as QUESTIONS_MAX
 from console.access.caller import Places
 from console.access.commands import secret_file
@@ -76,6 +77,7 @@ def secret_again(descriptor: int) -> None:
 class Closed:
     def __init__(self) -> None:
         self.count = 0
+        self.answers = Answers(lambda: 0.0)
 
     def close(self) -> None:
         self.count += 1
@@ -173,3 +175,18 @@ def test_a_session_that_rests_makes_room() -> None:
     table.begin(ENTRY, caller)
     assert table.of(resting) is None
     assert table.of(busy) is not None
+
+
+def test_the_upkeep_drops_old_answers_of_open_sessions() -> None:
+    async def ask() -> int:
+        return 1
+
+    async def run() -> int:
+        table, _, caller = sessions()
+        table.begin(ENTRY, caller)
+        await caller.answers.get("k", 0.0, ask)
+        assert len(caller.answers) == 1
+        table.drop_old_answers()
+        return len(caller.answers)
+
+    assert asyncio.run(run()) == 0

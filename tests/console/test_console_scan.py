@@ -101,6 +101,31 @@ def test_filters(wanted: Wanted, offsets: list[int]) -> None:
     assert step.looked_at == 6
 
 
+@pytest.mark.parametrize(("kind", "state"), [(MarkerKind.ABORT, State.ABORTED), (MarkerKind.COMMIT, State.COMMITTED)])
+@pytest.mark.parametrize("at", [0, 8])
+def test_a_transaction_that_ends_while_it_is_read_is_marked_as_what_it_became(
+    kind: MarkerKind, state: State, at: int
+) -> None:
+    """Two records of an undecided transaction; the end comes between the answer that says so and the next one."""
+    both = [Record(0, 5, b"o", b"one"), Record(0, 5, b"o", b"two")]
+    before = [*log()[:-1], placed(build_batch(both, producer_id=9, transactional=True), 7)]
+    after = [*before, placed(build_marker(9, 0, EndMarker(kind, 0, 5)), 9)]
+    ended = [(9, 7)] if kind is MarkerKind.ABORT else []
+    isolations: list[int] = []
+    now = fetched(before, stable=7, aborted=[(7, 2)], isolations=isolations)
+    later = fetched(after, stable=10, aborted=[(7, 2), *ended], isolations=isolations)
+
+    def answer(request: Any) -> Any:
+        return later(request) if isolations else now(request)
+
+    client = FakeClient({"MetadataRequest": metadata("t"), "FetchRequest": answer})
+    step = Scan("t", {0: at}, {0: 9}, matcher(ALL), 100)(client)  # type: ignore[arg-type]
+    states = {one.record.offset: one.state for one in step.rows if one.record.offset >= 7}
+    assert states == dict.fromkeys(range(max(7, at), 9), state)
+    assert step.is_at_end
+    assert isolations == [1, 0, 1]
+
+
 def test_a_leader_that_does_not_answer_is_said_and_does_not_stop_the_page() -> None:
     step = Scan("t", {0: 0}, {0: 8}, matcher(Wanted()), 10)(FakeClient({"MetadataRequest": metadata("t")}))  # type: ignore[arg-type]
     assert step.is_at_end

@@ -5,6 +5,10 @@ from __future__ import annotations
 import re
 from typing import Any
 
+import msgspec
+
+from console.pages.tier import SHOWN, reported
+from console.web.rendering import templates
 from tests.console.fake_cluster import FakeClient, log_in, visitor
 from tiering.bucket.verified import Run, TopicOutcome, Verifications
 from tiering.shard.description import BrokerTier, LedStatus, StoreStatus, encode
@@ -58,3 +62,26 @@ def test_the_last_verification_of_all_and_of_a_topic() -> None:
 
 def test_a_tier_that_was_never_verified() -> None:
     assert "Last verification None is known." in page(None)
+
+
+def test_of_a_check_the_session_keeps_what_is_shown() -> None:
+    rows = [
+        {
+            "topic": "t",
+            "partition": at,
+            "what": "objects",
+            "disagreement": "missing",
+            "harmless": at % 2 == 0,
+            "more": 1,
+        }
+        for at in range(SHOWN + 50)
+    ]
+    kept = reported(msgspec.json.encode({"partitions": 9, "store": "answers", "disagreements": rows}))
+    assert kept is not None
+    assert (kept.partitions, kept.store, kept.total, len(kept.shown)) == (9, "answers", SHOWN + 50, SHOWN)
+    assert (kept.shown[0].harmless, kept.shown[1].partition) == (True, 1)
+    shown = templates(str).get_template("_tier_checked.html").render(checked={"at_ms": 0, "topic": "", "report": kept})
+    assert shown.count("<li>") == SHOWN
+    assert f"{SHOWN + 50} disagreements" in shown
+    assert reported(b"") is None
+    assert reported(b"[]") is None
