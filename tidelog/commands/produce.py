@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 ACKS = {"all": -1, "1": 1, "0": 0}
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
-FLUSH_S = 150.0  # longer than the client library tries to deliver a record
 INTERRUPTED = 128
 
 
@@ -91,7 +90,7 @@ def produce(
             production = Production(producer, topic, monotonic_pace(rate, interruption.pause), size)
             progress = Progress("sent", sys.stderr if sys.stderr.isatty() and not sys.stdin.isatty() else None)
             source = LineSource(sys.stdin.fileno(), interruption)
-            _send_all(source, parse, len(partitions), production, progress, interruption)
+            send_all(source, parse, len(partitions), production, progress, interruption)
 
 
 def _parse(as_json: bool, separator: str | None, headers: list[str], partition: int | None) -> Parse:
@@ -116,7 +115,7 @@ def _parse(as_json: bool, separator: str | None, headers: list[str], partition: 
     return parse
 
 
-def _send_all(
+def send_all(
     source: LineSource,
     parse: Parse,
     partitions: int,
@@ -125,7 +124,9 @@ def _send_all(
     interruption: Interruption,
 ) -> None:
     """Ends the command at the first line that is no record, and at the first record that is not acknowledged."""
-    from tidelog.streams.production import Undelivered  # noqa: PLC0415
+    from kafka.errors import KafkaError  # noqa: PLC0415
+
+    from tidelog.streams.production import FLUSH_S, Undelivered  # noqa: PLC0415
     from tidelog.streams.record_lines import BadLine  # noqa: PLC0415
 
     try:
@@ -145,11 +146,14 @@ def _send_all(
             progress.end()
             return
     except BadLine as error:
-        production.give_up(FLUSH_S)
-        fail(f"line {source.number}: {error}; {production.outcome()}")
+        problem = f"line {source.number}: {error}"
     except Undelivered as error:
+        problem = f"line {error.line}: {outcome_text(str(error.error))}"
+    except KafkaError as error:
+        problem = f"line {source.number}: {outcome_text(str(error))}"
+    else:
         production.give_up(FLUSH_S)
-        fail(f"line {error.line}: {outcome_text(str(error.error))}; {production.outcome()}")
+        progress.end()
+        fail(f"interrupted; {production.outcome()}", INTERRUPTED + interruption.number)
     production.give_up(FLUSH_S)
-    progress.end()
-    fail(f"interrupted; {production.outcome()}", INTERRUPTED + interruption.number)
+    fail(f"{problem}; {production.outcome()}")
