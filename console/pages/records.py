@@ -14,7 +14,6 @@ from starlette.responses import Response
 
 from common.settings import LONG_MAX
 from console.access.trouble import Trouble
-from console.formats.avro_schemas import BadSchema, NoAnswer, SchemaOf
 from console.formats.json_path import BadPath
 from console.formats.record_decoders import (
     DECODERS,
@@ -34,6 +33,7 @@ from console.queries.topics import partition_count
 from console.web.page import Act, Page
 from console.web.visit import Form, Visit, parse_number
 from tidelog.admin.library_client import AdminClient
+from tidelog.streams.avro_schemas import BadSchema, NoAnswer, SchemaOf
 
 ROWS, ROWS_MAX = 50, 500
 COUNT_FRESH_S = 3.0
