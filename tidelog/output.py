@@ -24,6 +24,18 @@ def fail(message: str, status: int = EXIT_FAILED) -> NoReturn:
     raise typer.Exit(status)
 
 
+def is_terminal(stream: TextIO | None) -> bool:
+    """A standard stream is None in a process that was started without it."""
+    return stream is not None and stream.isatty()
+
+
+def descriptor_of(stream: TextIO | None, name: str) -> int:
+    """Ends the command if it was started without the stream: whatever is opened next would get its number."""
+    if stream is None:
+        fail(f"{name} is closed", EXIT_USAGE)
+    return stream.fileno()
+
+
 def show(
     rows: Sequence[dict[str, Any]],
     *,
@@ -41,14 +53,22 @@ def show(
         return
     from rich.console import Console  # noqa: PLC0415  heavy, and only people need it
 
-    width = Console().width if sys.stdout.isatty() else None
+    width = Console().width if is_terminal(sys.stdout) else None
     write_table(rows, columns, sys.stdout, width, brief=brief)
 
 
 def write_table(
-    rows: Sequence[dict[str, Any]], columns: Sequence[str], file: TextIO, width: int | None, *, brief: bool = False
+    rows: Sequence[dict[str, Any]],
+    columns: Sequence[str],
+    file: TextIO | None,
+    width: int | None,
+    *,
+    brief: bool = False,
 ) -> None:
-    """`width`: of the terminal, whose lines are folded; None for a file or a pipe, where each row is one line."""
+    """`width`: of the terminal, whose lines are folded; None for a file or a pipe, where each row is one line. Without
+    a file nothing is written, as `print` does."""
+    if file is None:
+        return
     from rich.console import Console  # noqa: PLC0415
     from rich.table import Table  # noqa: PLC0415
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from console.formats.avro_schemas import (
+from tidelog.streams.avro_schemas import (
     NoAnswer,
     SchemaOf,
     Unfitting,

@@ -15,7 +15,6 @@ from starlette.responses import Response
 
 from common.settings import INT_MAX, LONG_MAX
 from console.access.trouble import Trouble
-from console.formats.avro_schemas import BadSchema, NoAnswer, SchemaOf
 from console.formats.json_path import BadPath
 from console.formats.record_decoders import (
     DECODERS,
@@ -37,6 +36,7 @@ from console.queries.topics import partition_count
 from console.web.page import Act, Page
 from console.web.visit import Form, Visit, parse_number
 from tidelog.admin.library_client import AdminClient
+from tidelog.streams.avro_schemas import BadSchema, NoAnswer, SchemaOf
 
 ROWS, ROWS_MAX = 50, 500
 PARTITIONS_MAX, PARTITIONS_TEXT_MAX = 100_000, 100_000

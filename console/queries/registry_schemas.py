@@ -13,7 +13,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import NamedTuple
 
-from console.formats.avro_schemas import BadSchema, NoAnswer, Schema, Unfitting, parse_schema
+from tidelog.streams.avro_schemas import BadSchema, NoAnswer, Schema, Unfitting, parse_schema
 from tidelog.streams.schema_registry import NoSchema, RegistryFailure
 from tidelog.streams.schema_registry import Schema as Registered
 

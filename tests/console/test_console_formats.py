@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from common.settings import SettingError
 from console.access.answers import PATIENCE, PATIENCE_S_MAX, Answers
-from console.formats.avro_schemas import BadSchema, Unfitting, avro_value, parse_schema
 from console.formats.json_path import BadPath, parse_condition
 from console.formats.limits import parse_limits
 from console.formats.paging import found, paged
@@ -20,6 +19,7 @@ from console.formats.record_decoders import decoder_of, visible
 from console.formats.setting_lines import parse_lines
 from console.web.number_text import duration, size
 from console.web.rendering import coded
+from tidelog.streams.avro_schemas import BadSchema, Unfitting, avro_value, parse_schema
 
 VALUE = {"a": {"b c": [1, {"d": "x"}, 2]}, "n": 5, "t": "yes", "none": None, "flag": True, "list": ["u", "v"]}
 

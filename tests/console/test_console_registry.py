@@ -16,12 +16,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from console.__main__ import Given, schemas_of
-from console.formats.avro_schemas import BadSchema, NoAnswer, Unfitting, parse_schema, registered_value
 from console.formats.record_decoders import decoder_of
 from console.queries.registry_schemas import AGAIN_S, FETCHES_AT_ONCE_MAX, KEPT_BYTES_MAX, KEPT_MAX, RegistrySchemas
 from records.builder import build_batch
 from records.record import Record
 from tests.console.fake_cluster import FakeClient, fetched, log_in, metadata, offsets, token_of, visitor
+from tidelog.streams.avro_schemas import BadSchema, NoAnswer, Unfitting, parse_schema, registered_value
 from tidelog.streams.schema_registry import NoSchema, RegistryFailure
 from tidelog.streams.schema_registry import Schema as Registered
 

@@ -86,6 +86,12 @@ def test_a_file_that_is_none_is_refused_by_its_line(text: str) -> None:
         parse_csv(text)
 
 
+@pytest.mark.parametrize("text", ["t,0,1\n" + "x" * (1 << 18) + ",0,1", 't,0,1\nt,1,"' + "1" * (1 << 18)])
+def test_a_field_that_is_too_long_is_refused_by_its_line(text: str) -> None:
+    with pytest.raises(BadReset, match="line 2: field larger than"):
+        parse_csv(text)
+
+
 def test_durations() -> None:
     assert parse_duration("P1DT2H30M") == (86_400 + 9_000) * 1000
     assert parse_duration("PT0.5S") == 500

@@ -116,6 +116,27 @@ def test_what_is_no_schema_is_said(text: str) -> None:
         parse(Schema(3, text))
 
 
+@pytest.mark.parametrize("levels", [100, 300, 600, 900, 960, 990])
+def test_no_depth_of_a_schema_ends_the_command(levels: int) -> None:
+    schema = '{"type":"array","items":' * levels + '"int"' + "}" * levels
+    decode = AvroText(lambda number: Schema(number, schema))
+    line = decode(HEADER.pack(0, 1) + b"\2" * levels + b"\0" * (levels + 1))
+    assert line.startswith(b'{"undecoded":' if decode.undecoded else b"[[")
+
+
+def test_few_bytes_make_no_flood_of_values() -> None:
+    inner: Any = {"type": "record", "name": "R0", "fields": [{"name": "n", "type": "null"}]}
+    for at in range(1, 12):
+        fields = [{"name": "a", "type": inner}, {"name": "b", "type": f"R{at - 1}"}]
+        inner = {"type": "record", "name": f"R{at}", "fields": fields}
+    assert b"too many values without bytes" in of(inner)(HEADER.pack(0, 1))
+
+
+def test_a_schema_is_not_taken_as_parsed_before() -> None:
+    marked = {"type": "record", "name": "E", "fields": [], "__fastavro_parsed": True}
+    assert b"no key in a schema begins with __" in of(marked)(HEADER.pack(0, 1))
+
+
 class Registry:
     """Answers by path, and counts."""
 

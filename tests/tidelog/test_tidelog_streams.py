@@ -12,9 +12,11 @@ import pytest
 import typer
 from hypothesis import given
 from hypothesis import strategies as st
+from kafka.errors import KafkaError, UnknownError
 from kafka.future import Future
 from kafka.structs import OffsetAndMetadata, TopicPartition
 
+from tidelog.commands.produce import send_all
 from tidelog.streams.consumption import Consumption
 from tidelog.streams.interruption import Interruption
 from tidelog.streams.line_source import LineSource
@@ -22,7 +24,7 @@ from tidelog.streams.output_pipe import OutputPipe, ReaderGone
 from tidelog.streams.production import Pace, Production, Undelivered, Window
 from tidelog.streams.progress import Progress
 from tidelog.streams.record_formats import shape_of
-from tidelog.streams.record_lines import BadLine, Outgoing
+from tidelog.streams.record_lines import BadLine, Outgoing, text_lines
 from tidelog.streams.starting_point import Misplaced, Start, parse_start, positions
 
 
@@ -146,6 +148,91 @@ def test_the_first_line_that_is_lost_is_told() -> None:
     assert (caught.value.line, production.window.acknowledged) == (3, 3)
     with pytest.raises(Undelivered):
         production.send(Outgoing(None, b"6"), 6)
+
+
+class Refusing(FakeProducer):
+    """The coordinator refuses so many commits, and aborts if it is to."""
+
+    def __init__(self, commits: int, refuses_abort: bool = False) -> None:
+        super().__init__()
+        self._good, self._refuses_abort = commits, refuses_abort
+
+    def commit_transaction(self) -> None:
+        if self.calls.count("commit") >= self._good:
+            raise KafkaError("refused")
+        super().commit_transaction()
+
+    def abort_transaction(self) -> None:
+        super().abort_transaction()
+        if self._refuses_abort:
+            raise KafkaError("Invalid transition")
+
+
+def test_a_transaction_that_lost_a_record_is_aborted_and_not_committed() -> None:
+    producer = FakeProducer(lambda record: record.value == b"3")
+    production = Production(producer, "t", NO_PACE, 2)
+    for number in range(1, 4):
+        production.send(Outgoing(None, b"%d" % number), number)
+    with pytest.raises(Undelivered) as caught:
+        production.send(Outgoing(None, b"4"), 4)
+    production.give_up(1)
+    assert (caught.value.line, producer.calls) == (3, ["begin", "commit", "begin", "abort"])
+    assert production.outcome() == "no open transaction is left, 2 records are committed before"
+
+
+class Divided(FakeProducer):
+    """As the library: a batch that is divided has not ended when `flush` does, and its parts end later."""
+
+    def flush(self, timeout: float | None = None) -> None:
+        timer = threading.Timer(0, super().flush)
+        timer.start()
+        raise UnknownError("Future not done")
+
+    def commit_transaction(self) -> None:
+        assert all(future.is_done for _, future in self.sent)
+        self.calls.append("commit")
+
+
+@pytest.mark.parametrize("lost", [None, b"2"])
+def test_a_batch_that_the_library_divides_is_waited_for(lost: bytes | None) -> None:
+    producer = Divided(lambda record: record.value == lost)
+    production = Production(producer, "t", NO_PACE, 3)
+    production.send(Outgoing(None, b"1"), 1)
+    production.send(Outgoing(None, b"2"), 2)
+    if lost is None:
+        production.finish(60)
+        assert (producer.calls, production.committed) == (["begin", "commit"], 2)
+        return
+    with pytest.raises(Undelivered) as caught:
+        production.finish(60)
+    assert (caught.value.line, producer.calls) == (2, ["begin"])
+
+
+@pytest.mark.parametrize(
+    ("producer", "said"),
+    [
+        (Refusing(1), "line 4: KafkaError: refused; no open transaction is left, 2 records are committed before"),
+        (
+            Refusing(1, True),
+            "line 4: KafkaError: refused; the open transaction is aborted after its timeout, 2 records are",
+        ),
+        (FakeProducer(lambda record: record.value == b"3"), "line 3: lost; no open transaction is left, 2 records are"),
+    ],
+)
+def test_a_commit_that_fails_ends_the_command_by_line_and_count(
+    producer: FakeProducer, said: str, interruption: Interruption, capsys: pytest.CaptureFixture[str]
+) -> None:
+    read, write = os.pipe()
+    os.write(write, b"1\n2\n3\n4\n5\n")
+    os.close(write)
+    source = LineSource(read, interruption)
+    production = Production(producer, "t", NO_PACE, 2)
+    with pytest.raises(typer.Exit) as caught:
+        send_all(source, text_lines(None), 1, production, Progress("sent", None), interruption)
+    os.close(read)
+    assert caught.value.exit_code == 1
+    assert said in capsys.readouterr().err
+    assert producer.calls == ["begin", "commit", "begin", "abort"]
 
 
 @given(st.lists(st.integers(0, 300), min_size=1, max_size=50))

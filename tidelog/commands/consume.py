@@ -10,7 +10,7 @@ import typer
 from common.settings import SHORT_MAX
 from tidelog.admin.admin_client import ClientOptions
 from tidelog.admin.name_completion import group_names, topic_names
-from tidelog.output import EXIT_FAILED, EXIT_USAGE, fail
+from tidelog.output import EXIT_FAILED, EXIT_USAGE, descriptor_of, fail, is_terminal
 from tidelog.streams.registry_options import RegistryOptions
 from tidelog.text_values import AnyBytes
 
@@ -106,11 +106,12 @@ class Lines:
 
         if unknown := {key, value} - {RAW, AVRO}:
             fail(f"{min(unknown)!r} is no decoder; there are {RAW} and {AVRO}", EXIT_USAGE)
+        self.output = descriptor_of(sys.stdout, "standard output")
         self._avro = _avro(schemas) if AVRO in (key, value) else None
         try:
             self.shape = shape_of(
                 format_,
-                terminal=sys.stdout.isatty(),
+                terminal=is_terminal(sys.stdout),
                 key=self._avro if key == AVRO else None,
                 value=self._avro if value == AVRO else None,
             )
@@ -161,9 +162,9 @@ def read(
             fail(f"--partition {min(absent)}: {topic} has {len(partitions)} partitions")
         reset = start.word or "earliest"
         with consumer_of(where, group=group, reset=reset, committed_only=isolation == COMMITTED) as consumer:
-            terminal = sys.stderr if sys.stderr.isatty() and not sys.stdout.isatty() else None
+            terminal = sys.stderr if is_terminal(sys.stderr) and not is_terminal(sys.stdout) else None
             progress = Progress("read", terminal)
-            out = OutputPipe(sys.stdout.fileno(), interruption)
+            out = OutputPipe(lines.output, interruption)
             run = Consumption(
                 consumer, lines.shape, out, interruption, progress,
                 count=count, exit_at_end=exit_at_end, commits=group is not None,

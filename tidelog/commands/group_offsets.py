@@ -16,7 +16,7 @@ from common.settings import LONG_MAX
 from tidelog.admin.admin_client import ClientOptions, admin_client, client_of, reach
 from tidelog.admin.name_completion import group_names, topic_names
 from tidelog.moments import milliseconds
-from tidelog.output import EXIT_USAGE, Json, fail, printable, show
+from tidelog.output import EXIT_USAGE, Json, fail, is_terminal, printable, show
 
 if TYPE_CHECKING:
     from tidelog.admin.group_lag import Behind
@@ -210,12 +210,12 @@ def lag(
                 _refuse_absent(client, set(groups) - {row.group for row in rows})
             if time_:
                 rows = with_times(reader, rows, time.time_ns() // 1_000_000)
-            if watch and not as_json and sys.stdout.isatty():
+            if watch and not as_json and is_terminal(sys.stdout):
                 print(CLEAR, end="")
             _show_lags(rows, by_partition=bool(groups), as_json=as_json)
             if not watch:
                 return
-            sys.stdout.flush()
+            print(end="", flush=True)
             time.sleep(every)
 
 

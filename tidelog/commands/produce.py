@@ -9,7 +9,7 @@ import typer
 
 from tidelog.admin.admin_client import ClientOptions, outcome_text
 from tidelog.admin.name_completion import topic_names
-from tidelog.output import EXIT_USAGE, fail
+from tidelog.output import EXIT_USAGE, descriptor_of, fail, is_terminal
 from tidelog.text_values import AnyBytes
 
 if TYPE_CHECKING:
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 ACKS = {"all": -1, "1": 1, "0": 0}
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
-FLUSH_S = 150.0  # longer than the client library tries to deliver a record
 INTERRUPTED = 128
 
 
@@ -70,6 +69,7 @@ def produce(
     in_transactions = transaction or commit_every is not None or transactional_id is not None
     if in_transactions and acks != "all":
         fail("transactions need --acks all", EXIT_USAGE)
+    lines = descriptor_of(sys.stdin, "standard input")
     parse = _parse(as_json, key_separator, header or [], partition)
     from tidelog.streams.interruption import Interruption  # noqa: PLC0415
     from tidelog.streams.line_source import LineSource  # noqa: PLC0415
@@ -85,13 +85,13 @@ def produce(
         with producer_of(
             where, acks=ACKS[acks], compression=codec, transactional_id=own_id, transaction_s=transaction_timeout_s
         ) as producer:
-            if sys.stdin.isatty():
+            if is_terminal(sys.stdin):
                 print("one record a line, Ctrl-D ends", file=sys.stderr)
             size = None if own_id is None else commit_every or 0
             production = Production(producer, topic, monotonic_pace(rate, interruption.pause), size)
-            progress = Progress("sent", sys.stderr if sys.stderr.isatty() and not sys.stdin.isatty() else None)
-            source = LineSource(sys.stdin.fileno(), interruption)
-            _send_all(source, parse, len(partitions), production, progress, interruption)
+            progress = Progress("sent", sys.stderr if is_terminal(sys.stderr) and not is_terminal(sys.stdin) else None)
+            source = LineSource(lines, interruption)
+            send_all(source, parse, len(partitions), production, progress, interruption)
 
 
 def _parse(as_json: bool, separator: str | None, headers: list[str], partition: int | None) -> Parse:
@@ -116,7 +116,7 @@ def _parse(as_json: bool, separator: str | None, headers: list[str], partition: 
     return parse
 
 
-def _send_all(
+def send_all(
     source: LineSource,
     parse: Parse,
     partitions: int,
@@ -125,7 +125,9 @@ def _send_all(
     interruption: Interruption,
 ) -> None:
     """Ends the command at the first line that is no record, and at the first record that is not acknowledged."""
-    from tidelog.streams.production import Undelivered  # noqa: PLC0415
+    from kafka.errors import KafkaError  # noqa: PLC0415
+
+    from tidelog.streams.production import FLUSH_S, Undelivered  # noqa: PLC0415
     from tidelog.streams.record_lines import BadLine  # noqa: PLC0415
 
     try:
@@ -145,11 +147,14 @@ def _send_all(
             progress.end()
             return
     except BadLine as error:
-        production.give_up(FLUSH_S)
-        fail(f"line {source.number}: {error}; {production.outcome()}")
+        problem = f"line {source.number}: {error}"
     except Undelivered as error:
+        problem = f"line {error.line}: {outcome_text(str(error.error))}"
+    except KafkaError as error:
+        problem = f"line {source.number}: {outcome_text(str(error))}"
+    else:
         production.give_up(FLUSH_S)
-        fail(f"line {error.line}: {outcome_text(str(error.error))}; {production.outcome()}")
+        progress.end()
+        fail(f"interrupted; {production.outcome()}", INTERRUPTED + interruption.number)
     production.give_up(FLUSH_S)
-    progress.end()
-    fail(f"interrupted; {production.outcome()}", INTERRUPTED + interruption.number)
+    fail(f"{problem}; {production.outcome()}")

@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from tidelog.output import is_terminal
+
 if TYPE_CHECKING:
     from rich.progress import Progress as Bars
     from rich.progress import TaskID
@@ -20,7 +22,7 @@ LINE_EVERY_S = 10.0
 @contextmanager
 def open_progress(now_s: Callable[[], float] = time.monotonic) -> Iterator[Progress]:
     """Bars on standard error when it is a terminal, else lines."""
-    if not sys.stderr.isatty():
+    if not is_terminal(sys.stderr):
         yield LineProgress(now_s)
         return
     from rich.console import Console  # noqa: PLC0415  heavy, and only people need it

@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import io
-import json
 import math
 import struct
 from base64 import b64encode
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
-import fastavro
 import msgspec
-from fastavro.schema import SchemaParseException
 
-from tidelog.streams.schema_registry import NoSchema, Schema
+from tidelog.streams.avro_schemas import BadSchema, Schema, Unfitting, parse_schema, read_value
+from tidelog.streams.schema_registry import ANSWER_BYTES_MAX, NoSchema
+from tidelog.streams.schema_registry import Schema as Registered
 
 HEADER = struct.Struct(">bI")
 """A zero byte and the schema's id, as Confluent's serializers write them."""
 PARSED_MAX = 1_000
-_PRIMITIVES_WITH_BYTES = {"boolean", "int", "long", "float", "double", "bytes", "string"}
 
 
 class Undecoded(Exception):
@@ -29,15 +26,15 @@ class Undecoded(Exception):
 class AvroText:
     """A decoder. What it cannot decode becomes an object with the reason and the bytes, and is counted."""
 
-    def __init__(self, schema: Callable[[int], Schema]) -> None:
+    def __init__(self, schema: Callable[[int], Registered]) -> None:
         self._schema = schema
-        self._parsed: dict[int, Any] = {}
+        self._parsed: dict[int, Schema] = {}
         self.undecoded = 0
 
     def __call__(self, data: bytes) -> bytes:
         """Passes on what the registry raises when it does not answer."""
         try:
-            return msgspec.json.encode(_plain(self._value(data)))
+            return _json(self._value(data))
         except (Undecoded, NoSchema) as error:
             self.undecoded += 1
             return msgspec.json.encode({"undecoded": str(error), "base64": b64encode(data).decode()})
@@ -52,63 +49,26 @@ class AvroText:
             if len(self._parsed) >= PARSED_MAX:
                 self._parsed.pop(next(iter(self._parsed)))
             self._parsed[number] = schema
-        # the library takes the end of the bytes for that of a text, so a byte more shows what reads past it
-        body = io.BytesIO(data + b"\0")
-        body.seek(HEADER.size)
         try:
-            value = fastavro.schemaless_reader(body, schema, None)
-        except Exception as error:  # the library raises of many kinds for bytes that do not fit
-            raise Undecoded(f"it does not fit schema {number}: {type(error).__name__} {error}".rstrip()) from None
-        if rest := len(data) - body.tell():
-            how = f"{rest} bytes are left over" if rest > 0 else "it ends too early"
-            raise Undecoded(f"it does not fit schema {number}: {how}")
-        return value
+            return read_value(schema, data, HEADER.size)
+        except Unfitting as error:
+            raise Undecoded(f"it does not fit schema {number}: {error.how}") from None
 
 
-def parse(schema: Schema) -> Any:
-    """As the library wants it. Raises Undecoded for no Avro schema, or one by which few bytes make endless values."""
-    named: dict[str, Any] = {}
+def parse(schema: Registered) -> Schema:
+    """Raises Undecoded for no Avro schema, or one by which few bytes make endless values."""
     try:
-        for text in schema.referenced:
-            fastavro.parse_schema(json.loads(text), named_schemas=named)
-        parsed = fastavro.parse_schema(json.loads(schema.text), named_schemas=named)
-    except (ValueError, RecursionError, SchemaParseException, KeyError, TypeError) as error:
-        raise Undecoded(f"schema {schema.number} is no Avro schema: {error}") from None
-    _check_items(parsed, named, schema.number)
-    for definition in named.values():
-        _check_items(definition, named, schema.number)
-    return parsed
+        return parse_schema(schema.text, schema.referenced, ANSWER_BYTES_MAX)
+    except BadSchema as error:
+        raise Undecoded(f"schema {schema.number} is no Avro schema that can be used: {error}") from None
 
 
-def _check_items(schema: Any, named: Mapping[str, Any], number: int) -> None:
-    """A count of 2^40 takes six bytes: the items of an array must take some as well."""
-    if isinstance(schema, list):
-        for one in schema:
-            _check_items(one, named, number)
-    elif isinstance(schema, dict):
-        if schema.get("type") == "array" and _may_be_empty(schema["items"], named, frozenset()):
-            raise Undecoded(f"schema {number} has an array whose items take no bytes")
-        for one in (schema.get("items"), schema.get("values"), *(field["type"] for field in schema.get("fields", ()))):
-            _check_items(one, named, number)
-        if isinstance(schema.get("type"), (dict, list)):
-            _check_items(schema["type"], named, number)
-
-
-def _may_be_empty(schema: Any, named: Mapping[str, Any], seen: frozenset[str]) -> bool:
-    """Whether a value of it may take no bytes."""
-    if isinstance(schema, str):
-        if schema in named and schema not in seen:
-            return _may_be_empty(named[schema], named, seen | {schema})
-        return schema == "null"
-    if not isinstance(schema, dict):
-        return False  # a union has the number of its branch
-    kind = schema.get("type")
-    if kind in ("record", "error"):
-        own = seen | {str(schema.get("name"))}
-        return all(_may_be_empty(field["type"], named, own) for field in schema.get("fields", ()))
-    if kind == "fixed":
-        return not schema.get("size")
-    return kind not in _PRIMITIVES_WITH_BYTES | {"array", "map", "enum"} and _may_be_empty(kind, named, seen)
+def _json(value: Any) -> bytes:
+    """Raises Undecoded."""
+    try:
+        return msgspec.json.encode(_plain(value))
+    except RecursionError:
+        raise Undecoded("it is nested too deep to be shown") from None
 
 
 def _plain(value: Any) -> Any:

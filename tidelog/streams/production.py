@@ -11,11 +11,14 @@ import time
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from kafka.errors import KafkaError, KafkaTimeoutError
+
 from tidelog.streams.record_lines import Outgoing
 
 WINDOW_BYTES, WINDOW_RECORDS = 16 << 20, 20_000
 RECORD_BYTES = 200  # what the library keeps of a record, beside it
 PACE_S = 0.05  # how often a paced production pauses
+FLUSH_S = 150.0  # longer than the client library tries to deliver a record
 
 
 class Undelivered(Exception):
@@ -73,6 +76,11 @@ class Window:
                 self.failure = Undelivered(line, error)
             self._changed.notify_all()
 
+    def wait_empty(self, timeout_s: float) -> bool:
+        """Whether all that was sent has ended, well or not, within that time."""
+        with self._changed:
+            return self._changed.wait_for(lambda: not self._records, timeout_s)
+
     def check(self) -> None:
         """Raises Undelivered."""
         if self.failure is not None:
@@ -113,6 +121,7 @@ class Production:
         self._transaction_records = transaction_records
         self.window = window or Window()
         self._in_transaction = 0
+        self._is_left_open = False
         self.committed = 0
 
     def send(self, record: Outgoing, line: int) -> None:
@@ -135,33 +144,60 @@ class Production:
         future.add_callback(lambda _: self.window.leave(size, line, None))
         future.add_errback(lambda error: self.window.leave(size, line, error))
         if self._transaction_records and self._in_transaction >= self._transaction_records:
-            self._commit()
+            self._commit(FLUSH_S)
 
     def finish(self, timeout_s: float) -> None:
         """Until all is acknowledged, and committed. Raises Undelivered, and KafkaError."""
-        self._producer.flush(timeout_s)
-        self.window.check()
+        self._settle(timeout_s)
         if self._transaction_records is not None and self._in_transaction:
-            self._commit()
+            self._commit(timeout_s)
 
     def give_up(self, timeout_s: float) -> None:
-        """After an error: what was sent is acknowledged, or the open transaction aborted. Raises KafkaError."""
-        if self._transaction_records is None:
-            self._producer.flush(timeout_s)
-        elif self._in_transaction:
-            self._producer.abort_transaction()
+        """After an error: what was sent is acknowledged, or the open transaction aborted, if that is possible."""
+        try:
+            if self._transaction_records is None:
+                self._flush(timeout_s)
+            elif self._in_transaction:
+                self._producer.abort_transaction()
+        except KafkaError:  # the error that led here is the one to tell
+            self._is_left_open = self._transaction_records is not None
 
     def outcome(self) -> str:
         """What has become of the records, in words."""
-        if self._transaction_records is not None:
-            return f"no open transaction is left, {_counted(self.committed)} committed before"
-        return f"{_counted(self.window.acknowledged)} acknowledged"
+        if self._transaction_records is None:
+            return f"{_counted(self.window.acknowledged)} acknowledged"
+        left = (
+            "the open transaction is aborted after its timeout" if self._is_left_open else "no open transaction is left"
+        )
+        return f"{left}, {_counted(self.committed)} committed before"
 
-    def _commit(self) -> None:
-        self._producer.commit_transaction()
-        self.window.check()
+    def _commit(self, timeout_s: float) -> None:
+        """Raises Undelivered, and KafkaError. The library commits without a record whose time has run out, so each
+        must have been acknowledged before it is asked to."""
+        self._settle(timeout_s)
+        try:
+            self._producer.commit_transaction()
+        except KafkaError:
+            self.window.check()
+            raise
         self.committed += self._in_transaction
         self._in_transaction = 0
+
+    def _settle(self, timeout_s: float) -> None:
+        """Until each record is acknowledged. Raises Undelivered, and KafkaError."""
+        self._flush(timeout_s)
+        self.window.check()
+
+    def _flush(self, timeout_s: float) -> None:
+        """Until each record has ended. Raises KafkaTimeoutError."""
+        try:
+            self._producer.flush(timeout_s)
+        except KafkaTimeoutError:
+            raise
+        except KafkaError:
+            pass  # of a batch that it divides because it was too large, the library says that it has not ended
+        if not self.window.wait_empty(timeout_s):
+            raise KafkaTimeoutError(f"records were not acknowledged within {timeout_s:g} seconds")
 
 
 def _counted(records: int) -> str:

@@ -1,7 +1,7 @@
-"""Schemas of Avro that people paste or a registry has, and values by them. No I/O.
+"""Schemas of Avro that people paste or a registry has, and values by them, for commands and the console. No I/O.
 
 The library decodes in C: it follows a schema that names itself as deep as a record says, beyond the end of the stack,
-and makes as many values without bytes as a schema or a record counts. Both would end the console. So the first goes
+and makes as many values without bytes as a schema or a record counts. Both would end the process. So the first goes
 through the library's decoder in Python, which has a limit, and the second is refused. The library also takes a schema
 as it is that says it was parsed before; such a mark is refused, because nothing here would look into that schema.
 """
@@ -31,7 +31,11 @@ class BadSchema(ValueError):
 
 
 class Unfitting(ValueError):
-    """The bytes are not what they are decoded as."""
+    """The bytes are not what they are decoded as. `how`: what the library found wrong, for who knows the schema."""
+
+    def __init__(self, text: str, how: str = "") -> None:
+        super().__init__(text)
+        self.how = how
 
 
 class NoAnswer(Exception):
@@ -50,10 +54,10 @@ SchemaOf = Callable[[int], Schema]
 """The schema of an id. Raises Unfitting if there is none, and NoAnswer."""
 
 
-def parse_schema(text: str, referenced: Sequence[str] = ()) -> Schema:
+def parse_schema(text: str, referenced: Sequence[str] = (), bytes_max: int = SCHEMA_BYTES_MAX) -> Schema:
     """`referenced`: schemas whose names it uses, each after those that it refers to itself. Raises BadSchema."""
-    if len(text) + sum(map(len, referenced)) > SCHEMA_BYTES_MAX:
-        raise BadSchema(f"a schema has at most {SCHEMA_BYTES_MAX} bytes")
+    if len(text) + sum(map(len, referenced)) > bytes_max:
+        raise BadSchema(f"a schema has at most {bytes_max} bytes")
     named: dict[str, Any] = {}
     walk = _Walk()
     try:
@@ -77,10 +81,10 @@ def avro_value(schema: Schema, data: bytes) -> Any:
     """Of a record with or without the head of a schema registry. Raises Unfitting."""
     if data[:1] == b"\0" and len(data) >= CONFLUENT_HEAD:
         try:
-            return _read(schema, data, CONFLUENT_HEAD)
+            return read_value(schema, data, CONFLUENT_HEAD)
         except Unfitting:
             pass
-    return _read(schema, data, 0)
+    return read_value(schema, data, 0)
 
 
 def registered_value(schema_of: SchemaOf, data: bytes) -> Any:
@@ -90,12 +94,12 @@ def registered_value(schema_of: SchemaOf, data: bytes) -> Any:
     number = int.from_bytes(data[1:CONFLUENT_HEAD])
     schema = schema_of(number)
     try:
-        return _read(schema, data, CONFLUENT_HEAD)
+        return read_value(schema, data, CONFLUENT_HEAD)
     except Unfitting:
         raise Unfitting(f"it does not fit schema {number}") from None
 
 
-def _read(schema: Schema, data: bytes, begin: int) -> Any:
+def read_value(schema: Schema, data: bytes, begin: int) -> Any:
     """The value that goes from `begin` to the end. Raises Unfitting."""
     read = _read_py.schemaless_reader if schema.is_recursive else fastavro.schemaless_reader
     # the library takes the end of the bytes for that of a text, so a byte more shows what reads past it
@@ -104,10 +108,11 @@ def _read(schema: Schema, data: bytes, begin: int) -> Any:
     value: Any
     try:
         value = read(source, schema.parsed, None)
-    except Exception:  # whatever the library raises for bytes of another kind
-        raise Unfitting("it does not fit the schema") from None
-    if source.tell() != len(data):
-        raise Unfitting("it does not fit the schema")
+    except Exception as error:  # whatever the library raises for bytes of another kind
+        raise Unfitting("it does not fit the schema", f"{type(error).__name__} {error}".rstrip()) from None
+    if rest := len(data) - source.tell():
+        how = f"{rest} bytes are left over" if rest > 0 else "it ends too early"
+        raise Unfitting("it does not fit the schema", how)
     return value[INNER] if schema.is_inner else value
 
 
@@ -155,7 +160,7 @@ class _Walk:
             self._known[schema["name"]] = _Weight(1, schema["size"]) if kind == "fixed" else ONE
             return self._known[schema["name"]]
         if kind == "array" and not self.weigh(schema["items"]).bytes:
-            raise BadSchema("an array's items have no bytes, so a record could hold any number of them")
+            raise BadSchema("an array's items take no bytes, so a record could hold any number of them")
         if kind == "map":
             self.weigh(schema["values"])
         return ONE if kind in ("array", "map") else self.weigh(kind)
