@@ -191,6 +191,14 @@ def test_rules_and_boards_are_made_only_if_asked_for(helm: str) -> None:
     assert not of(rendered, "PrometheusRule") and len(of(rendered, "ConfigMap")) == 1
 
 
+def test_kubernetes_never_replaces_two_brokers_at_the_same_time(rendered: list[dict[str, Any]]) -> None:
+    """Sets roll independently of each other, and disruption budgets do not hold for that."""
+    sets = [made["spec"] for made in of(rendered, "StatefulSet") if component(made) == "broker"]
+    rolling = [spec for spec in sets if spec["updateStrategy"]["type"] != "OnDelete"]
+    assert len(rolling) == (1 if len(sets) == 1 and zone(sets[0]) == "any" else 0)
+    assert all(spec["minReadySeconds"] == 30 for spec in rolling)
+
+
 def test_pods_gain_nothing(rendered: list[dict[str, Any]]) -> None:
     for workload in of(rendered, "StatefulSet", "Deployment"):
         spec, own = workload["spec"]["template"]["spec"], container(workload)
@@ -293,6 +301,14 @@ def of(rendered: list[dict[str, Any]], *kinds: str) -> list[dict[str, Any]]:
 
 def name(made: dict[str, Any]) -> str:
     return str(made["metadata"]["name"])
+
+
+def component(made: dict[str, Any]) -> str:
+    return str(made["metadata"]["labels"]["app.kubernetes.io/component"])
+
+
+def zone(spec: dict[str, Any]) -> str:
+    return str(spec["selector"]["matchLabels"]["tidelog/zone"])
 
 
 def container(workload: dict[str, Any]) -> dict[str, Any]:
