@@ -19,6 +19,7 @@ import yaml
 from common.settings import read_properties
 from release.project import ROOT, version
 from tests.boards.observe_files import OBSERVE
+from tests.packages.kubernetes_api import kubernetes_with
 from tidelog.cluster import certificates
 from tidelog.configuration.controller_config import controller_config
 from tidelog.configuration.node_config import broker_config
@@ -197,6 +198,29 @@ def test_kubernetes_never_replaces_two_brokers_at_the_same_time(rendered: list[d
     rolling = [spec for spec in sets if spec["updateStrategy"]["type"] != "OnDelete"]
     assert len(rolling) == (1 if len(sets) == 1 and zone(sets[0]) == "any" else 0)
     assert all(spec["minReadySeconds"] == 30 for spec in rolling)
+
+
+@pytest.mark.parametrize(
+    ("there", "zones", "is_refused"),
+    [
+        ("stream-tidelog-broker", ["a"], True),
+        ("stream-tidelog-broker-z0", [], True),
+        ("stream-tidelog-broker", [], False),
+        ("stream-tidelog-broker-z0", ["a", "b"], False),
+    ],
+)
+def test_brokers_do_not_get_empty_volumes_by_zones_that_come_or_go(
+    helm: str, there: str, zones: list[str], *, is_refused: bool
+) -> None:
+    with kubernetes_with("apps", there) as address:
+        command = [helm, "template", "stream", str(CHART), "--namespace", "apps", "--kube-version", "1.33",
+                   "--dry-run=server", "--kube-apiserver", address,
+                   "--set-json", f"brokers.zones={json.dumps(zones)}"]  # fmt: skip
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if is_refused:
+        assert done.returncode != 0 and f"those of {there} " in done.stderr, done.stderr
+    else:
+        assert done.returncode == 0, done.stderr
 
 
 def test_pods_gain_nothing(rendered: list[dict[str, Any]]) -> None:
