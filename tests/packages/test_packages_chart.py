@@ -151,6 +151,18 @@ def test_proxies_do_not_get_the_credentials_of_the_bucket(helm: str) -> None:
     assert having == {"controller", "broker"}
 
 
+def test_pods_get_the_secrets_that_their_settings_name_and_no_others(rendered: list[dict[str, Any]]) -> None:
+    """So proxies, which the Internet reaches, do not get the nodes' key."""
+    (settings,) = (made for made in of(rendered, "ConfigMap") if "broker.properties" in made["data"])
+    for workload in of(rendered, "StatefulSet", "Deployment"):
+        text = settings["data"][f"{component(workload)}.properties"]
+        own = container(workload)
+        text += "".join(f"\n{variable['value']}" for variable in own["env"] if "value" in variable)
+        mounts = {mount["mountPath"] for mount in own["volumeMounts"] if "/secrets/" in mount["mountPath"]}
+        assert mounts == set(re.findall(r"/run/secrets/tidelog/[a-z-]+(?=/)", text)), name(workload)
+        assert component(workload) != "proxy" or "/run/secrets/tidelog/nodes" not in mounts
+
+
 def test_monitors_find_each_pod_once(helm: str) -> None:
     rendered = render(helm, CASES["all"])
     (monitor,) = of(rendered, "ServiceMonitor")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import csv
 import io
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from common.settings import INT_MAX, LONG_MAX
@@ -118,7 +118,7 @@ def parse_duration(text: str) -> int:
 def parse_csv(text: str) -> dict[Place, int]:
     """Lines `topic,partition,offset`, as `csv_text` writes them. Raises BadReset, which names the line."""
     found: dict[Place, int] = {}
-    for number, row in enumerate(csv.reader(io.StringIO(text)), 1):
+    for number, row in enumerate(_rows(text), 1):
         if not row:
             continue
         if len(row) != 3 or not row[0] or not _is_number(row[1], INT_MAX) or not _is_number(row[2], LONG_MAX):
@@ -128,6 +128,15 @@ def parse_csv(text: str) -> dict[Place, int]:
             raise BadReset(f"line {number}: {place} is listed twice")
         found[place] = int(row[2])
     return found
+
+
+def _rows(text: str) -> Iterator[list[str]]:
+    """Raises BadReset."""
+    rows = csv.reader(io.StringIO(text))
+    try:
+        yield from rows
+    except csv.Error as error:  # a field above the library's bound, for one
+        raise BadReset(f"line {rows.line_num}: {error}") from None
 
 
 def csv_text(moves: Sequence[Move]) -> str:
