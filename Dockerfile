@@ -27,7 +27,8 @@ LABEL org.opencontainers.image.title="Tidelog" \
       org.opencontainers.image.licenses="Apache-2.0"
 # Directories of volumes: a named volume that is empty takes over owner and mode of what it is mounted on.
 RUN useradd --uid 10001 --no-create-home tidelog \
- && install -d -o tidelog -g tidelog -m 0700 /var/lib/tidelog /run/tidelog /run/authority /run/object-store
+ && install -d -o tidelog -g tidelog -m 0700 /var/lib/tidelog /run/tidelog /run/proxies /run/authority \
+    /run/object-store
 COPY --from=build /opt/tidelog /opt/tidelog
 COPY docker/make-secrets docker/ready /usr/local/bin/
 ENV PATH=/opt/tidelog/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1

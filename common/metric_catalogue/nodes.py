@@ -96,7 +96,7 @@ PROXIES = Area(
         gauge(
             "tidelog_proxy_certificate_ends_seconds",
             "When the first certificate ends, in seconds since 1970; 0 is not known.",
-            "Less than two weeks ahead: replace it and send SIGHUP.",
+            "Less than two weeks ahead: replace the file, which the proxy reads again by itself within seconds.",
         ),
         gauge("tidelog_proxy_tenants", "Tenants that are routed.", info("as many as `tidelog_tenants`.")),
         gauge("tidelog_proxy_brokers", "Brokers that are known.", "0: the proxy has not heard of the cluster yet."),

@@ -72,7 +72,8 @@ CASES = {
     "TidelogDiskFillsSoon": of(
         "tidelog_disk_free_bytes", "30e9-4e8x70", "30e9x70", 500, {"tidelog_disk_size_bytes": "1e11x70"}, step_min=10
     ),
-    "TidelogStorageStuck": of("tidelog_storage_stuck_seconds", "6x300", "0.1x300"),
+    # a node that ends shows it to one scrape, and is then not there
+    "TidelogStorageStuck": of("tidelog_storage_stuck_seconds", "0.1x58 6 stale", "0.1x50 6 0.1x60"),
     "TidelogReplicasHeldUp": of(
         "tidelog_replicas_held_up", "1x300", "0x300", 60, {"tidelog_replicas_without_room": "0x300"}
     ),

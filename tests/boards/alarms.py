@@ -94,8 +94,8 @@ STATES = (
         "The disk of {{ $labels.instance }} will be full within a day.",
     ),
     _alarm(
-        "TidelogStorageStuck", "page", "15s", "tidelog_storage_stuck_seconds > 5",
-        "The disk of {{ $labels.instance }} has not answered for {{ $value | humanizeDuration }}.",
+        "TidelogStorageStuck", "page", "0m", "max_over_time(tidelog_storage_stuck_seconds[5m]) > 5",
+        "The disk of {{ $labels.instance }} did not answer for {{ $value | humanizeDuration }}.",
     ),
     _alarm(
         "TidelogReplicasHeldUp", "ticket", "10m", "tidelog_replicas_held_up + tidelog_replicas_without_room > 0",

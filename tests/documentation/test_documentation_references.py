@@ -30,6 +30,14 @@ def test_every_setting_and_every_command_is_there_once() -> None:
     assert listed == [" ".join(words) for words, _ in commands()]
 
 
+@pytest.mark.parametrize("name", ["monitoring.md", "metrics.md"])
+def test_what_to_do_about_an_alarm_or_a_metric_is_a_command_that_there_is(name: str) -> None:
+    known = {" ".join(words) for words, _ in commands()}
+    named = re.findall(r"`tidelog ([a-z][^`]*)`", re.sub(r"```.*?```", "", (DOCS / name).read_text(), flags=re.DOTALL))
+    assert len(named) > 5
+    assert [one for one in named if not any(one == words or one.startswith(f"{words} ") for words in known)] == []
+
+
 def test_this_release_has_the_levels_of_the_code() -> None:
     assert RELEASES[version()] == SUPPORTED_FEATURES
     for name, (_, high) in SUPPORTED_FEATURES.items():

@@ -19,6 +19,7 @@ import yaml
 from common.settings import read_properties
 from release.project import ROOT, version
 from tests.boards.observe_files import OBSERVE
+from tests.packages.kubernetes_api import kubernetes_with
 from tidelog.cluster import certificates
 from tidelog.configuration.controller_config import controller_config
 from tidelog.configuration.node_config import broker_config
@@ -150,6 +151,18 @@ def test_proxies_do_not_get_the_credentials_of_the_bucket(helm: str) -> None:
     assert having == {"controller", "broker"}
 
 
+def test_pods_get_the_secrets_that_their_settings_name_and_no_others(rendered: list[dict[str, Any]]) -> None:
+    """So proxies, which the Internet reaches, do not get the nodes' key."""
+    (settings,) = (made for made in of(rendered, "ConfigMap") if "broker.properties" in made["data"])
+    for workload in of(rendered, "StatefulSet", "Deployment"):
+        text = settings["data"][f"{component(workload)}.properties"]
+        own = container(workload)
+        text += "".join(f"\n{variable['value']}" for variable in own["env"] if "value" in variable)
+        mounts = {mount["mountPath"] for mount in own["volumeMounts"] if "/secrets/" in mount["mountPath"]}
+        assert mounts == set(re.findall(r"/run/secrets/tidelog/[a-z-]+(?=/)", text)), name(workload)
+        assert component(workload) != "proxy" or "/run/secrets/tidelog/nodes" not in mounts
+
+
 def test_monitors_find_each_pod_once(helm: str) -> None:
     rendered = render(helm, CASES["all"])
     (monitor,) = of(rendered, "ServiceMonitor")
@@ -189,6 +202,37 @@ def test_the_values_of_the_page_bring_monitoring(helm: str, tmp_path: Path) -> N
 def test_rules_and_boards_are_made_only_if_asked_for(helm: str) -> None:
     rendered = render(helm, CASES["as it is"])
     assert not of(rendered, "PrometheusRule") and len(of(rendered, "ConfigMap")) == 1
+
+
+def test_kubernetes_never_replaces_two_brokers_at_the_same_time(rendered: list[dict[str, Any]]) -> None:
+    """Sets roll independently of each other, and disruption budgets do not hold for that."""
+    sets = [made["spec"] for made in of(rendered, "StatefulSet") if component(made) == "broker"]
+    rolling = [spec for spec in sets if spec["updateStrategy"]["type"] != "OnDelete"]
+    assert len(rolling) == (1 if len(sets) == 1 and zone(sets[0]) == "any" else 0)
+    assert all(spec["minReadySeconds"] == 30 for spec in rolling)
+
+
+@pytest.mark.parametrize(
+    ("there", "zones", "is_refused"),
+    [
+        ("stream-tidelog-broker", ["a"], True),
+        ("stream-tidelog-broker-z0", [], True),
+        ("stream-tidelog-broker", [], False),
+        ("stream-tidelog-broker-z0", ["a", "b"], False),
+    ],
+)
+def test_brokers_do_not_get_empty_volumes_by_zones_that_come_or_go(
+    helm: str, there: str, zones: list[str], *, is_refused: bool
+) -> None:
+    with kubernetes_with("apps", there) as address:
+        command = [helm, "template", "stream", str(CHART), "--namespace", "apps", "--kube-version", "1.33",
+                   "--dry-run=server", "--kube-apiserver", address,
+                   "--set-json", f"brokers.zones={json.dumps(zones)}"]  # fmt: skip
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if is_refused:
+        assert done.returncode != 0 and f"those of {there} " in done.stderr, done.stderr
+    else:
+        assert done.returncode == 0, done.stderr
 
 
 def test_pods_gain_nothing(rendered: list[dict[str, Any]]) -> None:
@@ -293,6 +337,14 @@ def of(rendered: list[dict[str, Any]], *kinds: str) -> list[dict[str, Any]]:
 
 def name(made: dict[str, Any]) -> str:
     return str(made["metadata"]["name"])
+
+
+def component(made: dict[str, Any]) -> str:
+    return str(made["metadata"]["labels"]["app.kubernetes.io/component"])
+
+
+def zone(spec: dict[str, Any]) -> str:
+    return str(spec["selector"]["matchLabels"]["tidelog/zone"])
 
 
 def container(workload: dict[str, Any]) -> dict[str, Any]:

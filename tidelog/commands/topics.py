@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import uuid
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 import typer
@@ -12,6 +13,7 @@ from common.identifiers import uuid_text
 from common.settings import SHORT_MAX, SettingError
 from common.topic_settings import TOPIC_SETTINGS
 from tidelog.admin.admin_client import CommandOptions, admin_client, error_text, outcome_text, topic_error_text
+from tidelog.admin.eligible_leaders import eligible_leaders
 from tidelog.admin.internal_topics import Internal, say_hidden, without_internal
 from tidelog.admin.name_completion import topic_names
 from tidelog.command_group import CommandGroup
@@ -58,22 +60,25 @@ def create(
 
 @app.command()
 def describe(name: Annotated[str, typer.Argument(autocompletion=topic_names)], options: CommandOptions) -> None:
-    """A topic's partitions with leader, replicas and ISR, and the settings that it overrides."""
+    """A topic's partitions with leader, replicas, ISR and the brokers outside of it that may lead when no other can,
+    and the settings that the topic overrides."""
     from kafka.admin import ConfigResource, ConfigResourceType  # noqa: PLC0415
 
     with admin_client(options) as client:
         topic = client.describe_topics([name])[0]
         if problem := topic_error_text(name, topic):
             fail(problem)
+        eligible = eligible_leaders(client, name)
         described = client.describe_configs([ConfigResource(ConfigResourceType.TOPIC, name)], config_filter="modified")
     entries = [item for found in described.values() for item in found.get(name, {}).items()]
     configs = {key: entry["value"] for key, entry in entries if entry["config_source"] == "DYNAMIC_TOPIC_CONFIG"}
-    partitions = sorted((_partition(row) for row in topic["partitions"]), key=lambda row: int(row["partition"]))
+    rows = (_partition(row, eligible) for row in topic["partitions"])
+    partitions = sorted(rows, key=lambda row: int(row["partition"]))
     if options.as_json:
         print(json.dumps(_summary(topic) | {"configs": configs, "partitions": partitions}))
         return
     show([_summary(topic)], as_json=False, columns=["topic", "partitions", "replicas", "internal", "id"])
-    show(partitions, as_json=False, columns=["partition", "leader", "epoch", "replicas", "isr", "offline"])
+    show(partitions, as_json=False, columns=["partition", "leader", "epoch", "replicas", "isr", "eligible", "offline"])
     for key, value in sorted(configs.items()):
         print(f"{key}={value}")
 
@@ -156,12 +161,13 @@ def _summary(topic: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _partition(row: dict[str, Any]) -> dict[str, Any]:
+def _partition(row: dict[str, Any], eligible: Mapping[int, list[int]]) -> dict[str, Any]:
     return {
         "partition": row["partition_index"],
         "leader": row["leader_id"],
         "epoch": row["leader_epoch"],
         "replicas": list(row["replica_nodes"]),
         "isr": list(row["isr_nodes"]),
+        "eligible": eligible.get(row["partition_index"], []),
         "offline": list(row["offline_replicas"]),
     }
