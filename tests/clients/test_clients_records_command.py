@@ -144,6 +144,16 @@ def test_what_was_read_is_committed_however_it_ends(cluster: EmbeddedCluster, to
     assert committed(cluster, group) == 3
 
 
+def test_a_full_device_ends_it_in_a_line_and_nothing_is_committed(cluster: EmbeddedCluster, topic: str) -> None:
+    group = f"g-{topic}"
+    done(cluster, "produce", topic, given=b"one\ntwo\nthree\n")
+    with open("/dev/full", "wb") as full:
+        words = line(cluster, "consume", topic, "--group", group)
+        ended = subprocess.run(words, stdout=full, stderr=subprocess.PIPE, check=False, timeout=60)
+    assert (ended.returncode, ended.stderr) == (1, b"tidelog: cannot write: No space left on device\n")
+    assert committed(cluster, group) == 0
+
+
 def test_an_interrupted_producer_has_sent_its_lines(cluster: EmbeddedCluster, topic: str) -> None:
     words = line(cluster, "produce", topic)
     with subprocess.Popen(words, stdin=subprocess.PIPE, stderr=subprocess.PIPE) as process:

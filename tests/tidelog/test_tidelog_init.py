@@ -17,6 +17,7 @@ from tidelog.configuration.node_config import broker_config
 from tidelog.configuration.proxy_config import proxy_config
 from tidelog.machines.host_plan import RESERVED_NAMES, BadPlan, Place, Plan, plan
 from tidelog.machines.node_files import bootstrap, node_properties, scrape_targets
+from tidelog.machines.standing_nodes import check_standing, standing
 from tidelog.machines.unit_files import HARDENING, SECTIONS, unit_files
 
 READERS = {"controller": controller_config, "broker": broker_config, "proxy": proxy_config}
@@ -67,6 +68,50 @@ def test_a_second_run_changes_nothing(tmp_path: Path) -> None:
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
     init(tmp_path, *THREE)
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+
+
+TWO = ["--machine", "a.test", "--machine", "b.test"]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ([*TWO, "--brokers", "2"], "broker 1 is on b.test already, and would be on a.test"),
+        (["--machine", "b.test", "--machine", "a.test"], "broker 0 is on a.test already, and would be on b.test"),
+        (["--machine", "b.test"], "broker 0 is on a.test already, and would be on b.test"),
+        ([], "broker 0 is on a.test already, and would be on 127.0.0.1"),
+        (
+            [*TWO, "--machine", "c.test"],
+            "node 0 of a.test has the voters 1000@a.test, and would have 1000@a.test,1001@",
+        ),
+        ([*TWO, "--machine", "c.test", "--controllers", "3"], "give --controllers 1"),
+    ],
+)
+@pytest.mark.parametrize("replace", [[], ["--replace"]])
+def test_no_later_run_gives_an_id_to_another_machine(
+    tmp_path: Path, words: list[str], said: str, replace: list[str]
+) -> None:
+    init(tmp_path, *TWO)
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    assert said in init(tmp_path, *words, *replace, status=2)
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+
+
+def test_machines_are_added_behind_those_that_there_are(tmp_path: Path) -> None:
+    init(tmp_path, *TWO, "--domain", "kafka.test")
+    init(tmp_path, *TWO, "--machine", "c.test", "--controllers", "1", "--domain", "kafka.test")
+    found = {path.relative_to(tmp_path).parts[0]: path.name for path in tmp_path.rglob("broker-*.properties")}
+    assert found == {"a.test": "broker-0.properties", "b.test": "broker-1.properties", "c.test": "broker-2.properties"}
+    init(tmp_path, *TWO, "--machine", "c.test", "--controllers", "1", "--port", "9000", "--replace")
+
+
+def test_a_file_that_no_node_reads_is_named(tmp_path: Path) -> None:
+    init(tmp_path, *TWO)
+    file = tmp_path / "a.test/etc/tidelog/broker-0.properties"
+    file.write_text("node.id\n")
+    assert f"{file}: line 1" in init(tmp_path, *TWO, status=2)
+    file.write_text("# nothing\n")
+    assert f"{file}: kept" in init(tmp_path, *TWO)
 
 
 def test_what_was_changed_is_kept_unless_it_is_to_be_replaced(tmp_path: Path) -> None:
@@ -128,6 +173,22 @@ def test_no_two_nodes_of_a_machine_share_a_port_or_an_id(plan: Plan) -> None:
     assert len(bootstrap(plan).split(",")) == len(plan.brokers)
     assert all(f":{plan.metrics_port(node)}" in scrape_targets(plan) for node in plan.nodes)
     assert scrape_targets(plan).count("job_name: tidelog\n") == 1, "the job of boards and alarms"
+
+
+@given(st.lists(PLANS, min_size=2, max_size=2))
+def test_a_plan_is_refused_or_leaves_each_node_where_it_is(plans: list[Plan]) -> None:
+    old, new = plans
+    files = [(node.host, read_properties(node_properties(old, node, Place()))) for node in old.nodes]
+    found = [one for host, settings in files if (one := standing(host, settings))]
+    assert len(found) == len(old.nodes)
+    check_standing(old, found)
+    try:
+        check_standing(new, found)
+    except BadPlan:
+        return
+    hosts = {node.node_id: node.host for node in old.nodes}
+    assert all(hosts.get(node.node_id, node.host) == node.host for node in new.nodes)
+    assert [(one.node_id, one.host) for one in old.controllers] == [(one.node_id, one.host) for one in new.controllers]
 
 
 def bound_ports(text: str) -> list[int]:

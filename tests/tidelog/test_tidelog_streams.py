@@ -20,7 +20,7 @@ from tidelog.commands.produce import send_all
 from tidelog.streams.consumption import Consumption
 from tidelog.streams.interruption import Interruption
 from tidelog.streams.line_source import LineSource
-from tidelog.streams.output_pipe import OutputPipe, ReaderGone
+from tidelog.streams.output_pipe import OutputPipe, ReaderGone, Unwritten
 from tidelog.streams.production import Pace, Production, Undelivered, Window
 from tidelog.streams.progress import Progress
 from tidelog.streams.record_formats import shape_of
@@ -337,6 +337,37 @@ def test_a_reader_who_is_gone_ends_it_and_what_was_read_is_committed(interruptio
     with pytest.raises(ReaderGone):
         out.check()
     os.close(write)
+
+
+class Filling(FakeConsumer):
+    """The device behind `out` is full from a round on."""
+
+    def __init__(self, ends: Mapping[int, int], out: int, at_round: int) -> None:
+        super().__init__(ends)
+        self._out, self._left = out, at_round
+
+    def poll(self, timeout_ms: int = 0, max_records: int | None = None) -> Mapping[TopicPartition, list[Any]]:
+        self._left -= 1
+        if not self._left:
+            full = os.open("/dev/full", os.O_WRONLY)
+            os.dup2(full, self._out)
+            os.close(full)
+        return super().poll(timeout_ms, max_records)
+
+
+@pytest.mark.parametrize("at_round", [1, 2, 4])
+def test_a_device_that_is_full_is_said_and_what_was_written_is_committed(
+    at_round: int, interruption: Interruption
+) -> None:
+    read, write = os.pipe()
+    consumer = Filling({0: 1_000}, write, at_round)
+    with pytest.raises(Unwritten, match="No space left"):
+        consumption(consumer, write, interruption).run()
+    os.close(write)
+    printed = os.read(read, 1 << 16).splitlines()
+    os.close(read)
+    assert len(printed) == 7 * (at_round - 1)
+    assert consumer.commits == ([{0: len(printed)}] if printed else [])
 
 
 def test_an_interruption_ends_it_while_the_reader_does_not_read(interruption: Interruption) -> None:

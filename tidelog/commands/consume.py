@@ -151,7 +151,7 @@ def read(
         fail(f"--isolation is {UNCOMMITTED} or {COMMITTED}", EXIT_USAGE)
     from tidelog.streams.consumption import Consumption, Rebalances  # noqa: PLC0415
     from tidelog.streams.interruption import Interruption  # noqa: PLC0415
-    from tidelog.streams.output_pipe import OutputPipe  # noqa: PLC0415
+    from tidelog.streams.output_pipe import OutputPipe, Unwritten  # noqa: PLC0415
     from tidelog.streams.progress import Progress  # noqa: PLC0415
     from tidelog.streams.schema_registry import RegistryFailure  # noqa: PLC0415
     from tidelog.streams.topic_clients import consumer_of, topic_of  # noqa: PLC0415
@@ -179,6 +179,8 @@ def read(
                 fail(f"a record of {topic} has a header whose name is no UTF-8, which this client cannot read")
             except RegistryFailure as error:
                 fail(str(error))
+            except Unwritten as error:
+                fail(f"cannot write: {error}")
             progress.end()
     lines.report()
     if interruption.asked and not run.finished and (count is not None or exit_at_end):

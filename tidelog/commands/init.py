@@ -9,7 +9,18 @@ from typing import Annotated
 
 import typer
 
-from tidelog.machines.host_plan import BROKERS_MAX, PORT, PORT_MAX, PROXY_PORT, BadPlan, Place, Plan, plan
+from common.settings import SettingError, read_properties
+from tidelog.machines.host_plan import (
+    BROKERS_MAX,
+    PORT,
+    PORT_MAX,
+    PROXY_PORT,
+    RESERVED_NAMES,
+    BadPlan,
+    Place,
+    Plan,
+    plan,
+)
 from tidelog.machines.node_files import (
     CLIENTS_AUTHORITY,
     NODE,
@@ -22,12 +33,14 @@ from tidelog.machines.node_files import (
     operator_properties,
     scrape_targets,
 )
+from tidelog.machines.standing_nodes import Standing, check_standing, standing
 from tidelog.machines.unit_files import TARGET, unit_files
 from tidelog.output import EXIT_USAGE, fail
 
 PRIVATE, SHARED, SECRET_BYTES = 0o600, 0o644, 32
 AUTHORITY = "authority"
 USUAL = Place()
+NODE_FILES = ("controller.properties", "proxy.properties", "broker-*.properties")
 
 
 def init(
@@ -63,7 +76,8 @@ def init(
 ) -> None:
     """Write configuration, certificates and hardened systemd units for machines of your own.
 
-    What is there stays as it is: the secret, valid certificates, and files that were changed, unless --replace.
+    What is there stays as it is: the secret, valid certificates, and files that were changed, unless --replace. Each
+    node stays on its machine: options that would move one are refused.
     """
     place = Place(configuration.rstrip("/"), data.rstrip("/"), executable, user)
     try:
@@ -78,8 +92,11 @@ def init(
             proxy_port=proxy_port,
             tier=tier,
         )
+        check_standing(wanted, _standing(into, place))
     except BadPlan as error:
         fail(str(error), EXIT_USAGE)
+    except OSError as error:
+        fail(f"{error.filename}: {error.strerror}")
     tree = _Tree(into, replace)
     try:
         _write(tree, wanted, place)
@@ -95,6 +112,24 @@ def _named(text: str) -> tuple[str, str]:
     if separator and not rack:
         raise BadPlan(f"the rack of {host!r} is empty")
     return host, rack
+
+
+def _standing(into: Path, place: Place) -> list[Standing]:
+    """The nodes of which there are files. Raises OSError, and BadPlan for a file that is none of a node's."""
+    hosts = [one for one in into.iterdir() if one.name not in RESERVED_NAMES] if into.is_dir() else []
+    files = [
+        (host.name, file)
+        for host in hosts
+        for pattern in NODE_FILES
+        for file in (into / f"{host.name}{place.configuration}").glob(pattern)
+    ]
+    found = []
+    for host_name, file in files:
+        try:
+            found.append(standing(host_name, read_properties(file.read_text())))
+        except (SettingError, UnicodeDecodeError) as error:
+            raise BadPlan(f"{file}: {error}") from None
+    return [one for one in found if one is not None]
 
 
 @dataclass(slots=True)

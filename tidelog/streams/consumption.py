@@ -66,7 +66,7 @@ class Consumption:
         """Whether all was read that was asked for."""
 
     def run(self) -> None:
-        """Raises KafkaError. A reader who is gone, and an interruption, end it in order."""
+        """Raises KafkaError, and Unwritten. A reader who is gone, and an interruption, end it in order."""
         try:
             while not (self._interruption.asked or self.finished):
                 self._round()

@@ -14,6 +14,10 @@ class ReaderGone(Exception):
     """The reader has closed its end."""
 
 
+class Unwritten(Exception):
+    """What takes the output does not take it, such as a disk that is full; the text says why."""
+
+
 class OutputPipe:
     def __init__(self, descriptor: int, interruption: Interruption) -> None:
         self._descriptor = descriptor
@@ -22,7 +26,7 @@ class OutputPipe:
         self._watch.register(descriptor, 0)
 
     def write(self, data: bytes) -> bool:
-        """False if an interruption came before all was written. Raises ReaderGone, and OSError."""
+        """False if an interruption came before all was written. Raises ReaderGone, and Unwritten."""
         view = memoryview(data)
         while view:
             if not self._interruption.wait_writable(self._descriptor):
@@ -31,6 +35,8 @@ class OutputPipe:
                 view = view[os.write(self._descriptor, view[:WRITE_BYTES]) :]
             except BrokenPipeError:
                 raise ReaderGone from None
+            except OSError as error:
+                raise Unwritten(error.strerror or str(error)) from None
         return True
 
     def check(self) -> None:
