@@ -1,4 +1,4 @@
-"""How much work it is to open a key with its password, which whoever wrote the key decides. No I/O."""
+"""How much work it is to open a key with its password, which the author of the key decides. No I/O."""
 
 from __future__ import annotations
 
