@@ -75,7 +75,7 @@ class Examination:
         return findings.of_partitions(topics, self._min_isr, len(self._addresses), self._adding)
 
     def _adding(self) -> Mapping[tuple[str, int], int]:
-        """Of running reassignments. Who may not list them is told of all replicas that are out of sync."""
+        """Of running reassignments. Who may not list them gets all replicas that are out of sync."""
         try:
             return {key: len(move.adding) for key, move in ReplicaMoves(self._client).running().items()}
         except KafkaError:
