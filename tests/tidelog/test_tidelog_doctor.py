@@ -10,13 +10,18 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from kafka.errors import ClusterAuthorizationFailedError
+from kafka.structs import TopicPartition
 
 from tests.architecture.test_architecture_pages import ROOT
+from tidelog.admin.admin_client import Reach
+from tidelog.admin.command_config import ClientSecurity
 from tidelog.admin.group_lag import Behind
 from tidelog.admin.transaction_doctor import Class, Place
 from tidelog.admin.transaction_doctor import Finding as Open
 from tidelog.doctor import findings
 from tidelog.doctor.debug_archive import known_secrets
+from tidelog.doctor.examination import Examination
 from tidelog.doctor.findings import Finding, Severity
 from tidelog.doctor.secret_mask import LENGTH_MIN, SecretMask, is_secret, secrets_in
 from tidelog.doctor.tier_findings import of_tier
@@ -40,20 +45,70 @@ def test_brokers_and_partitions() -> None:
     rows = [partition(0, 0, [0, 1, 2]), partition(1, -1, []), partition(2, 0, [0, 1]), partition(3, 0, [0])]
     topics = [{"name": "t", "partitions": rows}, {"name": "one", "partitions": [partition(0, 0, [0], 1)]}]
     asked: list[set[str]] = []
+    moves = 0
+
+    def adding() -> dict[tuple[str, int], int]:
+        nonlocal moves
+        moves += 1
+        return {}
 
     def min_isr(names: set[str]) -> dict[str, int]:
         asked.append(names)
         return {"t": 2}
 
-    found = findings.of_partitions(topics, min_isr, 3)
+    found = findings.of_partitions(topics, min_isr, 3, adding)
     assert severities(found) == [Severity.CRITICAL, Severity.CRITICAL, Severity.WARNING, Severity.NOTE]
     assert [re.findall(r"t-\d", one.what) for one in found] == [["t-1"], ["t-3"], ["t-2"], []]
     assert [one.what.split(":")[0] for one in found] == [
         "1 partition has no leader", "1 partition refuses acks=all, too few replicas are in sync",
         "1 partition lacks in-sync replicas", "1 topic has one replica",
     ]  # fmt: skip
-    assert asked == [{"t"}], "settings are asked for only where replicas lack"
-    assert findings.of_partitions([{"name": "t", "partitions": rows[:1]}], min_isr, 3) == []
+    assert (asked, moves) == ([{"t"}], 1), "settings and moves are asked for only where replicas lack"
+    assert findings.of_partitions([{"name": "t", "partitions": rows[:1]}], min_isr, 3, adding) == []
+    assert moves == 1
+
+
+class Limited:
+    """A client who may describe topics, and nothing but `allowed`."""
+
+    def __init__(self, isr: list[int], **allowed: Any) -> None:
+        self._topics = [{"name": "t", "partitions": [partition(0, 0, isr, 4)]}]
+        self._allowed = allowed
+
+    def describe_topics(self, *_: Any) -> list[dict[str, Any]]:
+        return self._topics
+
+    def describe_configs(self, *_: Any, **__: Any) -> dict[str, Any]:
+        return {}
+
+    def __getattr__(self, name: str) -> Any:
+        def ask(*_: Any, **__: Any) -> Any:
+            if name not in self._allowed:
+                raise ClusterAuthorizationFailedError(name)
+            return self._allowed[name]
+
+        return ask
+
+
+def test_a_user_who_may_not_list_moves_is_told_of_all_that_is_out_of_sync() -> None:
+    def found(client: Any) -> list[Severity]:
+        where = Reach("", ClientSecurity())
+        return [one.severity for one in Examination(client, where, None, 0.0).run() if one.check == "partitions"]
+
+    moves = {TopicPartition("t", 0): {"replicas": [0, 1, 2, 3], "adding_replicas": [3], "removing_replicas": []}}
+    assert found(Limited([0, 1, 2])) == [Severity.WARNING]
+    assert found(Limited([0, 1, 2], list_partition_reassignments=moves)) == []
+    assert found(Limited([0, 1], list_partition_reassignments=moves)) == [Severity.WARNING]
+
+
+def test_a_partition_that_gets_replicas_lacks_none_that_it_had() -> None:
+    def found(isr: list[int], adding: int, least: int = 1) -> list[Severity]:
+        topics = [{"name": "t", "partitions": [partition(0, 0, isr, 4)]}]
+        return severities(findings.of_partitions(topics, lambda _: {"t": least}, 4, lambda: {("t", 0): adding}))
+
+    assert found([0, 1, 2], 1) == found([0, 1, 3], 1) == found([0], 3, 2) == []
+    assert found([0, 1, 2], 0) == found([0, 1], 1) == [Severity.WARNING]
+    assert found([0], 2, 2) == [Severity.CRITICAL]
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from tidelog.admin.balance_admin import BalanceAdmin
 from tidelog.admin.group_lag import lags
 from tidelog.admin.library_client import AdminClient
 from tidelog.admin.quota_admin import described_shares
-from tidelog.admin.replica_moves import Refused
+from tidelog.admin.replica_moves import Refused, ReplicaMoves
 from tidelog.admin.transaction_admin import examined
 from tidelog.admin.transaction_doctor import Place
 from tidelog.admin.usage_admin import described
@@ -71,7 +71,15 @@ class Examination:
         return findings.of_brokers(rows)
 
     def _partitions(self) -> list[Finding]:
-        return findings.of_partitions(self._client.describe_topics(), self._min_isr, len(self._addresses))
+        topics = self._client.describe_topics()
+        return findings.of_partitions(topics, self._min_isr, len(self._addresses), self._adding)
+
+    def _adding(self) -> Mapping[tuple[str, int], int]:
+        """Of running reassignments. Who may not list them gets all replicas that are out of sync."""
+        try:
+            return {key: len(move.adding) for key, move in ReplicaMoves(self._client).running().items()}
+        except KafkaError:
+            return {}
 
     def _min_isr(self, topics: set[str]) -> Mapping[str, int]:
         found: dict[str, int] = {}

@@ -60,9 +60,13 @@ def of_brokers(rows: Sequence[Row]) -> list[Finding]:
 
 
 def of_partitions(
-    topics: Sequence[Row], min_isr: Callable[[set[str]], Mapping[str, int]], brokers: int
+    topics: Sequence[Row],
+    min_isr: Callable[[set[str]], Mapping[str, int]],
+    brokers: int,
+    adding: Callable[[], Mapping[tuple[str, int], int]],
 ) -> list[Finding]:
-    """`min_isr` looks the setting up for the topics that need it."""
+    """`min_isr` looks the setting up for the topics that need it, `adding` how many replicas reassignments add to
+    partitions, which lack nothing while these copy (KIP-352). Each is asked only where replicas are out of sync."""
     offline, under, single = list[Place](), dict[Place, Row](), set[str]()
     for topic in topics:
         for row in topic["partitions"]:
@@ -73,6 +77,12 @@ def of_partitions(
                 under[place] = row
             if len(row["replica_nodes"]) == 1 and brokers > 1:
                 single.add(topic["name"])
+    added = adding() if under else {}
+    under = {
+        place: row
+        for place, row in under.items()
+        if len(row["isr_nodes"]) < len(row["replica_nodes"]) - added.get(place, 0)
+    }
     least = min_isr({place.topic for place in under}) if under else {}
     refusing = [one for one, row in under.items() if len(row["isr_nodes"]) < least.get(one.topic, 1)]
     behind = [one for one in under if one not in set(refusing)]
