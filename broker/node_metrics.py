@@ -119,7 +119,4 @@ def register_connections(metrics: Metrics, server: Server) -> None:
         "tidelog_connections_refused_total",
         lambda: [({"cause": cause}, float(count)) for cause, count in server.failures.counts.items()],
     )
-    metrics.family(
-        "tidelog_certificate_expires_seconds",
-        lambda: [({"listener": name}, ends_ms / 1000) for name, ends_ms in server.certificate_ends().items()],
-    )
+    server.register_certificates(metrics)

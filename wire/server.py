@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from common.errors import MalformedFrame
+from common.metrics import Metrics
 from common.node_settings.connections import ConnectionSettings
 from common.node_settings.listeners import AcceptSettings
 from common.ports import Address, Listener, Ports, Socket
@@ -166,6 +167,13 @@ class Server:
         """When certificates expire: wall time in milliseconds, by listener with TLS."""
         found = ((config.name, config.tls.expires_ms) for config in self._configs if config.tls is not None)
         return {name: expires_ms for name, expires_ms in found if expires_ms is not None}
+
+    def register_certificates(self, metrics: Metrics) -> None:
+        """Of brokers and controllers alike. A controller's voters use the certificate of its listener."""
+        metrics.family(
+            "tidelog_certificate_expires_seconds",
+            lambda: [({"listener": name}, ends_ms / 1000) for name, ends_ms in self.certificate_ends().items()],
+        )
 
     @property
     def refused(self) -> int:

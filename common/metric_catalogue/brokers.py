@@ -144,8 +144,8 @@ CONNECTIONS = Area(
         ),
         gauge(
             "tidelog_certificate_expires_seconds",
-            "When the certificate of a listener ends, in seconds since 1970.",
-            "Less than two weeks ahead: replace the file; the broker reads it again by itself.",
+            "When the certificate of a broker's or a controller's listener ends, in seconds since 1970.",
+            "Less than two weeks ahead: replace the file; the node reads it again by itself.",
             Label("listener", "the listener's name", 100),
         ),
         counter("tidelog_authentications_total", "Authentications that succeeded.", info("the usual rate of logins.")),

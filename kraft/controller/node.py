@@ -145,6 +145,7 @@ class ControllerNode:
         self.metrics = Metrics()
         register_metrics(self.metrics, self)
         self.server = self._make_server(ports, listener)
+        self.server.register_certificates(self.metrics)
 
     def _quorum_view(self) -> QuorumView:
         clock = self._clock
