@@ -44,8 +44,10 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- mul (max 1 (len .Values.brokers.zones)) (int .Values.brokers.replicas) -}}
 {{- end }}
 
-{{- /* What nodes of every role have in common. */ -}}
+{{- /* What nodes of every role have in common: (list $ and the Secret with the role's own certificate). */ -}}
 {{- define "tidelog.settings" -}}
+{{- $own := index . 1 -}}
+{{- with index . 0 -}}
 log.dirs=/var/lib/tidelog/data
 controller.quorum.voters={{ include "tidelog.voters" (list . 9190) }}
 tidelog.cluster.secret.file=/run/secrets/tidelog/cluster/cluster.secret
@@ -60,10 +62,11 @@ tidelog.proxy.advertised.port={{ .Values.proxies.service.port }}
 {{- end }}
 {{- if .Values.tls.enabled }}
 listener.security.protocol.map=INTERNAL:SSL,CLIENTS:SASL_SSL,OPERATORS:SSL{{ if .Values.proxies.enabled }},TENANT:SASL_SSL{{ end }}
-ssl.keystore.location=/run/secrets/tidelog/nodes/tls-combined.pem
-ssl.truststore.location=/run/secrets/tidelog/nodes/ca.crt
+ssl.keystore.location=/run/secrets/tidelog/{{ $own }}/tls-combined.pem
+ssl.truststore.location=/run/secrets/tidelog/{{ $own }}/ca.crt
 {{- else }}
 tidelog.internal.allow.plaintext=true
+{{- end }}
 {{- end }}
 {{- end }}
 
