@@ -166,13 +166,13 @@ readinessProbe:
 {{- end }}
 {{- end }}
 
-{{- /* Over machines and zones: (list $ "broker"). */ -}}
+{{- /* Over machines and zones: (list $ "broker" and what to do where machines do not suffice). */ -}}
 {{- define "tidelog.spread" -}}
 {{- $root := index . 0 -}}
-{{- range $key := list "kubernetes.io/hostname" "topology.kubernetes.io/zone" }}
+{{- range $key, $otherwise := dict "kubernetes.io/hostname" (index . 2) "topology.kubernetes.io/zone" "ScheduleAnyway" }}
 - maxSkew: 1
   topologyKey: {{ $key }}
-  whenUnsatisfiable: ScheduleAnyway
+  whenUnsatisfiable: {{ $otherwise }}
   labelSelector:
     matchLabels:
       {{- include "tidelog.selector" $root | nindent 6 }}
