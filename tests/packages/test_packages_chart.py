@@ -235,6 +235,25 @@ def test_brokers_do_not_get_empty_volumes_by_zones_that_come_or_go(
         assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.parametrize(
+    ("settings", "wanted"), [([], "DoNotSchedule"), (["controllers.spread=ScheduleAnyway"], "ScheduleAnyway")]
+)
+def test_controllers_share_a_machine_only_if_they_may(helm: str, settings: list[str], wanted: str) -> None:
+    found = {
+        component(workload): {
+            one["topologyKey"]: one["whenUnsatisfiable"]
+            for one in workload["spec"]["template"]["spec"]["topologySpreadConstraints"]
+        }
+        for workload in of(render(helm, [*CASES["tenants"], *settings]), "StatefulSet", "Deployment")
+    }
+    others = dict.fromkeys(["kubernetes.io/hostname", "topology.kubernetes.io/zone"], "ScheduleAnyway")
+    assert found == {
+        "controller": others | {"kubernetes.io/hostname": wanted},
+        "broker": others,
+        "proxy": others,
+    }
+
+
 def test_pods_gain_nothing(rendered: list[dict[str, Any]]) -> None:
     for workload in of(rendered, "StatefulSet", "Deployment"):
         spec, own = workload["spec"]["template"]["spec"], container(workload)
@@ -295,6 +314,8 @@ def secrets(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ("settings", "said"),
     [
         (["controllers.replicas=2"], "controllers"),
+        (["controllers.spread=Never"], "spread"),
+        (["brokers.spread=ScheduleAnyway"], "spread"),
         (["proxies.enabled=true"], "proxies.domain"),
         (["proxies.enabled=true", "proxies.domain=a.test", "tls.enabled=false"], "needs tls.enabled"),
         (["brokers.zones={a,a}"], "are equal"),

@@ -212,11 +212,38 @@ def test_units_keep_a_node_to_itself_and_restart_it(plan: Plan, data: str) -> No
         assert {tuple(line.split("=", 1)) for line in HARDENING} <= set(sections["Service"])
         assert service["Restart"] == "on-failure" and service["RestartPreventExitStatus"] == "2"
         assert dict(sections["Unit"])["StartLimitIntervalSec"] == "0"  # 70, of a stuck disk, as often as it takes
-        assert service.get("StateDirectory", "") == ("tidelog" if data.startswith("/var/lib/") else "")
-        assert service.get("ReadWritePaths", data) == data
+        own = "broker-%i" if "broker" in name else name.rpartition("/")[2][len("tidelog-") : -len(".service")]
+        if data.startswith("/var/lib/"):
+            assert service["StateDirectory"] == f"tidelog/{own}" and "ReadWritePaths" not in service
+        else:
+            assert service["ReadWritePaths"] == f"{data}/{own}" and "StateDirectory" not in service
         assert ("MemoryDenyWriteExecute" in service) == ("controller" not in name)
     wants = dict(directives(files["etc/systemd/system/tidelog.target"])["Unit"])["Wants"].split()
     assert wants == [node.unit for node in plan.of(plan.hosts[0])]
+
+
+@pytest.mark.parametrize("tier", ["s3://bucket/tier", "file:///srv/tier"])
+def test_a_proxy_gets_nothing_of_the_tier(tier: str) -> None:
+    made = plan([("a.test", "")], domain="kafka.test", tier=tier)
+    files = unit_files(made, "a.test", Place(data="/srv/tidelog"))
+    for node in made.nodes:
+        unit = files[f"etc/systemd/system/{node.unit.replace('@0', '@')}"]
+        is_user = node.role != "proxy"
+        assert ("EnvironmentFile=-/etc/tidelog/environment" in unit) == is_user
+        assert ("ReadWritePaths=/srv/tier\n" in unit) == (is_user and tier.startswith("file:"))
+        assert ("tidelog.tier.uri" in node_properties(made, node, Place())) == is_user
+
+
+@given(PLANS)
+def test_every_directory_that_a_node_writes_to_is_made_for_it(plan: Plan) -> None:
+    """With ReadWritePaths, systemd starts no unit whose directory is missing."""
+    place = Place(data="/srv/tidelog")
+    for host in plan.hosts:
+        made = [
+            line.split()[1] for line in unit_files(plan, host, place)["usr/lib/tmpfiles.d/tidelog.conf"].splitlines()
+        ]
+        given = [read_properties(node_properties(plan, node, place))["log.dirs"] for node in plan.of(host)]
+        assert set(given) <= set(made)
 
 
 def test_a_proxy_below_port_1024_may_bind_it_and_nothing_else() -> None:

@@ -25,7 +25,7 @@ NODE, SERVER, PROXY, TENANTS = "node.pem", "server.pem", "proxy.pem", "tenants.p
 def node_properties(plan: Plan, node: Node, place: Place) -> str:
     """Of one node; a comment says what each group of lines is for."""
     lines = [f"# {node.role}", f"node.id={node.node_id}", f"log.dirs={place.data}/{node.name}"]
-    lines += _cluster(plan, place)
+    lines += _cluster(plan, node, place)
     lines.append(f"tidelog.metrics.listener={LOOPBACK if plan.is_single else ''}:{plan.metrics_port(node)}")
     if node.role == "controller":
         lines.append(f"tidelog.quorum.voters={_voters(plan, QUORUM)}")
@@ -39,13 +39,13 @@ def node_properties(plan: Plan, node: Node, place: Place) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _cluster(plan: Plan, place: Place) -> list[str]:
-    """The same on every node."""
+def _cluster(plan: Plan, node: Node, place: Place) -> list[str]:
+    """The same on every node; a proxy has no use for the tier."""
     lines = [
         f"controller.quorum.voters={_voters(plan, CONTROLLER)}",
         f"tidelog.cluster.secret.file={place.configuration}/cluster.secret",
     ]
-    if plan.tier:
+    if plan.tier and node.role != "proxy":
         lines.append(f"tidelog.tier.uri={plan.tier}")
     if plan.domain:
         lines += [f"tidelog.proxy.domain={plan.domain}", f"tidelog.proxy.port={plan.proxy_port}"]

@@ -52,7 +52,7 @@ def unit_files(plan: Plan, host: str, place: Place) -> dict[str, str]:
         name = "tidelog-broker@.service" if role == "broker" else f"tidelog-{role}.service"
         files[f"etc/systemd/system/{name}"] = _service(role, plan, place)
     files["usr/lib/sysusers.d/tidelog.conf"] = f'u {place.user} - "Tidelog" {place.data} -\n'
-    files["usr/lib/tmpfiles.d/tidelog.conf"] = _ownership(plan, place)
+    files["usr/lib/tmpfiles.d/tidelog.conf"] = _ownership(plan, nodes, place)
     return files
 
 
@@ -82,13 +82,12 @@ def _service(role: Role, plan: Plan, place: Place) -> str:
         "KillMode=mixed",
         f"TimeoutStopSec={STOP_S[role]}",
         "Environment=PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1",
-        "# Where the object store's credentials go, AWS_ACCESS_KEY_ID and the like; systemd reads it as root.",
-        f"EnvironmentFile=-{place.configuration}/environment",
+        *(_credentials(place) if role != "proxy" else []),
         f"LimitNOFILE={OPEN_FILES[role]}",
         "# Memory holds the cluster's secret.",
         "LimitCORE=0",
         "UMask=0077",
-        *_directories(plan, place),
+        *_directories(role, name, plan, place),
         *HARDENING,
         *_capabilities(role, plan),
     ]
@@ -97,12 +96,22 @@ def _service(role: Role, plan: Plan, place: Place) -> str:
     return _text(unit, service, [f"WantedBy={TARGET}"])
 
 
-def _directories(plan: Plan, place: Place) -> list[str]:
-    """What a node may write to: its data, and a tier that is a directory."""
-    lines = [f"ReadWritePaths={plan.tier.removeprefix(DIRECTORY)}"] if plan.tier.startswith(DIRECTORY) else []
-    if place.data.startswith(STATE):
-        return [*lines, f"StateDirectory={place.data.removeprefix(STATE)}", "StateDirectoryMode=0700"]
-    return [*lines, f"ReadWritePaths={place.data}"]
+def _credentials(place: Place) -> list[str]:
+    """Not for proxies, which tenants reach and which have no use for the object store."""
+    return [
+        "# Where the object store's credentials go, AWS_ACCESS_KEY_ID and the like; systemd reads it as root.",
+        f"EnvironmentFile=-{place.configuration}/environment",
+    ]
+
+
+def _directories(role: Role, name: str, plan: Plan, place: Place) -> list[str]:
+    """What a node may write to: its own data, and a tier that is a directory."""
+    has_tier = role != "proxy" and plan.tier.startswith(DIRECTORY)
+    lines = [f"ReadWritePaths={plan.tier.removeprefix(DIRECTORY)}"] if has_tier else []
+    data = f"{place.data}/{name}"
+    if data.startswith(STATE):
+        return [*lines, f"StateDirectory={data.removeprefix(STATE)}", "StateDirectoryMode=0700"]
+    return [*lines, f"ReadWritePaths={data}"]
 
 
 def _capabilities(role: Role, plan: Plan) -> list[str]:
@@ -118,10 +127,10 @@ def _target(nodes: Sequence[Node]) -> str:
     )
 
 
-def _ownership(plan: Plan, place: Place) -> str:
+def _ownership(plan: Plan, nodes: Sequence[Node], place: Place) -> str:
     """Nodes read their configuration and change none of it; secrets and keys are readable by them alone."""
     lines = [
-        f"d {place.data} 0700 {place.user} {place.user} -",
+        *(f"d {path} 0700 {place.user} {place.user} -" for path in (place.data, *_own_directories(nodes, place))),
         f"z {place.configuration} 0750 root {place.user} -",
         f"z {place.configuration}/*.properties 0640 root {place.user} -",
         f"z {place.configuration}/cluster.secret 0640 root {place.user} -",
@@ -133,6 +142,11 @@ def _ownership(plan: Plan, place: Place) -> str:
             f"z {place.configuration}/tls/*.pem 0640 root {place.user} -",
         ]
     return "\n".join(lines) + "\n"
+
+
+def _own_directories(nodes: Sequence[Node], place: Place) -> list[str]:
+    """A unit with ReadWritePaths does not start before they exist."""
+    return [f"{place.data}/{node.name}" for node in nodes]
 
 
 def _text(*sections: list[str]) -> str:

@@ -44,8 +44,10 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- mul (max 1 (len .Values.brokers.zones)) (int .Values.brokers.replicas) -}}
 {{- end }}
 
-{{- /* What nodes of every role have in common. */ -}}
+{{- /* What nodes of every role have in common: (list $ and the Secret with the role's own certificate). */ -}}
 {{- define "tidelog.settings" -}}
+{{- $own := index . 1 -}}
+{{- with index . 0 -}}
 log.dirs=/var/lib/tidelog/data
 controller.quorum.voters={{ include "tidelog.voters" (list . 9190) }}
 tidelog.cluster.secret.file=/run/secrets/tidelog/cluster/cluster.secret
@@ -60,10 +62,11 @@ tidelog.proxy.advertised.port={{ .Values.proxies.service.port }}
 {{- end }}
 {{- if .Values.tls.enabled }}
 listener.security.protocol.map=INTERNAL:SSL,CLIENTS:SASL_SSL,OPERATORS:SSL{{ if .Values.proxies.enabled }},TENANT:SASL_SSL{{ end }}
-ssl.keystore.location=/run/secrets/tidelog/nodes/tls-combined.pem
-ssl.truststore.location=/run/secrets/tidelog/nodes/ca.crt
+ssl.keystore.location=/run/secrets/tidelog/{{ $own }}/tls-combined.pem
+ssl.truststore.location=/run/secrets/tidelog/{{ $own }}/ca.crt
 {{- else }}
 tidelog.internal.allow.plaintext=true
+{{- end }}
 {{- end }}
 {{- end }}
 
@@ -163,13 +166,13 @@ readinessProbe:
 {{- end }}
 {{- end }}
 
-{{- /* Over machines and zones: (list $ "broker"). */ -}}
+{{- /* Over machines and zones: (list $ "broker" and what to do where machines do not suffice). */ -}}
 {{- define "tidelog.spread" -}}
 {{- $root := index . 0 -}}
-{{- range $key := list "kubernetes.io/hostname" "topology.kubernetes.io/zone" }}
+{{- range $key, $otherwise := dict "kubernetes.io/hostname" (index . 2) "topology.kubernetes.io/zone" "ScheduleAnyway" }}
 - maxSkew: 1
   topologyKey: {{ $key }}
-  whenUnsatisfiable: ScheduleAnyway
+  whenUnsatisfiable: {{ $otherwise }}
   labelSelector:
     matchLabels:
       {{- include "tidelog.selector" $root | nindent 6 }}
