@@ -12,8 +12,8 @@ CLUSTER = Area(
         gauge(
             "tidelog_cluster_offline_partitions",
             "Partitions without a leader: they can be neither read nor written.",
-            "Bring back a broker that `tidelog topics describe` calls eligible. If their disks are lost, `tidelog topics "
-            "elect` and an unclean election: acknowledged records are lost then.",
+            "Bring back a broker that `tidelog topics describe` calls eligible. If their disks are lost, "
+            "`tidelog topics elect` and an unclean election: acknowledged records are lost then.",
         ),
         gauge(
             "tidelog_cluster_under_replicated_partitions",
