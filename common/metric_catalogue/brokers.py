@@ -18,7 +18,7 @@ REQUESTS = Area(
         counter(
             "tidelog_api_requests_total",
             "Requests of clients and other nodes, by API.",
-            "If one API is far above its usual rate, find the tenant by `tidelog load --tenants`; clients in a "
+            "If one API is far above its usual rate, find the tenant by `tidelog load` (`--tenants`); clients in a "
             "retry loop repeat Metadata, FindCoordinator or JoinGroup.",
             Label("api", "the name of the API", KINDS_MAX),
         ),
