@@ -29,11 +29,11 @@ def is_terminal(stream: TextIO | None) -> bool:
     return stream is not None and stream.isatty()
 
 
-def descriptor_of(stream: TextIO | None, name: str) -> int:
+def needed(stream: TextIO | None, name: str) -> TextIO:
     """Ends the command if it was started without the stream: whatever is opened next would get its number."""
     if stream is None:
         fail(f"{name} is closed", EXIT_USAGE)
-    return stream.fileno()
+    return stream
 
 
 def show(

@@ -154,6 +154,23 @@ def test_a_full_device_ends_it_in_a_line_and_nothing_is_committed(cluster: Embed
     assert committed(cluster, group) == 0
 
 
+def test_a_record_that_is_too_large_ends_its_transaction_at_once(cluster: EmbeddedCluster, topic: str) -> None:
+    with KafkaAdminClient(bootstrap_servers=cluster.bootstrap.split(",")) as admin:
+        admin.create_topics({f"{topic}-small": {"num_partitions": 1, "replication_factor": 3,
+                             "configs": {"max.message.bytes": "2000"}}}, wait_for_metadata=True)  # fmt: skip
+    topic = f"{topic}-small"
+    lines = b"one\ntwo\nthree\n" + b"x" * 5_000 + b"\nfive\n"
+    ended = tidelog(cluster, "produce", topic, "--commit-every", "2", given=lines)
+    assert ended.returncode == 1
+    assert ended.stderr.startswith(b"tidelog: line 4: ")
+    assert ended.stderr.endswith(b"; no open transaction is left, 2 records are committed before\n")
+    assert done(cluster, "consume", topic, "--exit", "--isolation", "read_committed") == b"one\ntwo\n"
+    many = b"".join(b"%099d\n" % number for number in range(60))  # the library divides them until they fit
+    done(cluster, "produce", topic, "--commit-every", "60", given=many)
+    read = done(cluster, "consume", topic, "--exit", "--isolation", "read_committed")
+    assert read == b"one\ntwo\n" + many
+
+
 def test_an_interrupted_producer_has_sent_its_lines(cluster: EmbeddedCluster, topic: str) -> None:
     words = line(cluster, "produce", topic)
     with subprocess.Popen(words, stdin=subprocess.PIPE, stderr=subprocess.PIPE) as process:

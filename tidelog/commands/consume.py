@@ -10,7 +10,7 @@ import typer
 from common.settings import SHORT_MAX
 from tidelog.admin.admin_client import ClientOptions
 from tidelog.admin.name_completion import group_names, topic_names
-from tidelog.output import EXIT_FAILED, EXIT_USAGE, descriptor_of, fail, is_terminal
+from tidelog.output import EXIT_FAILED, EXIT_USAGE, fail, is_terminal, needed
 from tidelog.streams.registry_options import RegistryOptions
 from tidelog.text_values import AnyBytes
 
@@ -106,7 +106,7 @@ class Lines:
 
         if unknown := {key, value} - {RAW, AVRO}:
             fail(f"{min(unknown)!r} is no decoder; there are {RAW} and {AVRO}", EXIT_USAGE)
-        self.output = descriptor_of(sys.stdout, "standard output")
+        self.output = needed(sys.stdout, "standard output")
         self._avro = _avro(schemas) if AVRO in (key, value) else None
         try:
             self.shape = shape_of(
@@ -164,7 +164,7 @@ def read(
         with consumer_of(where, group=group, reset=reset, committed_only=isolation == COMMITTED) as consumer:
             terminal = sys.stderr if is_terminal(sys.stderr) and not is_terminal(sys.stdout) else None
             progress = Progress("read", terminal)
-            out = OutputPipe(lines.output, interruption)
+            out = OutputPipe(lines.output.fileno(), interruption)
             run = Consumption(
                 consumer, lines.shape, out, interruption, progress,
                 count=count, exit_at_end=exit_at_end, commits=group is not None,

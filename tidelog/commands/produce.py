@@ -9,7 +9,7 @@ import typer
 
 from tidelog.admin.admin_client import ClientOptions, outcome_text
 from tidelog.admin.name_completion import topic_names
-from tidelog.output import EXIT_USAGE, descriptor_of, fail, is_terminal
+from tidelog.output import EXIT_USAGE, fail, is_terminal, needed
 from tidelog.text_values import AnyBytes
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def produce(
     in_transactions = transaction or commit_every is not None or transactional_id is not None
     if in_transactions and acks != "all":
         fail("transactions need --acks all", EXIT_USAGE)
-    lines = descriptor_of(sys.stdin, "standard input")
+    lines = needed(sys.stdin, "standard input")
     parse = _parse(as_json, key_separator, header or [], partition)
     from tidelog.streams.interruption import Interruption  # noqa: PLC0415
     from tidelog.streams.line_source import LineSource  # noqa: PLC0415
@@ -90,7 +90,7 @@ def produce(
             size = None if own_id is None else commit_every or 0
             production = Production(producer, topic, monotonic_pace(rate, interruption.pause), size)
             progress = Progress("sent", sys.stderr if is_terminal(sys.stderr) and not is_terminal(sys.stdin) else None)
-            source = LineSource(lines, interruption)
+            source = LineSource(lines.fileno(), interruption)
             send_all(source, parse, len(partitions), production, progress, interruption)
 
 

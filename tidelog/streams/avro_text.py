@@ -34,7 +34,7 @@ class AvroText:
     def __call__(self, data: bytes) -> bytes:
         """Passes on what the registry raises when it does not answer."""
         try:
-            return _json(self._value(data))
+            return _text_of(self._value(data))
         except (Undecoded, NoSchema) as error:
             self.undecoded += 1
             return msgspec.json.encode({"undecoded": str(error), "base64": b64encode(data).decode()})
@@ -63,7 +63,7 @@ def parse(schema: Registered) -> Schema:
         raise Undecoded(f"schema {schema.number} is no Avro schema that can be used: {error}") from None
 
 
-def _json(value: Any) -> bytes:
+def _text_of(value: Any) -> bytes:
     """Raises Undecoded."""
     try:
         return msgspec.json.encode(_plain(value))
