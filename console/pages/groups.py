@@ -16,6 +16,7 @@ from console.queries import groups as asked
 from console.queries.groups import FRESH_S, KEY, STALE_S, GroupLine
 from console.web.page import Act, Page
 from console.web.visit import Form, Visit, parse_number
+from tidelog.admin.admin_client import outcome_text
 from tidelog.admin.group_resets import move, moves_of
 from tidelog.admin.offset_reset import (
     CURRENT,
@@ -117,7 +118,10 @@ async def delete(visit: Visit, form: Form) -> Response:
 
 async def _asked(visit: Visit, name: str, target: Target, wanted: Sequence[tuple[str, list[int] | None]]) -> list[Move]:
     """Raises Trouble, also while the group has members."""
-    state = (await visit.ask(lambda client: client.describe_groups([name])))[name]["group_state"]
+    row = (await visit.ask(lambda client: client.describe_groups([name])))[name]
+    state = row["group_state"]
+    if row["error"] and state not in IDLE:
+        raise Trouble(outcome_text(str(row["error"])))
     if state not in IDLE:
         raise Trouble(f"the group is {state}: stop its members, then its offsets can be moved")
     is_all = not wanted and target.kind != LISTED

@@ -216,6 +216,12 @@ def outcome_text(outcome: str) -> str:
     return _in_words(number, None) if isinstance(number, int) else outcome
 
 
+def outcome_code(outcome: str) -> int:
+    """The error number of a client's exception; that of UNKNOWN_SERVER_ERROR if the library gives none."""
+    numbered = _NUMBERED.fullmatch(outcome)
+    return int(numbered[1]) if numbered is not None else ErrorCode.UNKNOWN_SERVER_ERROR
+
+
 def _in_words(code: int, message: str | None) -> str:
     """An error's protocol name with a sentence: the broker's, or the protocol's own if it sent none."""
     from kafka import errors  # noqa: PLC0415

@@ -14,7 +14,9 @@ import typer
 
 from common.settings import LONG_MAX
 from tidelog.admin.admin_client import ClientOptions, admin_client, client_of, reach
+from tidelog.admin.group_descriptions import described_groups
 from tidelog.admin.name_completion import group_names, topic_names
+from tidelog.admin.replica_moves import Refused
 from tidelog.moments import milliseconds
 from tidelog.output import EXIT_USAGE, Json, fail, is_terminal, printable, show
 
@@ -82,7 +84,7 @@ def reset_offsets(
         fail("say of which topics: --topic, --all-topics, or a --from-file that lists them", EXIT_USAGE)
     chosen = _chosen(topic or [])
     with admin_client(options.cluster()) as client:
-        state = str(client.describe_groups([group])[group]["group_state"])
+        state = _states(client, [group])[group]
         moves = _planned(client, group, targets[0], chosen, all_topics)
         if not moves and from_file is not None:
             fail(f"--from-file {from_file}: it lists no offsets")
@@ -221,10 +223,16 @@ def lag(
 
 def _refuse_absent(client: AdminClient, groups: Collection[str]) -> None:
     """Groups without committed offsets must have members at least."""
-    states = client.describe_groups(sorted(groups)) if groups else {}
-    absent = [name for name in sorted(groups) if states[name]["group_state"] == "Dead"]
+    absent = [name for name, state in _states(client, groups).items() if state == "Dead"]
     if absent:
-        fail(f"there is no group {', '.join(absent)}")
+        fail(f"there is no group {', '.join(sorted(absent))}")
+
+
+def _states(client: AdminClient, groups: Collection[str]) -> dict[str, str]:
+    try:
+        return {name: str(row["group_state"]) for name, row in described_groups(client, groups).items()}
+    except Refused as error:
+        fail(str(error))
 
 
 def _show_lags(rows: list[Behind], *, by_partition: bool, as_json: bool) -> None:

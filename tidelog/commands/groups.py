@@ -8,7 +8,9 @@ from typing import Annotated, Any
 import typer
 
 from tidelog.admin.admin_client import CommandOptions, admin_client, outcome_text
+from tidelog.admin.group_descriptions import described_groups
 from tidelog.admin.name_completion import group_names
+from tidelog.admin.replica_moves import Refused
 from tidelog.command_group import CommandGroup
 from tidelog.output import fail, printable, show
 
@@ -39,7 +41,10 @@ def describe(name: Annotated[str, typer.Argument(autocompletion=group_names)], o
     from kafka.admin import OffsetSpec  # noqa: PLC0415
 
     with admin_client(options) as client:
-        group = client.describe_groups([name])[name]
+        try:
+            group = described_groups(client, [name])[name]
+        except Refused as error:
+            fail(str(error))
         committed = client.list_group_offsets({name: None})[name]
         ends = client.list_partition_offsets(dict.fromkeys(committed, OffsetSpec.LATEST))
     members = [
