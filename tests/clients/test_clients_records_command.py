@@ -39,7 +39,9 @@ def done(cluster: EmbeddedCluster, *words: str, given: bytes = b"") -> bytes:
 def topic(cluster: EmbeddedCluster) -> str:
     name = f"rc-{uuid.uuid4().hex[:8]}"
     with KafkaAdminClient(bootstrap_servers=cluster.bootstrap.split(",")) as admin:
-        admin.create_topics({name: {"num_partitions": 2, "replication_factor": 3}}, wait_for_metadata=True)
+        # its records have times of long ago, which the broker would delete at its next look
+        topic = {"num_partitions": 2, "replication_factor": 3, "configs": {"retention.ms": "-1"}}
+        admin.create_topics({name: topic}, wait_for_metadata=True)
     return name
 
 
