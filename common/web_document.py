@@ -19,7 +19,7 @@ def address_of(url: str) -> str:
 
 
 def fault_of(url: str, schemes: tuple[str, ...] = WEB_SCHEMES) -> str:
-    """Why an operator's URL can never be asked, as far as its text tells, without the URL; empty if it may be."""
+    """What makes an operator's URL invalid, in words that do not repeat the URL; empty if it is valid."""
     if not url.startswith(schemes):
         return f"it must begin with one of {', '.join(schemes)}"
     try:

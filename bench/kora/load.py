@@ -29,7 +29,7 @@ STEPS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
 STEP_S, SOUGHT_S = 4.5, 4.0
 IN_FLIGHT, MANY_IN_FLIGHT = 6, 24
 """Requests while the capacity is sought. Many fill turns of the loop, whose jobs share more than random ones do; what
-they get is told beside the capacity."""
+they get is kept beside the capacity."""
 KEPT_BYTES, SEGMENT_BYTES = 256 << 20, 64 << 20
 STRAIGHT, ERROR_MAX, EXPLODES = 0.95, 0.1, 3.0
 

@@ -7,7 +7,7 @@ requests. A line through the costs gives a request's and a partition's part.
 
 The cost is the processor time of the thread that runs the event loop, so that what else runs here does not count. Each
 of these jobs comes alone, in a turn of the loop of its own. Where a broker is busy, jobs share turns: what that saves
-(`turn_us`) is told by requests that follow answers over all connections at once.
+(`turn_us`) is measured by requests that follow answers over all connections at once.
 """
 
 from __future__ import annotations
