@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from typing import Annotated, Any, NamedTuple
@@ -30,9 +30,9 @@ from console.formats.record_filter import Decode, Filter, Undecoded, Wanted, mat
 from console.formats.record_lines import Line, line_of
 from console.queries import newest
 from console.queries.newest import Coverage
-from console.queries.record_scan import Positions, Scan, Span, Step, at_time, span
+from console.queries.record_scan import Found, Positions, Scan, Span, Step, at_time, span
 from console.queries.record_write import Draft, write
-from console.queries.topics import partition_count
+from console.queries.topics import Led, partition_count
 from console.web.page import Act, Page
 from console.web.visit import Form, Visit, parse_number
 from tidelog.admin.library_client import AdminClient
@@ -84,8 +84,8 @@ class Query(NamedTuple):
         """A search with conditions goes through all records, so it begins at the beginning."""
         return self.fields["from"] == "end" and not any(self.fields[name] for name in ("key", "header", "where"))
 
-    def scan(self, topic: str, at: Positions, ends: Positions, most: int) -> Scan:
-        return Scan(topic, at, ends, self.matches, most, shows_markers=self.fields["markers"] == "yes")
+    def scan(self, topic: str, at: Positions, ends: Positions, most: int, led: Led | None = None) -> Scan:
+        return Scan(topic, at, ends, self.matches, most, led=led, shows_markers=self.fields["markers"] == "yes")
 
 
 async def show(visit: Visit) -> Response:
@@ -105,11 +105,11 @@ async def search(visit: Visit, form: Form) -> Response:
     topic = visit.part("topic")
     query = query_of(form, _schema_of(visit))
     is_first = not form.get("cursor")
-    cursor = await _begun(visit, topic, query) if is_first else cursor_of(form.raw("cursor"))
+    cursor, led = await _begun(visit, topic, query) if is_first else (cursor_of(form.raw("cursor")), None)
     if query.is_newest:
-        step, lines, coverage = await _newest(visit, topic, query, cursor)
+        step, lines, coverage = await _newest(visit, topic, query, cursor, led)
     else:
-        scan = query.scan(topic, cursor.at, cursor.ends, max(1, query.rows - cursor.found))
+        scan = query.scan(topic, cursor.at, cursor.ends, max(1, query.rows - cursor.found), led)
         (step, lines), coverage = await visit.ask(lambda client: _read(client, scan, query)), None
     after = Cursor(dict(step.next), cursor.ends, cursor.found + len(lines), cursor.looked_at + step.looked_at,
                    cursor.undecoded + query.undecoded.count, cursor.began_s)  # fmt: skip
@@ -134,7 +134,7 @@ async def tail(visit: Visit, form: Form) -> Response:
     else:
         cursor = cursor_of(form.raw("cursor"))
         at = {one: cursor.at.get(one, now.begins[one]) for one in now.ends}
-        scan = Scan(topic, at, now.ends, query.matches, ROWS_MAX, step_s=0.5)
+        scan = Scan(topic, at, now.ends, query.matches, ROWS_MAX, led=now.led, step_s=0.5)
         step, lines = await visit.ask(lambda client: _read(client, scan, query))
         cursor = Cursor(
             dict(step.next), dict(now.ends), cursor.found + len(step.rows), cursor.looked_at + step.looked_at
@@ -161,8 +161,8 @@ async def produce(visit: Visit, form: Form) -> Response:
     )
 
 
-async def _begun(visit: Visit, topic: str, query: Query) -> Cursor:
-    """Where a search begins in each partition. Raises Trouble."""
+async def _begun(visit: Visit, topic: str, query: Query) -> tuple[Cursor, Led | None]:
+    """Where a search begins in each partition, and who leads them. Raises Trouble."""
     places: Span = await visit.ask(lambda client: span(client, topic, query.partitions))
     way = query.fields["from"]
     at = dict(places.begins)
@@ -177,20 +177,22 @@ async def _begun(visit: Visit, topic: str, query: Query) -> Cursor:
     elif way == "time":
         moment = time_of(query.fields["time"])
         at = await visit.ask(lambda client: at_time(client, topic, places, moment))
-    return Cursor(at, dict(places.ends), began_s=time.time())
+    return Cursor(at, dict(places.ends), began_s=time.time()), places.led
 
 
-async def _newest(visit: Visit, topic: str, query: Query, cursor: Cursor) -> tuple[Step, list[Line], Coverage]:
+async def _newest(
+    visit: Visit, topic: str, query: Query, cursor: Cursor, led: Led | None
+) -> tuple[Step, list[Line], Coverage]:
     """The last of the steps, with what all of them looked at, and the newest of what they found. Each step is a
     question of its own, so that others of this person come between."""
     at, lines, trouble = dict(cursor.at), list[Line](), dict[str, None]()
     unread = looked_at = found = 0
     for number in range(1, newest.STEPS_MAX + 1):
-        scan = query.scan(topic, at, cursor.ends, ROWS_MAX)
-        step, more = await visit.ask(partial(_read, scan=scan, query=query))
+        scan = query.scan(topic, at, cursor.ends, newest.OFFSETS_MAX, led if number == 1 else None)
+        step, more = await visit.ask(partial(_read_newest, scan=scan, query=query))
         lines = newest.newest([*lines, *more], query.rows)
         trouble |= dict.fromkeys(step.trouble)
-        looked_at, found = looked_at + step.looked_at, found + len(more)
+        looked_at, found = looked_at + step.looked_at, found + len(step.rows)
         if step.is_at_end:
             break
         left = newest.between(step.next, cursor.ends)
@@ -207,9 +209,18 @@ async def _newest(visit: Visit, topic: str, query: Query, cursor: Cursor) -> tup
 def _read(client: AdminClient, scan: Scan, query: Query) -> tuple[Step, list[Line]]:
     """A step, and what it found as lines, which are decoded in the question's thread too."""
     step = scan(client)
-    return step, [
-        line_of(one.partition, one.record, one.state.value, one.producer_id, query.key, query.value)
-        for one in step.rows
+    return step, _lines_of(step.rows, query)
+
+
+def _read_newest(client: AdminClient, scan: Scan, query: Query) -> tuple[Step, list[Line]]:
+    """As `_read`, with lines of the newest alone."""
+    step = scan(client)
+    return step, _lines_of(newest.newest_rows(step.rows, query.rows), query)
+
+
+def _lines_of(found: Sequence[Found], query: Query) -> list[Line]:
+    return [
+        line_of(one.partition, one.record, one.state.value, one.producer_id, query.key, query.value) for one in found
     ]
 
 

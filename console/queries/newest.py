@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from console.formats.record_lines import Line
-from console.queries.record_scan import Positions, Span
+from console.queries.record_scan import Found, Positions, Span
 
 STEPS_WHOLE, STEPS_MAX = 4, 9
 """With nothing left out, and in all: of 2,000 offsets nothing is left after five times a quarter of the rest."""
@@ -42,6 +42,12 @@ def nearer(at: Positions, ends: Positions) -> dict[int, int]:
 
 def between(at: Positions, ends: Mapping[int, int]) -> int:
     return sum(max(0, ends[one] - place) for one, place in at.items())
+
+
+def newest_rows(found: Iterable[Found], rows: int) -> list[Found]:
+    """At most so many, the newest first: of others no lines need to be made."""
+    order = sorted(found, key=lambda one: (-one.record.timestamp, one.partition, -one.record.offset))
+    return order[:rows]
 
 
 def newest(lines: Iterable[Line], rows: int) -> list[Line]:

@@ -7,6 +7,7 @@ are not decided yet. So each record is marked with what became of its transactio
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import Enum
 from typing import NamedTuple
@@ -17,7 +18,7 @@ from kafka.errors import KafkaError
 from common.errors import ErrorCode
 from console.access.trouble import EXPECTED, Trouble, trouble_of
 from console.formats.record_filter import Filter
-from console.queries.topics import leaders, leaders_and_id
+from console.queries.topics import Led, leaders_and_id
 from records.batch import BatchHeader, iterate_batches
 from records.control import MarkerKind, read_marker
 from records.record import Record, decode_records, inflate_records
@@ -29,7 +30,10 @@ from wire.messages import FetchRequest, FetchResponse
 
 BYTES_AT_ONCE = 1 << 20
 INFLATED_BYTES_MAX = 64 << 20
-PARTITIONS_AT_ONCE = 20
+PARTITIONS_AT_ONCE, PARTITIONS_MAX = 20, 500
+OFFSETS_AT_ONCE = 2_000
+"""A request asks for some partitions, or for more of them that have no more than these offsets left together: a topic
+of a thousand partitions with a few records each is read in one round, not in a dozen."""
 FETCHES_AT_ONCE = 4  # so that no more than these answers are in memory
 STEP_S = 1.5
 WAIT_MS = 500
@@ -77,25 +81,28 @@ class Step(NamedTuple):
 
 
 class Span(NamedTuple):
-    """The first offset and the end of each partition that was wanted and answers."""
+    """The first offset and the end of each partition that was wanted and answers. `led`: as they were just asked."""
 
     begins: Positions
     ends: Positions
+    led: Led | None = None
 
 
 def span(client: AdminClient, name: str, partitions: Sequence[int] | None) -> Span:
     """Raises Trouble and KafkaError."""
-    wanted = _places(name, leaders(client, name), partitions)
+    led = leaders_and_id(client, name)
+    wanted = _places(name, led.leaders, partitions)
     asked = offset_requests(wanted, EARLIEST), offset_requests(wanted, LATEST)
     answers = client.send_all([*asked[0], *asked[1]])
     begins, ends = offsets_in(answers[: len(asked[0])]), offsets_in(answers[len(asked[0]) :])
     both = [place for place in wanted if place in begins and place in ends]
-    return Span({one.partition: begins[one] for one in both}, {one.partition: ends[one] for one in both})
+    return Span({one.partition: begins[one] for one in both}, {one.partition: ends[one] for one in both}, led)
 
 
 def at_time(client: AdminClient, name: str, places: Span, time_ms: int) -> dict[int, int]:
     """The first record of each partition from that time on. Raises Trouble and KafkaError."""
-    wanted = _places(name, leaders(client, name), list(places.ends))
+    led = places.led or leaders_and_id(client, name)
+    wanted = _places(name, led.leaders, list(places.ends))
     found = offsets_of(client, wanted, time_ms)
     return {one: at if (at := found.get(Place(name, one), -1)) >= 0 else end for one, end in places.ends.items()}
 
@@ -108,7 +115,8 @@ def _places(name: str, known: Mapping[int, int], partitions: Sequence[int] | Non
 
 
 class Scan:
-    """A step from `positions` to `ends`: until there are `most` rows, the time is over, or all is read."""
+    """A step from `positions` to `ends`: until there are `most` rows, the time is over, or all is read. `led`: what the
+    topic's leaders were a moment ago, if that is known."""
 
     def __init__(
         self,
@@ -118,6 +126,7 @@ class Scan:
         matches: Filter,
         most: int,
         *,
+        led: Led | None = None,
         shows_markers: bool = False,
         step_s: float = STEP_S,
         now: Callable[[], float] = time.monotonic,
@@ -127,6 +136,7 @@ class Scan:
         self._ends = dict(ends)
         self._matches = matches
         self._most = most
+        self._led = led
         self._shows_markers = shows_markers
         self._step_s = step_s
         self._now = now
@@ -135,11 +145,12 @@ class Scan:
         self._looked_at = 0
         self._trouble: dict[int, str] = {}
         self._stable: dict[int, int] = {}
+        self._has_full_answers = False
 
     def __call__(self, client: AdminClient) -> Step:
         """Raises Trouble and KafkaError if the topic cannot be found; a leader that fails is in `trouble`."""
         deadline = self._now() + self._step_s
-        known, topic_id = leaders_and_id(client, self._topic)
+        known, topic_id = self._led or leaders_and_id(client, self._topic)
         while open_ := [one for one in self._at if self._at[one] < self._ends[one] and one not in self._trouble]:
             for asked in portions(self._questions(known, open_), FETCHES_AT_ONCE):
                 requests = [
@@ -153,12 +164,33 @@ class Scan:
         return self._step()
 
     def _questions(self, known: Mapping[int, int], partitions: Sequence[int]) -> Iterator[tuple[int, list[int], int]]:
-        """Each a leader, partitions, and an isolation level. The leaders take turns."""
-        for leader, of in _by_leader(known, partitions, self._trouble):
+        """Each a leader, partitions, and an isolation level."""
+        for leader, of in self._portions(known, partitions):
             levels = [(one, self._isolation(one)) for one in of]
             for isolation in (UNCOMMITTED, COMMITTED):
                 if some := [one for one, level in levels if level == isolation]:
                     yield leader, some, isolation
+
+    def _portions(self, known: Mapping[int, int], partitions: Sequence[int]) -> Iterator[tuple[int, list[int]]]:
+        """The leaders take turns."""
+        waiting = {leader: deque(of) for leader, of in sorted(_by_leader(known, partitions, self._trouble).items())}
+        while waiting:
+            for leader, of in list(waiting.items()):
+                yield leader, self._taken(of)
+                if not of:
+                    del waiting[leader]
+
+    def _taken(self, waiting: deque[int]) -> list[int]:
+        """The first of them, for one request. What is behind a full answer would be asked for in vain, so there are
+        only some in each request once one was full."""
+        taken, offsets = list[int](), 0
+        most = PARTITIONS_AT_ONCE if self._has_full_answers else PARTITIONS_MAX
+        while waiting and len(taken) < most:
+            offsets += self._ends[waiting[0]] - self._at[waiting[0]]
+            if offsets > OFFSETS_AT_ONCE and len(taken) >= PARTITIONS_AT_ONCE:
+                break
+            taken.append(waiting.popleft())
+        return taken
 
     def _isolation(self, partition: int) -> int:
         """What is behind the last stable offset is read without waiting for the ends of its transactions."""
@@ -180,6 +212,8 @@ class Scan:
         if answer.error_code:
             self._trouble |= dict.fromkeys(partitions, error_text({"error_code": answer.error_code}) or "")
         for topic in answer.responses:
+            size = sum(len(row.records or b"") for row in topic.partitions)
+            self._has_full_answers = self._has_full_answers or size >= BYTES_AT_ONCE
             for row in topic.partitions:
                 if self._is_full:
                     return
@@ -300,9 +334,7 @@ def _state(header: BatchHeader, aborted: _Aborted, stable: int) -> State:
     return State.OPEN if 0 <= stable <= header.base_offset else State.COMMITTED
 
 
-def _by_leader(
-    known: Mapping[int, int], partitions: Sequence[int], trouble: dict[int, str]
-) -> Iterator[tuple[int, list[int]]]:
+def _by_leader(known: Mapping[int, int], partitions: Sequence[int], trouble: dict[int, str]) -> dict[int, list[int]]:
     grouped: dict[int, list[int]] = {}
     for one in partitions:
         leader = known.get(one, -1)
@@ -310,10 +342,7 @@ def _by_leader(
             trouble[one] = "it has no leader"
         else:
             grouped.setdefault(leader, []).append(one)
-    for start in range(0, max(map(len, grouped.values()), default=0), PARTITIONS_AT_ONCE):
-        for leader, of in sorted(grouped.items()):
-            if some := of[start : start + PARTITIONS_AT_ONCE]:
-                yield leader, some
+    return grouped
 
 
 def fetch(

@@ -69,6 +69,13 @@ class Topic(NamedTuple):
     next_partition: int | None
 
 
+class Led(NamedTuple):
+    """The leader of each partition of a topic, -1 without one, and the topic's id."""
+
+    leaders: dict[int, int]
+    topic_id: UUID | None
+
+
 class TierLine(NamedTuple):
     """A tiered partition, as its leader reports it."""
 
@@ -116,15 +123,14 @@ def partition_count(client: AdminClient, name: str) -> int:
 
 def leaders(client: AdminClient, name: str) -> dict[int, int]:
     """Of each partition, -1 without one. Raises Trouble if there is no such topic, and KafkaError."""
-    return leaders_and_id(client, name)[0]
+    return leaders_and_id(client, name).leaders
 
 
-def leaders_and_id(client: AdminClient, name: str) -> tuple[dict[int, int], UUID | None]:
-    """The leader of each partition, -1 without one, and the topic's id. Raises Trouble if there is no such topic, and
-    KafkaError."""
+def leaders_and_id(client: AdminClient, name: str) -> Led:
+    """Raises Trouble if there is no such topic, and KafkaError."""
     found = _answered(name, client.send(_metadata_of(name)))
     rows = sorted(found.partitions, key=lambda one: one.partition_index)
-    return {one.partition_index: one.leader_id for one in rows}, found.topic_id
+    return Led({one.partition_index: one.leader_id for one in rows}, found.topic_id)
 
 
 def tier_of(client: AdminClient, name: str) -> list[TierLine]:

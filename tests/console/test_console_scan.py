@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from console.formats.record_filter import Wanted, matcher
-from console.queries.record_scan import Scan, State, Step
+from console.queries.record_scan import OFFSETS_AT_ONCE, PARTITIONS_AT_ONCE, Scan, State, Step
 from console.queries.record_write import Draft, Written, write
 from records.builder import build_batch
 from records.control import EndMarker, MarkerKind, build_marker
 from records.record import Record
 from tests.console.fake_cluster import TOPIC_ID, FakeClient, fetched, metadata, placed
-from wire.messages import ProduceResponse
+from wire.messages import FetchResponse, ProduceResponse
 
 
 def log() -> list[bytes]:
@@ -131,6 +131,46 @@ def test_a_leader_that_does_not_answer_is_said_and_does_not_stop_the_page() -> N
     assert step.is_at_end
     assert not step.rows
     assert "no broker answers" in step.trouble[0]
+
+
+def many(asked: list[int], size: int) -> Any:
+    """Answers of partitions with one record each, no more than two megabytes at once. `asked`: how many were."""
+    topic = FetchResponse.FetchableTopicResponse
+    batch = placed(build_batch([Record(0, 5, None, b"v" * size)]), 0)
+
+    def answer(request: Any) -> Any:
+        wanted = request.topics[0].partitions
+        asked.append(len(wanted))
+        rows = [
+            topic.PartitionData(
+                partition_index=one.partition, error_code=0, high_watermark=1, last_stable_offset=1,
+                log_start_offset=0, aborted_transactions=[],
+                records=batch if number * len(batch) < request.max_bytes else b"",
+            )
+            for number, one in enumerate(wanted)
+        ]  # fmt: skip
+        return FetchResponse(error_code=0, responses=[topic(topic="t", topic_id=TOPIC_ID, partitions=rows)])
+
+    return answer
+
+
+@pytest.mark.parametrize(("size", "wanted"), [(100, [500]), (300_000, [500, *[PARTITIONS_AT_ONCE] * 4])])
+def test_a_request_asks_many_partitions_while_their_records_fit_an_answer(size: int, wanted: list[int]) -> None:
+    asked = list[int]()
+    answers = {"MetadataRequest": metadata("t", partitions=500), "FetchRequest": many(asked, size)}
+    at = dict.fromkeys(range(500), 0)
+    step = Scan("t", at, dict.fromkeys(at, 1), matcher(ALL), 10)(FakeClient(answers))  # type: ignore[arg-type]
+    assert len(step.rows) == 10
+    assert asked == wanted
+
+
+@pytest.mark.parametrize("left", [OFFSETS_AT_ONCE, 50])
+def test_a_request_asks_few_partitions_with_much_left(left: int) -> None:
+    asked = list[int]()
+    answers = {"MetadataRequest": metadata("t", partitions=100), "FetchRequest": many(asked, 1)}
+    at = dict.fromkeys(range(100), 0)
+    Scan("t", at, dict.fromkeys(at, left), matcher(ALL), 1)(FakeClient(answers))  # type: ignore[arg-type]
+    assert asked[0] == max(PARTITIONS_AT_ONCE, OFFSETS_AT_ONCE // left)
 
 
 def test_a_damaged_batch_is_said_with_its_offset() -> None:

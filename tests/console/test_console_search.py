@@ -133,6 +133,24 @@ def test_the_newest_of_many_partitions_are_found_by_a_few_of_each() -> None:
     assert "only" not in said
 
 
+def test_a_topic_of_many_partitions_is_asked_for_its_newest_with_few_requests() -> None:
+    answers = {
+        "MetadataRequest": metadata("t", partitions=900),
+        "ListOffsetsRequest": offsets(0, 2),
+        "FetchRequest": partitions(range(0, 9_000, 10), 2),
+    }
+    client = FakeClient(answers)
+    with visitor(client) as browser:
+        log_in(browser)
+        given, before = {"csrf": token_of(browser), "from": "end", "rows": "50"}, len(client.sent)
+        text = browser.post("/topics/t/records", data=given).text
+    asked = [type(one).__name__ for one in client.sent[before:]]
+    assert asked == ["MetadataRequest", *["ListOffsetsRequest"] * 2, *["FetchRequest"] * 2]
+    assert "1800 records looked at" in text.replace(",", "").replace("\u202f", "")
+    found = [int(one) for one in re.findall(r'<tr>\s*<td class="number">(\d+)</td>', text)]
+    assert found == [one for one in range(899, 874, -1) for _ in range(2)]
+
+
 @given(
     st.lists(st.tuples(st.integers(0, 900), st.integers(0, 900)), min_size=1, max_size=600), st.integers(1, ROWS_MAX)
 )
