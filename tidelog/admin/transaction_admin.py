@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from itertools import groupby
+from itertools import groupby, zip_longest
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from common.errors import ErrorCode
@@ -24,7 +24,7 @@ from tidelog.admin.transaction_doctor import (
 
 if TYPE_CHECKING:
     from tidelog.admin.library_client import AdminClient
-    from wire.messages import DescribeProducersResponse, DescribeTransactionsResponse
+    from wire.messages import DescribeProducersRequest, DescribeProducersResponse, DescribeTransactionsResponse
 
     _State = DescribeTransactionsResponse.TransactionState
     _Producers = DescribeProducersResponse.TopicResponse.PartitionResponse
@@ -56,8 +56,10 @@ def listed(
         state_filters=list(states), producer_id_filters=[], duration_filter=longer_ms, transactional_id_pattern=pattern
     )
     rows: list[Listed] = []
-    for broker in live_brokers(client):
-        response = client.send(request, broker)
+    brokers = live_brokers(client)
+    for broker, response in zip(brokers, client.send_all([(request, one) for one in brokers]), strict=True):
+        if isinstance(response, Exception):
+            raise response
         _check({"error_code": response.error_code})
         if response.unknown_state_filters:
             raise UnknownState(f"no such state: {', '.join(response.unknown_state_filters)}")
@@ -184,18 +186,30 @@ def _coordinated(row: _State, coordinator: int) -> Coordinated:
 
 
 def _opened(client: AdminClient, leaders: Mapping[Place, int]) -> Iterator[Opened]:
-    """What the partitions' leaders have open. Partitions without an answer are left out."""
-    from wire.messages import DescribeProducersRequest  # noqa: PLC0415
-
-    for leader, places in by_leader(leaders).items():
-        for some in portions(places, PARTITIONS_AT_ONCE):
-            topics = [
-                DescribeProducersRequest.TopicRequest(name=name, partition_indexes=[place.partition for place in of])
-                for name, of in groupby(some, key=lambda place: place.topic)
-            ]
-            for topic in client.send(DescribeProducersRequest(topics=topics), leader).topics:
+    """What the partitions' leaders have open. Partitions without an answer are left out. Each leader has one question
+    at a time, and all leaders have one at once."""
+    asked = [
+        [(leader, some) for some in portions(places, PARTITIONS_AT_ONCE)]
+        for leader, places in by_leader(leaders).items()
+    ]
+    for at_once in zip_longest(*asked):
+        requests = [(_producers_of(places), leader) for leader, places in filter(None, at_once)]
+        for answer in client.send_all(requests):
+            if isinstance(answer, Exception):
+                raise answer
+            for topic in answer.topics:
                 for partition in topic.partitions:
                     yield from _open_of(Place(topic.name, partition.partition_index), partition)
+
+
+def _producers_of(places: Iterable[Place]) -> DescribeProducersRequest:
+    from wire.messages import DescribeProducersRequest  # noqa: PLC0415
+
+    topics = [
+        DescribeProducersRequest.TopicRequest(name=name, partition_indexes=[place.partition for place in of])
+        for name, of in groupby(places, key=lambda place: place.topic)
+    ]
+    return DescribeProducersRequest(topics=topics)
 
 
 def _open_of(place: Place, partition: _Producers) -> Iterator[Opened]:
