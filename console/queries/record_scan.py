@@ -16,6 +16,7 @@ from uuid import UUID
 from kafka.errors import KafkaError
 
 from common.errors import ErrorCode
+from common.settings import LONG_MAX
 from console.access.trouble import EXPECTED, Trouble, trouble_of
 from console.formats.record_filter import Filter
 from console.queries.topics import Led, leaders_and_id
@@ -358,6 +359,8 @@ def fetch(
             last_fetched_epoch=-1,
             log_start_offset=-1,
             partition_max_bytes=bytes_max,
+            replica_directory_id=None,  # these two are of replicas; what is set is encoded in half of the time
+            high_watermark=LONG_MAX,
         )
         for one, at in positions.items()
     ]
