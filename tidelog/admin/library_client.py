@@ -7,7 +7,8 @@ Its connections are created here and passed to it, so that none of its private p
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections import Counter, deque
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from kafka.admin import KafkaAdminClient
@@ -21,7 +22,10 @@ from tidelog.admin.connections import Connections
 if TYPE_CHECKING:  # commands begin without the messages
     from wire.messages import Request
 
+Q = TypeVar("Q")
 R = TypeVar("R")
+
+AT_ONCE_MAX = 4  # requests to one broker; the fifth of a connection is the library's own
 
 
 class Unsendable(KafkaError):  # type: ignore[misc]
@@ -70,19 +74,41 @@ class AdminClient(KafkaAdminClient):  # type: ignore[misc]
         return found
 
     async def _sent(self, requests: Sequence[tuple[Request[R], int | None]]) -> list[R | KafkaError]:
-        running: list[Any] = []
-        for request, broker in requests:
-            try:
-                running.append(self.connections.send(request, broker))
-            except KafkaError as error:
-                running.append(error)
-        found: list[R | KafkaError] = []
-        for one in running:
-            try:
-                found.append(one if isinstance(one, KafkaError) else await one)
-            except KafkaError as error:
-                found.append(error)
-        return found
+        return await answered(self.connections.send, requests)
+
+
+async def answered(
+    send: Callable[[Q, int | None], Awaitable[R]], requests: Sequence[tuple[Q, int | None]]
+) -> list[R | KafkaError]:
+    """The responses, or errors, in order. The brokers take turns, and each has `AT_ONCE_MAX` requests at most at a
+    time: the library fails what a connection would have beyond five."""
+    numbers: Counter[int | None] = Counter()
+    turns: list[tuple[int, int]] = []
+    for at, (_, broker) in enumerate(requests):
+        numbers[broker] += 1
+        turns.append((numbers[broker], at))
+    found: dict[int, R | KafkaError] = {}
+    under_way: dict[int | None, deque[tuple[int, Awaitable[R]]]] = {}
+
+    async def settle(at: int, answer: Awaitable[R]) -> None:
+        try:
+            found[at] = await answer
+        except KafkaError as error:
+            found[at] = error
+
+    for _, at in sorted(turns):
+        request, broker = requests[at]
+        waiting = under_way.setdefault(broker, deque())
+        if len(waiting) == AT_ONCE_MAX:
+            await settle(*waiting.popleft())
+        try:
+            waiting.append((at, send(request, broker)))
+        except KafkaError as error:
+            found[at] = error
+    for waiting in under_way.values():
+        for at, answer in waiting:
+            await settle(at, answer)
+    return [found[at] for at in range(len(requests))]
 
 
 def check_encodes(request: Request[Any]) -> None:

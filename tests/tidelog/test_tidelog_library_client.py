@@ -1,0 +1,56 @@
+"""Requests that are on their way at the same time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable
+
+from hypothesis import given
+from hypothesis import strategies as st
+from kafka.errors import BrokerNotAvailableError, NodeNotReadyError
+
+from tidelog.admin.library_client import AT_ONCE_MAX, answered
+
+
+class Cluster:
+    """Answers each request with itself, later; an odd one of a broker that is out with an error. Like the library it
+    fails what a connection would have beyond its limit."""
+
+    def __init__(self, out: set[int]) -> None:
+        self.out = out
+        self.under_way: Counter[int | None] = Counter()
+        self.most = 0
+
+    def send(self, request: int, broker: int | None) -> Awaitable[int]:
+        if self.under_way[broker] > AT_ONCE_MAX:
+            raise NodeNotReadyError(broker)
+        if broker in self.out and request % 2:
+            raise BrokerNotAvailableError
+        self.under_way[broker] += 1
+        self.most = max(self.most, sum(self.under_way.values()))
+        return asyncio.ensure_future(self._answer(request, broker))
+
+    async def _answer(self, request: int, broker: int | None) -> int:
+        await asyncio.sleep(0)
+        self.under_way[broker] -= 1
+        if broker in self.out:
+            raise BrokerNotAvailableError
+        return request
+
+
+@given(st.lists(st.sampled_from([None, 0, 1, 2]), max_size=60), st.sets(st.sampled_from([0, 1, 2])))
+def test_however_many_requests_a_broker_gets_each_has_its_answer_in_order(
+    brokers: list[int | None], out: set[int]
+) -> None:
+    cluster = Cluster(out)
+    found = asyncio.run(answered(cluster.send, list(enumerate(brokers))))
+    expected = [None if broker in out else at for at, broker in enumerate(brokers)]
+    assert [None if isinstance(one, BrokerNotAvailableError) else one for one in found] == expected
+
+
+def test_brokers_are_asked_at_the_same_time() -> None:
+    cluster = Cluster(set())
+    requests = [(number, number // 20) for number in range(60)]
+    assert asyncio.run(answered(cluster.send, requests)) == list(range(60))
+    assert cluster.most == 3 * AT_ONCE_MAX
