@@ -9,7 +9,7 @@ from struct import Struct
 from typing import NamedTuple
 
 from broker.coordination.partition_access import ByteRegion, CoordinatedPartition
-from broker.coordination.shard import Shard, TransactionalShard
+from broker.coordination.shard import Shard, TransactionalShard, transactional
 from common.decision import ProducerStamp
 from common.errors import ErrorCode, ProtocolError
 from common.outlasting import outlast
@@ -62,8 +62,8 @@ def replay_chunk(shard: Shard, data: bytes, at: int, offset: int, until: int, li
     Control batches, and what belongs to transactions, reach only shards that have transactions. Raises
     ProtocolError(CORRUPT_MESSAGE) if the bytes are not a batch.
     """
-    transactional = shard if isinstance(shard, TransactionalShard) else None
-    is_exact = transactional is not None and transactional.has_pending  # every batch's offset matters
+    with_transactions = transactional(shard)
+    is_exact = with_transactions is not None and with_transactions.has_pending  # every batch's offset matters
     pairs: list[Pair] = []
     unreadable, size, cost = 0, len(data), 0
     while size - at >= HEADER_BYTES:
@@ -74,17 +74,17 @@ def replay_chunk(shard: Shard, data: bytes, at: int, offset: int, until: int, li
         next_offset = base_offset + last_offset_delta + 1
         if end > size or attributes & COMPRESSION_MASK or next_offset > until:
             break
-        in_transaction = attributes & (TRANSACTIONAL | CONTROL) and transactional is not None
+        in_transaction = attributes & (TRANSACTIONAL | CONTROL) and with_transactions is not None
         if is_exact or in_transaction:
             unreadable += shard.replay_all(pairs)
             yield cost + len(pairs)
             cost, pairs = 0, []
-        if in_transaction and transactional is not None:
-            unreadable += yield from _replay_transactional(transactional, data, at, end - at, limits)
-            is_exact = transactional.has_pending
+        if in_transaction and with_transactions is not None:
+            unreadable += yield from _replay_transactional(with_transactions, data, at, end - at, limits)
+            is_exact = with_transactions.has_pending
         elif not attributes & CONTROL:
-            if is_exact and transactional is not None:
-                transactional.begin_batch(base_offset)
+            if is_exact and with_transactions is not None:
+                with_transactions.begin_batch(base_offset)
             position = at + HEADER_BYTES
             while left > 0:
                 some = min(left, limits.records_at_once)
@@ -132,17 +132,17 @@ def replay_records(
     """Apply the records of one batch, which lie in `data` between `position` and `end`, not compressed. Returns how
     many could not be read."""
     count, unreadable = header.count, 0
-    transactional = shard if isinstance(shard, TransactionalShard) else None
-    if transactional is not None:
-        transactional.begin_batch(header.base_offset)
+    with_transactions = transactional(shard)
+    if with_transactions is not None:
+        with_transactions.begin_batch(header.base_offset)
     producer = ProducerStamp(header.producer_id, header.producer_epoch)
-    is_pending = transactional is not None and header.attributes & TRANSACTIONAL
+    is_pending = with_transactions is not None and header.attributes & TRANSACTIONAL
     while count > 0:
         pairs: list[Pair] = []
         some = min(count, limits.records_at_once)
         position = read_pairs(data, position, end, some, pairs)
-        if is_pending and transactional is not None:
-            unreadable += transactional.replay_pending(producer, pairs)
+        if is_pending and with_transactions is not None:
+            unreadable += with_transactions.replay_pending(producer, pairs)
         else:
             unreadable += shard.replay_all(pairs)
         count -= some

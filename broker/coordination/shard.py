@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from enum import Enum
-from typing import Any, NamedTuple, Protocol, TypeVar, runtime_checkable
+from typing import Any, NamedTuple, Protocol, TypeVar, cast, runtime_checkable
 
 from broker.coordination.packed_records import Run
 from common.decision import Decision, ProducerStamp
@@ -155,6 +155,27 @@ class TransactionalShard(Shard, Protocol):
         """A marker, at the offset of the last `begin_batch`, ends the producer's transaction. Returns the number of its
         pending records."""
         ...
+
+
+_with_transactions: dict[type, bool] = {}
+_with_snapshots: dict[type, bool] = {}
+
+
+def transactional(shard: Shard) -> TransactionalShard | None:
+    """The shard, if it has transactions. Asked for every batch: a check against a protocol goes through all its members
+    each time, so that there is one for each class."""
+    known = _with_transactions.get(type(shard))
+    if known is None:
+        known = _with_transactions[type(shard)] = isinstance(shard, TransactionalShard)
+    return cast(TransactionalShard, shard) if known else None
+
+
+def packed(shard: Shard) -> PackedShard | None:
+    """The shard, if it supports snapshots; as `transactional`."""
+    known = _with_snapshots.get(type(shard))
+    if known is None:
+        known = _with_snapshots[type(shard)] = isinstance(shard, PackedShard)
+    return cast(PackedShard, shard) if known else None
 
 
 def replay_each(shard: Shard, records: list[tuple[bytes, bytes | None]]) -> int:

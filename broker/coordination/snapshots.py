@@ -22,7 +22,7 @@ from zlib import crc32
 
 from broker.coordination.packed_records import read_runs
 from broker.coordination.partition_access import CoordinatedLog, CoordinatedPartition
-from broker.coordination.shard import PackedShard, Shard
+from broker.coordination.shard import PackedShard, Shard, packed
 from common.outlasting import outlast
 from common.pacing import Pacer, Work
 from common.ports import Clock, Disk, File
@@ -109,7 +109,7 @@ class ShardSnapshots:
     def lacking(self, partition: CoordinatedPartition, shard: Shard, offset: int) -> int:
         """The number of records that a start with the newest snapshot would replay, for a shard that has everything
         below `offset`. 0 for a shard that does not support snapshots."""
-        if not isinstance(shard, PackedShard):
+        if packed(shard) is None:
             return 0
         known = self._known.get((partition.topic, partition.index))
         begin = partition.log.log_start_offset if known is None or offset < known.begin else known.begin
@@ -128,7 +128,7 @@ class ShardSnapshots:
 
     def is_due(self, partition: CoordinatedPartition, shard: Shard, offset: int) -> bool:
         """Whether a snapshot of the shard, which has everything below `offset`, is due."""
-        if not isinstance(shard, PackedShard):
+        if packed(shard) is None:
             return False
         known = self._known.get((partition.topic, partition.index))
         lacking = self.lacking(partition, shard, offset)

@@ -113,13 +113,14 @@ class ClusterWatch:
 
     def ran(self, loop: SimLoop) -> None:
         """After each callback of each node."""
-        node = self.world.nodes[loop.name]
+        name, world = loop.name, self.world
+        node = world.nodes[name]
         if node.loop is not loop:
             return
-        check = self._checks.get(loop.name)
+        check = self._checks.get(name)
         if check is None:
             self._client_ran()
-        elif node.program is not None and not self.world.scheduler.failure:
+        elif node.program is not None and world.scheduler.failure is None:
             check(node)
 
     # -- clients
@@ -296,6 +297,7 @@ class ClusterWatch:
             memory.marks = [None] * len(memory.partitions)
             self._blocking.check(node.name, node.device.blocking_sync_count)
             self._saw_image(node.name, hosted.image)
+        marks = memory.marks
         for number, partition in enumerate(memory.partitions):  # after each callback: nothing is called for most
             log, replica_set = partition.log, partition.replica_set
             ends = log.ends
@@ -308,10 +310,10 @@ class ClusterWatch:
                 partition.role,
                 None if replica_set is None else replica_set.isr,
             )
-            before = memory.marks[number]
+            before = marks[number]
             if mark == before:
                 continue
-            memory.marks[number] = mark
+            marks[number] = mark
             log.check()
             self._audit.saw(node, (partition.topic, partition.index), log)
             self._see_end(node, partition)

@@ -52,11 +52,16 @@ class FileNode:
 
 
 class Directory:
-    __slots__ = ("durable", "names")
+    __slots__ = ("changes", "durable", "names")
 
     def __init__(self) -> None:
+        self.changes = 0  # of names
         self.names: dict[str, FileNode | Directory] = {}
         self.durable: dict[str, FileNode | Directory] = {}
+
+    def set_name(self, name: str, entry: FileNode | Directory | None) -> None:
+        self.changes += 1
+        set_name(self.names, name, entry)
 
 
 Entry = FileNode | Directory
@@ -147,7 +152,7 @@ class Device:
 
     def change(self, *changes: Change) -> None:
         for directory, name, entry in changes:
-            set_name(directory.names, name, entry)
+            directory.set_name(name, entry)
         self.journal.append(list(changes))
 
     def persist_directory(self, directory: Directory) -> None:

@@ -15,19 +15,20 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import functools
-import heapq
 import random
 import weakref
 import zlib
 from asyncio import events
 from collections import deque
 from collections.abc import Callable, Coroutine
+from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from tests.sim.file_races import FileRaces
 
 NS = 1_000_000_000
 MS = NS // 1000
+_set_running_loop = events._set_running_loop
 THREAD_COUNT = 8
 THREAD_LATENCY_NS = (20_000, 400_000)
 CALLBACKS_PER_SECOND_MAX = 50_000  # more of one loop in one virtual second is a busy loop
@@ -93,7 +94,7 @@ class Scheduler:
         self.in_thread: SimLoop | None = None  # whose simulated thread is running
         self.failure: BaseException | None = None
         self.on_step: Callable[[SimLoop], None] | None = None
-        self.runs: Callable[[SimLoop, asyncio.Handle], None] = run_callback  # in whose place one may count
+        self.runs: Callable[[SimLoop, asyncio.Handle], None] | None = None  # in place of `run_callback`, to count
         self.graveyard: list[Any] = []  # what dead nodes left; freed at the end
         self.crc = 0
         self._events: list[tuple[int, int, Callable[..., object], tuple[Any, ...]]] = []
@@ -105,8 +106,9 @@ class Scheduler:
 
     def at(self, when_ns: int, callback: Callable[..., object], *args: Any) -> None:
         """An event of the world; it belongs to no node and runs outside of any loop."""
-        self._sequence += 1
-        heapq.heappush(self._events, (max(when_ns, self.now_ns), self._sequence, callback, args))
+        self._sequence = sequence = self._sequence + 1
+        now_ns = self.now_ns
+        heappush(self._events, (when_ns if when_ns > now_ns else now_ns, sequence, callback, args))
 
     def after(self, delay_ns: int, callback: Callable[..., object], *args: Any) -> None:
         self.at(self.now_ns + delay_ns, callback, *args)
@@ -115,9 +117,8 @@ class Scheduler:
         """Run what is due up to `until_ns`, or until `done`; raises the run's first failure."""
         heap = self._events
         try:
-            while heap and heap[0][0] <= until_ns and not (done is not None and done()):
-                when_ns, _, callback, args = heapq.heappop(heap)
-                self.now_ns = when_ns
+            while heap and heap[0][0] <= until_ns and (done is None or not done()):
+                self.now_ns, _, callback, args = heappop(heap)
                 callback(*args)
                 if self.failure is not None:
                     raise self.failure
@@ -174,7 +175,8 @@ class SimLoop(_LoopBase):
         self._threads = [0] * THREAD_COUNT  # when each becomes free
         self._task_count = 0
         self._cost_ns = self.random.randint(*CALLBACK_COST_NS)
-        self._second = (0, 0)  # which, and callbacks run in it
+        self._second_ends_ns = 0
+        self._ran = 0  # callbacks in that second
 
     # -- time
 
@@ -222,7 +224,7 @@ class SimLoop(_LoopBase):
             while local_ns / NS < when:  # never early: a float's last bit would make a busy loop
                 local_ns += 1
             when_ns = local_ns - self.clock_error_ns
-            heapq.heappush(self._timers, (when_ns, self.scheduler.number(), handle))
+            heappush(self._timers, (when_ns, self.scheduler.number(), handle))
             self._wake(when_ns)
         return handle
 
@@ -251,14 +253,16 @@ class SimLoop(_LoopBase):
         scheduler, ready, timers = self.scheduler, self._ready, self._timers
         self._elapsed_ns = 1_000  # a wake-up is never free, or an idle one could repeat for ever at one instant
         while timers and (timers[0][0] <= when_ns or timers[0][2]._cancelled):
-            ready.append(heapq.heappop(timers)[2])
-        for source in list(self.hot):
-            if not source.poll():
-                del self.hot[source]
-        scheduler.mark(b"%d %s %d" % (when_ns, self.name.encode(), len(ready)))
-        events._set_running_loop(cast(asyncio.AbstractEventLoop, self))
-        self._run_ready(len(ready))
-        events._set_running_loop(None)
+            ready.append(heappop(timers)[2])
+        if self.hot:
+            for source in list(self.hot):
+                if not source.poll():
+                    del self.hot[source]
+        count = len(ready)
+        scheduler.mark(f"{when_ns} {self.name} {count}".encode())
+        _set_running_loop(self)  # type: ignore[arg-type]
+        self._run_ready(count)
+        _set_running_loop(None)
         self._busy_until_ns = scheduler.now_ns + self._elapsed_ns
         self._elapsed_ns = 0
         self._wake_ns = -1
@@ -270,15 +274,22 @@ class SimLoop(_LoopBase):
     def _run_ready(self, count: int) -> None:
         scheduler, ready, cost_ns, on_step = self.scheduler, self._ready, self._cost_ns, self.scheduler.on_step
         runs = scheduler.runs
-        self._count_busy(count)
+        if scheduler.now_ns >= self._second_ends_ns:
+            self._ran, self._second_ends_ns = 0, scheduler.now_ns // NS * NS + NS
+        self._ran += count
+        if self._ran > CALLBACKS_PER_SECOND_MAX:
+            raise self._livelock()
         for _ in range(count):
-            handle = ready.popleft()
+            handle: Any = ready.popleft()
             if handle._cancelled:
                 continue
             scheduler.steps += 1
             before_ns = self._elapsed_ns
             try:
-                runs(self, handle)
+                if runs is None:
+                    handle._context.run(handle._callback, *handle._args)
+                else:
+                    runs(self, handle)
             except (SystemExit, KeyboardInterrupt):
                 raise
             except BaseException as error:
@@ -289,13 +300,9 @@ class SimLoop(_LoopBase):
             if self.dead or scheduler.failure is not None or self._elapsed_ns - before_ns > MS:
                 return
 
-    def _count_busy(self, count: int) -> None:
-        second, ran = self._second
-        now = self.scheduler.now_ns // NS
-        ran = ran + count if now == second else count
-        self._second = (now, ran)
-        if ran > CALLBACKS_PER_SECOND_MAX:
-            raise Livelock(f"{self.name} ran {ran} callbacks in a second; ready: {[label(h) for h in self._ready][:5]}")
+    def _livelock(self) -> Livelock:
+        waiting = [label(handle) for handle in self._ready][:5]
+        return Livelock(f"{self.name} ran {self._ran} callbacks in a second; ready: {waiting}")
 
     def poll_callback(self, callback: Callable[[], object]) -> None:
         """For sockets, from `poll`: runs within this wake-up."""

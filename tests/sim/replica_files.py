@@ -38,6 +38,8 @@ class ReplicaFiles:
         self._places: list[tuple[str, int]] = []  # of the batches: segment and position
         self._first = ""  # segment
         self._end_at = 0
+        self._seen: tuple[object, int, int] = (None, 0, 0)  # the directory, its changes, losses of power
+        self._scanned: list[tuple[FileNode, int]] = []  # segments that may grow, and their changes
 
     @property
     def end_offset(self) -> int:
@@ -46,7 +48,11 @@ class ReplicaFiles:
     def look(self) -> ReplicaFiles:
         """Take in what was written, cut or removed since the last look."""
         entry = self._device.find(self._directory)
-        names = entry.names if isinstance(entry, Directory) else {}
+        names, changes = (entry.names, entry.changes) if isinstance(entry, Directory) else ({}, 0)
+        seen = (entry, changes, self._device.power_losses)
+        if seen == self._seen and all(node.changes == known for node, known in self._scanned):
+            return self
+        self._seen = seen
         segments = sorted(name for name in names if name.endswith(".log"))
         first = segments[0] if segments else ""
         if self.batches and (first < self._first or not self._continues(names.get(self._places[-1][0]))):
@@ -59,9 +65,11 @@ class ReplicaFiles:
         if not self.batches:
             self._end_at = 0
         last = self._places[-1][0] if self.batches else ""
+        self._scanned.clear()
         for name in segments:
             node = names[name]
             if name >= last and isinstance(node, FileNode):
+                self._scanned.append((node, node.changes))
                 self._scan(name, node, self._end_at if name == last else 0)
         return self
 

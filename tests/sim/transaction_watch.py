@@ -144,6 +144,11 @@ class TransactionWatch:
 
     def client_ran(self) -> None:
         told, seen = self._transactions, self._seen
+        lists = (told.given, told.ended, told.reads, told.offset_reads, told.refused)
+        counts = [len(each) for each in lists]
+        if counts == seen:
+            return
+        self._seen = counts
         for given in told.given[seen[0] :]:
             self.promises.given(given)
         for ended in told.ended[seen[1] :]:
@@ -155,8 +160,6 @@ class TransactionWatch:
             self.offsets.told(offset)
         for refused in told.refused[seen[4] :]:
             self.promises.refused(refused)
-        lists = (told.given, told.ended, told.reads, told.offset_reads, told.refused)
-        self._seen = [len(each) for each in lists]
 
 
 def pairs_of(content: bytes) -> list[Pair]:
