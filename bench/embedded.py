@@ -50,7 +50,11 @@ class EmbeddedCluster:
         self.bootstrap = ""
 
     def __enter__(self) -> EmbeddedCluster:
-        self.up()
+        try:
+            self.up()
+        except BaseException:  # nodes that are not ready yet run as well
+            self.__exit__(None, None, None)
+            raise
         return self
 
     def __exit__(
