@@ -77,12 +77,12 @@ def lone_broker(topic: str, *words: str) -> Iterator[LoneBroker]:
         port = next(node.metrics_port for node in layout.nodes if node.role == "broker")
         host, client_port = cluster.bootstrap.rsplit(":", 1)
         nodes = [(row["pid"], row["role"] == "broker") for row in cluster.nodes() if row["pid"]]
-        with _apart(nodes, *processors[:2]):
+        with apart(nodes, *processors[:2]):
             yield LoneBroker((host, int(client_port)), port)
 
 
 @contextmanager
-def _apart(nodes: Iterable[tuple[int, bool]], others: int, brokers: int) -> Iterator[None]:
+def apart(nodes: Iterable[tuple[int, bool]], others: int, brokers: int) -> Iterator[None]:
     """`nodes`: process ids, and whether they are brokers. `others` and `brokers`: processors."""
     before, priority = os.sched_getaffinity(0), os.getpriority(os.PRIO_PROCESS, 0)
     for pid, is_broker in nodes:
