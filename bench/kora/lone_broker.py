@@ -26,7 +26,7 @@ from tidelog.cluster.layout import load_layout
 REPORTS_S = 0.25  # the broker's; its counters are as old as its last report
 SETTINGS = {
     "log.dir.free.bytes.min": "0",
-    "log.retention.check.interval.ms": "1000",
+    "log.retention.check.interval.ms": "50",  # freeing much memory at once takes the broker's processor for long
     "log.segment.delete.delay.ms": "100",
     "tidelog.usage.report.interval.ms": str(int(REPORTS_S * 1000)),
 }
