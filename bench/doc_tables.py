@@ -195,6 +195,16 @@ def kora_cells(found: Any) -> str:
     return table(["", "load, all brokers", "load, cells", "ratio", "of busy time"], rows)
 
 
+def kora_load(found: Any) -> str:
+    rows = []
+    for shape, part in found["parts"].items():
+        for step in part["steps"]:
+            loads = [f"{step[name]:.2f}" for name in ("load", "busy", "wait_ms")]
+            times = [f"{step[name]:.1f}" for name in ("p50_ms", "p99_ms")]
+            rows.append([shape, f"{step['offered']:.0%}", f"{step['rate']:,.0f}", *loads, *times])
+    return table(["shape", "offered", "requests/s", "load", "busy", "wait ms", "p50 ms", "p99 ms"], rows)
+
+
 def goal(text: str, met: bool) -> str:
     return text if met or not text else f"{text}, missed"
 
@@ -212,6 +222,7 @@ TABLES: Mapping[str, tuple[str, Callable[[Any], str]]] = {
     "kora": (KORA, kora),
     "kora-grid": (f"{KORA}/grid.json", kora_grid),
     "kora-cells": (f"{KORA}/cells.json", kora_cells),
+    "kora-load": (f"{KORA}/load.json", kora_load),
 }
 """The file of results, or a folder of such files, and what makes a table of it, by the name that pages give it."""
 

@@ -94,7 +94,7 @@ class BrokerNode:
         self._watch = Watch()
         self.pacer = Pacer(strain=Strain(ports.clock.monotonic, ports.displaced, ports.offer))
         pool = BufferPool(limits.queued_max_request_bytes, limits.reply_bytes_max)
-        machinery = Machinery(ports, Tick(ports.clock.monotonic), pool, self._watch, self.pacer)
+        machinery = Machinery(ports, Tick(ports.clock.monotonic, ports.thread_cpu_s), pool, self._watch, self.pacer)
         links = _links(config, machinery)
         journal = open_journal(ports, config.node_id, config.audit, self._disk_passes)
         self.logs = LogDirectory(

@@ -7,21 +7,27 @@ time of that turn. What follows a job is not its wait: parked fetches, high wate
 
 Between two turns the loop asks the kernel what is readable. The more is to be done, the more jobs share one such step,
 so that it is no load of theirs; `loop_s` tells apart what it takes. How long a step is shows where turns follow at
-once.
+once. One for which the loop slept takes some four times as long, and only the processor's clock shows that; it is read
+in one turn of `WATCHED_ONE_IN`. The least of the last few such steps counts, because other work between turns is load.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 
 from common.loop_load import LoopCounters
 
 BACK_TO_BACK_S = 50e-6
 STEP_NEW = 1 / 64  # what the latest step between turns counts in their mean
+WATCHED_ONE_IN = 32  # turns; the processor's clock is a call of the kernel
+WAKE_SAMPLES = 16
+WAKE_MAX_S = 100e-6  # at most so much of what follows a sleep is taken for the loop's own step
 
 
 class LoopMeter:
-    """One per event loop. `now` is a monotonic time in seconds that goes on within a turn.
+    """One per event loop. `now` is a monotonic time in seconds that goes on within a turn, `cpu_s` the processor time
+    of the loop's thread; without it all steps between turns count alike.
 
     The calls of a turn: `begin` when a socket is readable, `job` when one of its frames is handled, `end` when the
     turn's work is done. A job costs a few additions; what all jobs of a turn share is added at its end.
@@ -31,6 +37,8 @@ class LoopMeter:
         "_began",
         "_busy_s",
         "_carried_s",
+        "_cpu_at_end",
+        "_cpu_s",
         "_ended",
         "_jobs",
         "_jobs_before",
@@ -40,13 +48,17 @@ class LoopMeter:
         "_own_s",
         "_service_squares",
         "_step_s",
+        "_unwatched",
         "_wait_s",
+        "_wake_s",
+        "_wakes",
         "is_open",
         "mark",
     )
 
-    def __init__(self, now: Callable[[], float]) -> None:
+    def __init__(self, now: Callable[[], float], cpu_s: Callable[[], float] | None = None) -> None:
         self._now = now
+        self._cpu_s = cpu_s
         self.is_open = False  # within a turn
         self._jobs = self._jobs_before = 0  # so far, and of the turns that have ended
         self._wait_s = self._service_squares = self._busy_s = 0.0
@@ -56,6 +68,10 @@ class LoopMeter:
         self._own_s = 0.0  # of this turn's jobs
         self._ended, self._last_s = float("-inf"), 0.0  # of the turn before: its end and length
         self._step_s = self._loop_s = 0.0  # the mean step between turns that follow at once, and all steps together
+        self._unwatched = WATCHED_ONE_IN  # turns until the next one after which the processor's clock is read
+        self._cpu_at_end: float | None = None  # of the turn before, if it was watched
+        self._wake_s = 0.0  # what a step takes for which the loop slept, as far as it was seen
+        self._wakes: deque[float] = deque(maxlen=WAKE_SAMPLES)
         self._carried_s = 0.0  # time of turns without a job; it belongs to the next one, whose frame they received
 
     def begin(self) -> None:
@@ -64,6 +80,8 @@ class LoopMeter:
         if not self.is_open:
             self.is_open = True
             self._began = now
+            if self._cpu_at_end is not None:
+                self._woke(now - self._ended)
 
     def job(self) -> float:
         """A job has ended, which began at the last job's end or at `begin`; return the seconds that it took."""
@@ -88,7 +106,9 @@ class LoopMeter:
         if step_s < BACK_TO_BACK_S:
             before_s = self._last_s / 2
             self._step_s += (step_s - self._step_s) * STEP_NEW
-        self._loop_s += self._step_s
+            self._loop_s += self._step_s
+        else:
+            self._loop_s += max(self._step_s, self._wake_s)
         jobs = self._jobs - self._jobs_before
         if jobs:
             own_s = self._own_s
@@ -100,6 +120,19 @@ class LoopMeter:
         else:
             self._carried_s += length_s
         self._ended, self._last_s = now, length_s
+        if self._cpu_s is not None:
+            self._unwatched -= 1
+            if not self._unwatched:
+                self._unwatched = WATCHED_ONE_IN
+                self._cpu_at_end = self._cpu_s()
+
+    def _woke(self, passed_s: float) -> None:
+        """A turn begins `passed_s` after a watched one has ended."""
+        if self._cpu_s is not None and self._cpu_at_end is not None and passed_s >= BACK_TO_BACK_S:
+            self._wakes.append(self._cpu_s() - self._cpu_at_end)
+            if len(self._wakes) == WAKE_SAMPLES:
+                self._wake_s = min(*self._wakes, WAKE_MAX_S)
+        self._cpu_at_end = None
 
     @property
     def waits(self) -> tuple[int, float]:

@@ -27,12 +27,13 @@ class Tick:
     A callback or connection that is added twice in a turn runs once, in the order of first adding. A wake-up added by
     another wake-up runs in the next turn, and so do those beyond the first `AT_ONCE_MAX`: one append may wake the
     fetches of thousands of consumers. The loop reports exceptions; the rest of the turn's work still runs. `meter`
-    measures the turns, by `now`, which is the loop's time where nothing else is given.
+    measures the turns, by `now`, which is the loop's time where nothing else is given, and by `cpu_s`, the processor
+    time of the loop's thread.
     """
 
-    def __init__(self, now: Callable[[], float] | None = None) -> None:
+    def __init__(self, now: Callable[[], float] | None = None, cpu_s: Callable[[], float] | None = None) -> None:
         self._loop = asyncio.get_running_loop()
-        self.meter = LoopMeter(self._loop.time if now is None else now)
+        self.meter = LoopMeter(self._loop.time if now is None else now, cpu_s)
         self._wakeups: dict[Callable[[], None], None] = {}
         self._flushes: dict[Flushable, None] = {}
         self.is_scheduled = False  # whether this turn's end will run anyway

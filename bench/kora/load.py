@@ -2,9 +2,10 @@
 
 One broker is asked for 10 to 95 % of what it can do, at random times (Poisson), in three shapes. What it can do is what
 clients get of it that ask again once they are answered, or less, if requests that come as often at random times are not
-answered as fast. For each step the load follows from the broker's own counters over that step, latencies count from the
-time at which a request was due, and the rate that was reached is kept beside the one that was asked for. The load
-should be a straight line while latencies explode.
+answered as fast. A machine's pace changes within seconds, so what such clients get is measured again right before and
+after each part of a step; a step's figures are the medians of its parts. The load follows from the broker's own
+counters, latencies count from the time at which a request was due, and the rate that was reached is kept beside the one
+that was asked for. The load should be a straight line while latencies explode.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import random
 import statistics
 import time
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,18 +21,18 @@ from typing import Any, NamedTuple
 from bench.kora.evidence import Evidence, Parts, Row, span
 from bench.kora.lone_broker import LoneBroker, lone_broker
 from bench.kora.random_requests import Client, Offered
-from common.loop_load import ARRIVAL_VARIATION, LoadMeans, sample
+from common.loop_load import ARRIVAL_VARIATION, LoadMeans, LoopCounters, sample
 from records.builder import build_batch
 from records.record import Record
 from wire.codec import encode_request
 from wire.messages import FetchRequest, ProduceRequest
 
 STEPS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
-STEP_S, SOUGHT_S = 4.5, 4.0
+ROUNDS, SOUGHT_ROUNDS, PART_S, SOUGHT_S, PACE_S = 7, 5, 2.5, 4.0, 0.3
 IN_FLIGHT, MANY_IN_FLIGHT = 6, 24
 """Requests while the capacity is sought. Many fill turns of the loop, whose jobs share more than random ones do; what
 they get is kept beside the capacity."""
-KEPT_BYTES, SEGMENT_BYTES = 256 << 20, 64 << 20
+KEPT_BYTES, SEGMENT_BYTES = 256 << 20, 16 << 20
 STRAIGHT, ERROR_MAX, EXPLODES = 0.95, 0.1, 3.0
 
 
@@ -71,37 +73,71 @@ def fetch_frame(topic: str, size: int) -> bytes:
 
 
 def capacity(client: Client) -> dict[str, float]:
-    """Requests a second: `in_turns`, of clients that wait for their answers, and `at_random`, answered of as many that
-    did not wait. `many`: with more in flight."""
+    """Requests a second, medians: `in_turns`, of clients that wait for their answers, and `at_random`, answered of as
+    many that did not wait. `many`: with more in flight."""
     client.in_turns(1.0, IN_FLIGHT)  # to be warm
-    in_turns = client.in_turns(SOUGHT_S, IN_FLIGHT)
-    at_random = client.offer(in_turns, SOUGHT_S, random.Random(1)).reached
+    rng, pairs = random.Random(1), list[tuple[float, float]]()
+    for _ in range(SOUGHT_ROUNDS):
+        rate = client.in_turns(SOUGHT_S / 2, IN_FLIGHT)
+        pairs.append((rate, client.offer(rate, SOUGHT_S / 2, rng).reached))
+    in_turns, at_random = (statistics.median(rates) for rates in zip(*pairs, strict=True))
     many = client.in_turns(SOUGHT_S / 2, MANY_IN_FLIGHT)
     found = {"capacity": min(in_turns, at_random), "in_turns": in_turns, "at_random": at_random, "many": many}
     return {name: round(rate, 1) for name, rate in found.items()}
 
 
-def step_at(client: Client, broker: LoneBroker, offered: float, rate: float) -> dict[str, float]:
-    before = broker.counters()
-    one = client.offer(rate, STEP_S, random.Random(int(offered * 100)))
-    added = broker.added_since(before)
-    seen = sample(added, one.whole_s)
+class Part(NamedTuple):
+    """A part of a step. `capacity`: requests a second, of the time before and after it. `added`: to the broker's
+    counters."""
+
+    capacity: float
+    rate: float
+    offered: Offered
+    added: LoopCounters
+
+
+class Prober:
+    """A client that asks a broker for shares of what it can do at that time. `found`: its capacity."""
+
+    def __init__(self, client: Client, broker: LoneBroker, found: dict[str, float]) -> None:
+        self._client = client
+        self._broker = broker
+        self._at_random_to_in_turns = found["capacity"] / found["in_turns"]
+        self._rng = random.Random(1)
+
+    def capacity(self) -> float:
+        return self._client.in_turns(PACE_S, IN_FLIGHT) * self._at_random_to_in_turns
+
+    def part(self, share: float) -> Part:
+        before = self.capacity()
+        counters = self._broker.counters()
+        offered = self._client.offer(before * share, PART_S, self._rng)
+        added = self._broker.added_since(counters)
+        return Part((before + self.capacity()) / 2, before * share, offered, added)
+
+
+def step_of(parts: Sequence[Part]) -> dict[str, float]:
+    """The median of each figure: what else is on the machine disturbs single parts."""
+    figures = [figures_of(part) for part in parts]
+    return {name: round(statistics.median(one[name] for one in figures), 4) for name in figures[0]}
+
+
+def figures_of(part: Part) -> dict[str, float]:
+    one = part.offered
+    seen = sample(part.added, one.whole_s)
     if seen is None:
         raise RuntimeError("no time has passed")
-    return step_of(offered, rate, one, LoadMeans().with_sample(seen, one.whole_s))
-
-
-def step_of(offered: float, rate: float, one: Offered, means: LoadMeans) -> dict[str, float]:
+    means = LoadMeans().with_sample(seen, one.whole_s)
     p50, p99 = cuts(one.latencies)
     return {
-        "offered": offered,
-        "rate": round(rate, 1),
-        "reached": round(one.reached, 1),
-        "load": round(means.load, 3),
-        "busy": round(means.busy, 3),
-        "wait_ms": round(means.wait_s * 1e3, 4),
-        "service_ms": round(means.job_s * 1e3, 4),
-        "service_variation": round(means.service_variation, 3),
+        "offered": part.rate / part.capacity,
+        "rate": part.rate,
+        "reached": one.reached,
+        "load": means.load,
+        "busy": means.busy,
+        "wait_ms": means.wait_s * 1e3,
+        "service_ms": means.job_s * 1e3,
+        "service_variation": means.service_variation,
         "p50_ms": p50,
         "p99_ms": p99,
         "late_p99_ms": cuts(one.lateness)[1],
@@ -137,8 +173,10 @@ def measure(shape: Shape) -> dict[str, Any]:
         client = Client(broker.address, frames)
         client.offer(50, 1.0, random.Random(0))
         found = capacity(client)
-        steps = [step_at(client, broker, offered, found["capacity"] * offered) for offered in STEPS]
+        prober = Prober(client, broker, found)
+        rounds = [[prober.part(share) for share in STEPS] for _ in range(ROUNDS)]
         client.close()
+    steps = [step_of(parts) for parts in zip(*rounds, strict=True)]
     line = line_through(steps)
     return {"shape": shape._asdict(), "arrival_variation": ARRIVAL_VARIATION, **found, "steps": steps, "line": line}
 

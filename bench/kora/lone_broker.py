@@ -26,7 +26,7 @@ from tidelog.cluster.layout import load_layout
 REPORTS_S = 0.25  # the broker's; its counters are as old as its last report
 SETTINGS = {
     "log.dir.free.bytes.min": "0",
-    "log.retention.check.interval.ms": "1000",
+    "log.retention.check.interval.ms": "50",  # freeing much memory at once takes the broker's processor for long
     "log.segment.delete.delay.ms": "100",
     "tidelog.usage.report.interval.ms": str(int(REPORTS_S * 1000)),
 }
@@ -77,12 +77,12 @@ def lone_broker(topic: str, *words: str) -> Iterator[LoneBroker]:
         port = next(node.metrics_port for node in layout.nodes if node.role == "broker")
         host, client_port = cluster.bootstrap.rsplit(":", 1)
         nodes = [(row["pid"], row["role"] == "broker") for row in cluster.nodes() if row["pid"]]
-        with _apart(nodes, *processors[:2]):
+        with apart(nodes, *processors[:2]):
             yield LoneBroker((host, int(client_port)), port)
 
 
 @contextmanager
-def _apart(nodes: Iterable[tuple[int, bool]], others: int, brokers: int) -> Iterator[None]:
+def apart(nodes: Iterable[tuple[int, bool]], others: int, brokers: int) -> Iterator[None]:
     """`nodes`: process ids, and whether they are brokers. `others` and `brokers`: processors."""
     before, priority = os.sched_getaffinity(0), os.getpriority(os.PRIO_PROCESS, 0)
     for pid, is_broker in nodes:

@@ -54,12 +54,12 @@ class Given(NamedTuple):
     brokers: int = 24
     tenants: int = 4
     partitions: int = 2 * 24 + 2 * 240
-    producers: int = 25
-    consumers: int = 25
-    linger_s: float = 0.005
+    producers: int = 4
+    consumers: int = 4
+    linger_s: float = 0.01
     record_bytes: int = 1_000
     away_s: float = 0.001
-    seconds: float = 0.3
+    seconds: float = 1.0
     one_each: bool = False
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from broker.loop_watch import LoopWatch
 from common.metrics import Metrics
-from wire.loop_meter import BACK_TO_BACK_S, LoopMeter
+from wire.loop_meter import BACK_TO_BACK_S, WAKE_MAX_S, WATCHED_ONE_IN, LoopMeter
 
 
 class World:
@@ -14,13 +14,14 @@ class World:
         self.now = 50.0
         self.cpu_s = 3.0
         self.queued_s = [0.0, 0.0]
-        self.meter = LoopMeter(lambda: self.now)
+        self.meter = LoopMeter(lambda: self.now, lambda: self.cpu_s)
         queues = [lambda: self.queued_s[0], lambda: self.queued_s[1]]
         self.watch = LoopWatch(self.meter, lambda: self.now, lambda: self.cpu_s, queues)
 
-    def turn(self, job_s: float) -> None:
+    def turn(self, job_s: float, cpu_s: float = 0.0) -> None:
         self.meter.begin()
         self.now += job_s
+        self.cpu_s += cpu_s
         self.meter.job()
         self.meter.end()
 
@@ -53,6 +54,34 @@ def test_what_the_loop_takes_between_turns_is_no_load() -> None:
     world.cpu_s += 10_000 * (1e-4 + steps_s) + 0.5
     world.now += 1.0
     assert world.watch.look().busy_s == pytest.approx(2.5, rel=0.01), "other work of the thread is"
+
+
+@pytest.mark.parametrize("other_s", [0.0, 1e-3])
+def test_waking_up_for_a_turn_is_no_load_and_other_work_of_that_time_is(other_s: float) -> None:
+    """In three of four pauses the thread does `other_s` of other work."""
+    world, turns, wake_s = World(), 100 * WATCHED_ONE_IN, 4e-5
+
+    def look_after(turns: int) -> float:
+        before = world.watch.look().busy_s
+        for number in range(turns):
+            world.now += 0.01
+            world.cpu_s += wake_s + (other_s if number // WATCHED_ONE_IN % 4 else 0.0)
+            world.turn(1e-4, 1e-4)
+        return world.watch.look().busy_s - before
+
+    look_after(turns)  # until the meter has seen some
+    assert look_after(turns) == pytest.approx(turns * (1e-4 + 0.75 * other_s), rel=0.01)
+
+
+def test_work_in_every_pause_is_load_but_for_a_bound() -> None:
+    world, turns, other_s = World(), 100 * WATCHED_ONE_IN, 5e-3
+    for _ in range(2):
+        before = world.watch.look().busy_s
+        for _ in range(turns):
+            world.now += 0.01
+            world.cpu_s += other_s
+            world.turn(0.0)
+    assert world.watch.look().busy_s - before == pytest.approx(turns * (other_s - WAKE_MAX_S), rel=0.01)
 
 
 def test_waits_in_other_queues_are_waits_of_jobs() -> None:
