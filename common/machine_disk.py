@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import time
@@ -16,10 +17,11 @@ _PROBE_STEP = 64 << 10  # pages come and go in runs of this size; a probe of eac
 
 
 class MachineFile:
-    __slots__ = ("fd",)
+    __slots__ = ("_always_waits", "fd")
 
     def __init__(self, fd: int) -> None:
         self.fd = fd
+        self._always_waits = _NO_WAIT is None  # nor do all file systems support it: those in memory do not
 
     def pread(self, size: int, position: int) -> bytes:
         return os.pread(self.fd, size, position)
@@ -28,18 +30,19 @@ class MachineFile:
         return os.preadv(self.fd, [view], position)
 
     def pread_now(self, size: int, position: int) -> bytes | None:
-        if _NO_WAIT is None:
+        if self._always_waits or _NO_WAIT is None:
             return os.pread(self.fd, size, position)
         data = bytearray(size)
         try:
             return bytes(data) if os.preadv(self.fd, (data,), position, _NO_WAIT) == size else None
         except BlockingIOError:
             return None
-        except OSError:  # unsupported by the file system, or a disk error, which `pread` raises
+        except OSError as error:  # `pread` raises what is wrong with the disk
+            self._always_waits = error.errno == errno.EOPNOTSUPP
             return os.pread(self.fd, size, position)
 
     def in_memory(self, size: int, position: int) -> int:
-        if _NO_WAIT is None:
+        if self._always_waits or _NO_WAIT is None:
             return size
         at, end = position, position + size
         try:
@@ -51,7 +54,8 @@ class MachineFile:
                     at = end - 1
         except BlockingIOError:
             return at - position
-        except OSError:  # unsupported by the file system
+        except OSError as error:
+            self._always_waits = error.errno == errno.EOPNOTSUPP
             return size
         return size
 

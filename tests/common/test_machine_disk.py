@@ -1,0 +1,24 @@
+"""Files of the real machine."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from common.machine_disk import MachineDisk
+
+MEMORY = Path("/dev/shm")
+
+
+@pytest.mark.skipif(not MEMORY.is_dir(), reason="no file system in memory is mounted")
+def test_files_of_a_file_system_in_memory_are_read_as_any_other() -> None:
+    """Linux refuses to read them without waiting, which is asked once for each open file."""
+    with tempfile.TemporaryDirectory(dir=MEMORY, prefix="tidelog-") as directory:
+        file = MachineDisk(Path(directory)).open("file", create=True)
+        file.pwrite(b"abcdef", 0)
+        for _ in range(2):
+            assert file.pread_now(3, 2) == b"cde"
+            assert file.in_memory(6, 0) == 6
+        file.close()
