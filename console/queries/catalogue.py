@@ -5,10 +5,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from kafka.errors import KafkaError
+
+from console.queries.reassignments import Added, added_in, reassignments
 from tidelog.admin.library_client import AdminClient
-from wire.messages import MetadataRequest, MetadataResponse
+from wire.messages import MetadataRequest, MetadataResponse, Request
 
 KEY, FRESH_S, STALE_S = "catalogue", 5.0, 60.0
 """A list of all topics takes a while to read; one that is a minute old is shown, and read again meanwhile."""
@@ -48,14 +51,23 @@ class Catalogue(NamedTuple):
 
 def catalogue(client: AdminClient) -> Catalogue:
     """What the person may see. Raises KafkaError."""
-    answer = client.send(MetadataRequest(topics=None, allow_auto_topic_creation=False))
-    leads, holds = Counter[int](), Counter[int]()
-    lines = [_line(topic, leads, holds) for topic in answer.topics if not topic.error_code]
+    questions: list[tuple[Request[Any], int | None]] = [
+        (MetadataRequest(topics=None, allow_auto_topic_creation=False), None),
+        (reassignments(), None),
+    ]
+    answer, moves = client.send_all(questions)
+    if isinstance(answer, KafkaError):
+        raise answer
+    leads, holds, added = Counter[int](), Counter[int](), added_in(moves)
+    lines = [_line(topic, added, leads, holds) for topic in answer.topics if not topic.error_code]
     return Catalogue(sorted(lines), leads, holds)
 
 
-def _line(topic: MetadataResponse.MetadataResponseTopic, leads: Counter[int], holds: Counter[int]) -> TopicLine:
+def _line(
+    topic: MetadataResponse.MetadataResponseTopic, added: Added, leads: Counter[int], holds: Counter[int]
+) -> TopicLine:
     leaderless = under = most = 0
+    name = topic.name or ""
     for row in topic.partitions:
         replicas = row.replica_nodes
         most = max(most, len(replicas))
@@ -64,7 +76,6 @@ def _line(topic: MetadataResponse.MetadataResponseTopic, leads: Counter[int], ho
             leaderless += 1
         else:
             leads[row.leader_id] += 1
-        if len(row.isr_nodes) < len(replicas):
+        if len(row.isr_nodes) < len(replicas) - len(added.get((name, row.partition_index), ())):
             under += 1
-    name = topic.name or ""
     return TopicLine(name, str(topic.topic_id), bool(topic.is_internal), len(topic.partitions), most, leaderless, under)

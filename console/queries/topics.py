@@ -9,6 +9,7 @@ from uuid import UUID
 from kafka.errors import KafkaError
 
 from console.access.trouble import Trouble, refusal
+from console.queries.reassignments import added_in, reassignments
 from tidelog.admin.admin_client import error_text, topic_error_text
 from tidelog.admin.library_client import AdminClient
 from tidelog.admin.partition_offsets import EARLIEST, LATEST, offset_requests, offsets_in
@@ -30,7 +31,8 @@ PARTITIONS_AT_ONCE = 100
 
 
 class PartitionLine(NamedTuple):
-    """`elr`: replicas that may lead although they are not in sync. `begin` and `end` are None without an answer."""
+    """`elr`: replicas that may lead although they are not in sync; `adding`: those that a reassignment adds. `begin`
+    and `end` are None without an answer."""
 
     partition: int
     leader: int
@@ -42,10 +44,11 @@ class PartitionLine(NamedTuple):
     begin: int | None
     end: int | None
     sizes: Mapping[int, int]
+    adding: Sequence[int] = ()
 
     @property
     def is_under(self) -> bool:
-        return len(self.isr) < len(self.replicas)
+        return len(self.isr) < len(self.replicas) - len(self.adding)
 
     @property
     def records(self) -> int | None:
@@ -94,11 +97,13 @@ def topic(client: AdminClient, name: str, first: int = 0, most: int = PARTITIONS
     asked = DescribeTopicPartitionsRequest.TopicRequest(name=name)
     cursor = DescribeTopicPartitionsRequest.Cursor(topic_name=name, partition_index=first) if first else None
     request = DescribeTopicPartitionsRequest(topics=[asked], response_partition_limit=most, cursor=cursor)
-    questions: list[tuple[Request[Any], int | None]] = [(_metadata_of(name), None), (request, None)]
-    known, described = client.send_all(questions)
+    moving = reassignments(name, range(first, first + most))
+    questions: list[tuple[Request[Any], int | None]] = [(_metadata_of(name), None), (request, None), (moving, None)]
+    known, described, moves = client.send_all(questions)
     count = len(_answered(name, known).partitions)
     found = _answered(name, described)
     leaders = {Place(name, row.partition_index): row.leader_id for row in found.partitions}
+    added = added_in(moves)
     begins, ends, sizes = _measured(
         client, name, leaders, {one for row in found.partitions for one in row.replica_nodes}
     )
@@ -107,7 +112,7 @@ def topic(client: AdminClient, name: str, first: int = 0, most: int = PARTITIONS
             row.partition_index, row.leader_id, row.leader_epoch, tuple(row.replica_nodes), tuple(row.isr_nodes),
             tuple(row.eligible_leader_replicas or ()), tuple(row.offline_replicas),
             begins.get(Place(name, row.partition_index)), ends.get(Place(name, row.partition_index)),
-            sizes.get(row.partition_index, {}),
+            sizes.get(row.partition_index, {}), added.get((name, row.partition_index), ()),
         )
         for row in found.partitions
     ]  # fmt: skip
