@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, ClassVar
@@ -53,7 +54,8 @@ class EmbeddedCluster:
         try:
             self.up()
         except BaseException:  # nodes that are not ready yet run as well
-            self.__exit__(None, None, None)
+            with suppress(RuntimeError):  # or none does
+                self.__exit__(None, None, None)
             raise
         return self
 

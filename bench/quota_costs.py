@@ -1,8 +1,8 @@
 """`python -m bench.quota_costs`: what quotas cost a broker, for each produce request and at rest.
 
-One broker, on a processor of its own where there are two. Two clients send it the same requests by turns of a second,
+One broker, on a processor of its own. Two clients send it the same requests by turns of a second,
 one without quotas and one whose quotas are never reached: two client ids, then two tenants over TLS, of 1,000 that have
-quotas but for one. Equal seconds differ by a tenth, so the ratio is the median over pairs of neighbours. Beside it the
+quotas but for one. Equal seconds differ by a tenth, so the ratio is the median over rounds of four. Beside it the
 processor time of all nodes at rest, before the 1,000 tenants have been created and after.
 """
 
@@ -32,7 +32,7 @@ TENANTS = 1_000
 FREE, HELD = "free", "held"
 LIMITS = {"ingress.bytes.per.second": 10**9, "egress.bytes.per.second": 10**9, "request.percentage": 10_000}
 SIZES = (200, 16_000)
-PAIRS, TURN_S, REST_S = 10, 1.0, 30.0
+ROUNDS, TURN_S, REST_S = 10, 1.0, 30.0
 PRODUCER = {
     "acks": 1, "linger.ms": 0, "batch.num.messages": 1, "enable.metrics.push": False, "compression.type": "none",
     "queue.buffering.max.messages": 100,
@@ -64,7 +64,7 @@ class Turns:
 
 
 def _processor_s(pid: int) -> float:
-    """Of all threads of a process that live, more finely than in ticks."""
+    """Of all threads of a process, more finely than in ticks. A broker's threads live as long as it does."""
     return sum(int((task / "schedstat").read_text().split()[0]) for task in Path(f"/proc/{pid}/task").iterdir()) / 1e9
 
 
@@ -72,7 +72,7 @@ def compared(free: Turns, held: Turns) -> tuple[float, list[float]]:
     """Microseconds for a request without quotas, and the ratios with them to it."""
     free.turn(), held.turn()
     without, ratios = list[float](), list[float]()
-    for _ in range(PAIRS):
+    for _ in range(ROUNDS):
         first, second, third, last = free.turn(), held.turn(), held.turn(), free.turn()
         without += [first, last]
         ratios.append((second + third) / (first + last))

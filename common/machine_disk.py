@@ -21,7 +21,7 @@ class MachineFile:
 
     def __init__(self, fd: int) -> None:
         self.fd = fd
-        self._always_waits = _NO_WAIT is None  # nor do all file systems support it: those in memory do not
+        self._always_waits = _NO_WAIT is None  # also learned of file systems, of which those in memory refuse it
 
     def pread(self, size: int, position: int) -> bytes:
         return os.pread(self.fd, size, position)

@@ -7,8 +7,9 @@ time of that turn. What follows a job is not its wait: parked fetches, high wate
 
 Between two turns the loop asks the kernel what is readable. The more is to be done, the more jobs share one such step,
 so that it is no load of theirs; `loop_s` tells apart what it takes. How long a step is shows where turns follow at
-once. One for which the loop slept takes some four times as long, and only the processor's clock shows that; it is read
-in one turn of `WATCHED_ONE_IN`. The least of the last few such steps counts, because other work between turns is load.
+once. To sleep and wake up takes some four times as long, and only the processor's clock shows that. It is read around
+one pause in `WATCHED_ONE_IN`. Of the last few pauses that were watched, those in which the thread had no processor for
+a while count as sleep, as long as the shortest of them, because other work between turns is load.
 """
 
 from __future__ import annotations
@@ -20,9 +21,10 @@ from common.loop_load import LoopCounters
 
 BACK_TO_BACK_S = 50e-6
 STEP_NEW = 1 / 64  # what the latest step between turns counts in their mean
-WATCHED_ONE_IN = 32  # turns; the processor's clock is a call of the kernel
-WAKE_SAMPLES = 16
-WAKE_MAX_S = 100e-6  # at most so much of what follows a sleep is taken for the loop's own step
+WATCHED_ONE_IN = 31  # turns; the processor's clock is a call of the kernel. Odd: turns may come in pairs
+WATCHED_KEPT = 16
+SLEPT_S = 20e-6  # a pause with so much more time than processor time had a sleep
+WAKE_MAX_S = 60e-6  # at most so much of a pause is taken for the loop's own step
 
 
 class LoopMeter:
@@ -51,7 +53,7 @@ class LoopMeter:
         "_unwatched",
         "_wait_s",
         "_wake_s",
-        "_wakes",
+        "_watched",
         "is_open",
         "mark",
     )
@@ -70,8 +72,8 @@ class LoopMeter:
         self._step_s = self._loop_s = 0.0  # the mean step between turns that follow at once, and all steps together
         self._unwatched = WATCHED_ONE_IN  # turns until the next one after which the processor's clock is read
         self._cpu_at_end: float | None = None  # of the turn before, if it was watched
-        self._wake_s = 0.0  # what a step takes for which the loop slept, as far as it was seen
-        self._wakes: deque[float] = deque(maxlen=WAKE_SAMPLES)
+        self._wake_s = 0.0  # how much more than a step between turns that follow at once a pause takes, on average
+        self._watched: deque[float | None] = deque(maxlen=WATCHED_KEPT)  # pauses: processor time if the loop slept
         self._carried_s = 0.0  # time of turns without a job; it belongs to the next one, whose frame they received
 
     def begin(self) -> None:
@@ -108,7 +110,7 @@ class LoopMeter:
             self._step_s += (step_s - self._step_s) * STEP_NEW
             self._loop_s += self._step_s
         else:
-            self._loop_s += max(self._step_s, self._wake_s)
+            self._loop_s += self._step_s + self._wake_s
         jobs = self._jobs - self._jobs_before
         if jobs:
             own_s = self._own_s
@@ -129,9 +131,14 @@ class LoopMeter:
     def _woke(self, passed_s: float) -> None:
         """A turn begins `passed_s` after a watched one has ended."""
         if self._cpu_s is not None and self._cpu_at_end is not None and passed_s >= BACK_TO_BACK_S:
-            self._wakes.append(self._cpu_s() - self._cpu_at_end)
-            if len(self._wakes) == WAKE_SAMPLES:
-                self._wake_s = min(*self._wakes, WAKE_MAX_S)
+            spent_s = self._cpu_s() - self._cpu_at_end
+            self._watched.append(spent_s if passed_s - spent_s >= SLEPT_S else None)
+            slept = [one for one in self._watched if one is not None]
+            if slept and len(self._watched) == WATCHED_KEPT:
+                wake_s = max(min(*slept, WAKE_MAX_S) - self._step_s, 0.0)
+                self._wake_s = wake_s * len(slept) / WATCHED_KEPT
+            else:
+                self._wake_s = 0.0
         self._cpu_at_end = None
 
     @property

@@ -10,7 +10,7 @@ measures on six real brokers is simulated too.
 
 A processor is as fast as makes the load together the paper's 73 %: all costs are divided by one number, which is sought
 in the first case. So what is compared does not depend on the machine that the costs were measured on, only on how large
-they are beside each other. The paper does not tell its clients' settings, on which it depends what cells can save. The
+they are beside each other. The paper does not tell its clients' settings, and what cells save depends on them. The
 first case has those of the OpenMessaging Benchmark, a producer and a consumer for each topic, and the linger of its
 driver for Confluent Cloud, 10 ms. The other cases vary them, with the processor of the first.
 """

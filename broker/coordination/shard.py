@@ -162,8 +162,8 @@ _with_snapshots: dict[type, bool] = {}
 
 
 def transactional(shard: Shard) -> TransactionalShard | None:
-    """The shard, if it has transactions. Asked for every batch: a check against a protocol goes through all its members
-    each time, so that there is one for each class."""
+    """The shard, if it has transactions. Asked for every batch: a check against a protocol goes through all its
+    members, so it is made once for each class."""
     known = _with_transactions.get(type(shard))
     if known is None:
         known = _with_transactions[type(shard)] = isinstance(shard, TransactionalShard)

@@ -82,7 +82,7 @@ class Step(NamedTuple):
 
 
 class Span(NamedTuple):
-    """The first offset and the end of each partition that was wanted and answers. `led`: as they were just asked."""
+    """The first offset and the end of each partition that was wanted and answers. `led`: who led them then."""
 
     begins: Positions
     ends: Positions

@@ -12,7 +12,7 @@ from typing import NamedTuple
 _ENTRY = Struct(">ii")
 ENTRY_BYTES = _ENTRY.size
 RELATIVE_MAX = 2**31 - 1
-_WINDOW = 1_024  # entries read at once for the last part of a search: two pages cost less than three more reads
+_WINDOW_BYTES = 8_192  # read at once for the last part of a search: two pages cost less than three more reads
 
 Pread = Callable[[int, int], bytes]
 """`common.ports.File.pread`: (size, position) to bytes."""
@@ -103,8 +103,9 @@ def search(pread: Pread, count: int, entry_bytes: int, key_at: Callable[[bytes, 
 
     Halves the range by single reads until it fits one window, then searches that in memory.
     """
+    window_entries = _WINDOW_BYTES // entry_bytes
     low, high = 0, count  # keys before `low` are at most the target, keys from `high` on are above
-    while high - low > _WINDOW:
+    while high - low > window_entries:
         middle = (low + high) // 2
         if key_at(pread(entry_bytes, middle * entry_bytes), 0) <= target:
             low = middle + 1

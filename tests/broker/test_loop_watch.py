@@ -84,6 +84,26 @@ def test_work_in_every_pause_is_load_but_for_a_bound() -> None:
     assert world.watch.look().busy_s - before == pytest.approx(turns * (other_s - WAKE_MAX_S), rel=0.01)
 
 
+@pytest.mark.parametrize("other_s", [6e-5, 1e-4, 1.5e-4, 3e-4])
+def test_a_loop_that_never_sleeps_is_busy_whatever_it_does_between_turns(other_s: float) -> None:
+    """A request is read in one turn, served by a task, and answered in another turn."""
+    world, step_s = World(), 1e-5
+
+    def work(seconds: float) -> None:
+        world.now += seconds
+        world.cpu_s += seconds
+
+    for _ in range(2):
+        begin, before = world.now, world.watch.look().busy_s
+        for _ in range(100 * WATCHED_ONE_IN):
+            world.turn(4e-5, 4e-5)
+            work(other_s)
+            world.turn(2e-5, 2e-5)
+            work(step_s)
+    least = 1 - 2 * step_s / (6e-5 + other_s + step_s)
+    assert (world.watch.look().busy_s - before) / (world.now - begin) > least - 0.02
+
+
 def test_waits_in_other_queues_are_waits_of_jobs() -> None:
     world = World()
     world.turn(1.0)

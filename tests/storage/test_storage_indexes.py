@@ -1,5 +1,7 @@
 """Sparse indexes against lists: look-ups, cuts, bytes."""
 
+import bisect
+import random
 import struct
 from itertools import pairwise
 
@@ -8,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from storage.indexes import transaction_index
-from storage.indexes.offset_index import OffsetIndex, OffsetPosition
+from storage.indexes.offset_index import OffsetIndex, OffsetPosition, search
 from storage.indexes.time_index import TimeIndex, TimestampOffset
 from storage.indexes.transaction_index import AbortedTransaction
 
@@ -87,7 +89,21 @@ def test_a_search_reads_little() -> None:
         file.data += index.append(number * 10, number * 4096 // 100)
     file.reads = 0
     assert index.lookup(file.pread, 555_555).offset == 555_550
-    assert file.reads <= 12
+    assert file.reads <= 9
+
+
+@given(st.integers(0, 5_000), st.sampled_from([8, 12, 34]), st.integers(-1, 60_001), st.randoms(use_true_random=False))
+def test_a_search_finds_what_a_list_finds_in_an_index_of_any_size(
+    count: int, entry_bytes: int, target: int, rng: random.Random
+) -> None:
+    keys, file = sorted(rng.sample(range(60_000), count)), Bytes()
+    file.data += b"".join(key.to_bytes(4, "big").ljust(entry_bytes, b"x") for key in keys)
+
+    def key_at(data: bytes, at: int) -> int:
+        return int.from_bytes(data[at : at + 4], "big")
+
+    found = search(file.pread, count, entry_bytes, key_at, target)
+    assert found == bisect.bisect_right(keys, target) - 1
 
 
 def test_entries_that_do_not_grow_or_fit_are_refused() -> None:

@@ -14,8 +14,8 @@ from tidelog.admin.library_client import AT_ONCE_MAX, answered
 
 
 class Cluster:
-    """Answers each request with itself, later; an odd one of a broker that is out with an error. Like the library it
-    fails what a connection would have beyond its limit."""
+    """Answers each request with itself, later; an odd one of a broker that is out with an error. Like the library by
+    its default it fails what a connection would have beyond five."""
 
     def __init__(self, out: set[int]) -> None:
         self.out = out
@@ -23,7 +23,7 @@ class Cluster:
         self.most = 0
 
     def send(self, request: int, broker: int | None) -> Awaitable[int]:
-        if self.under_way[broker] > AT_ONCE_MAX:
+        if self.under_way[broker] >= 5:
             raise NodeNotReadyError(broker)
         if broker in self.out and request % 2:
             raise BrokerNotAvailableError

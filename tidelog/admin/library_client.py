@@ -25,7 +25,9 @@ if TYPE_CHECKING:  # commands begin without the messages
 Q = TypeVar("Q")
 R = TypeVar("R")
 
-AT_ONCE_MAX = 4  # requests to one broker; the fifth of a connection is the library's own
+AT_ONCE_MAX = 4
+"""Requests of one question to one broker. The library fails what a connection has beyond its own limit."""
+UNDER_WAY_MAX = 64  # that limit: a console's session asks some questions at once
 
 
 class Unsendable(KafkaError):  # type: ignore[misc]
@@ -39,6 +41,7 @@ class AdminClient(KafkaAdminClient):  # type: ignore[misc]
     connections: KafkaConnectionManager
 
     def __init__(self, **options: Any) -> None:
+        options.setdefault("max_in_flight_requests_per_connection", UNDER_WAY_MAX)
         super().__init__(kafka_client=self._connected, **options)
 
     def _connected(self, **options: Any) -> KafkaNetClient:
@@ -81,7 +84,7 @@ async def answered(
     send: Callable[[Q, int | None], Awaitable[R]], requests: Sequence[tuple[Q, int | None]]
 ) -> list[R | KafkaError]:
     """The responses, or errors, in order. The brokers take turns, and each has `AT_ONCE_MAX` requests at most at a
-    time: the library fails what a connection would have beyond five."""
+    time."""
     numbers: Counter[int | None] = Counter()
     turns: list[tuple[int, int]] = []
     for at, (_, broker) in enumerate(requests):
