@@ -67,7 +67,7 @@ class VirtualLoop(SimLoop):
 
     def _recover(self) -> None:
         """What a failed run has left is cancelled by one more run."""
-        self.scheduler.failure, self._second, self._wake_ns = None, (0, 0), -1
+        self.scheduler.failure, self._second_ends_ns, self._wake_ns = None, 0, -1
         self._wake(self.scheduler.now_ns)
 
     def set_exception_handler(self, handler: Callable[[VirtualLoop, dict[str, Any]], None]) -> None:
