@@ -110,6 +110,14 @@ def test_records_are_found_followed_and_written(page: Any, console: ConsoleProgr
     assert '"by": "hand"' in page.locator("tbody").inner_text()
 
 
+def wait_for_markers(cluster: EmbeddedCluster, transactional_id: str) -> None:
+    """A decided transaction is answered before its markers are written."""
+    for _ in range(20):
+        if "Complete" in cluster.command_of("transactions", "describe", transactional_id):
+            return
+    raise AssertionError(f"the markers of {transactional_id} are not written")
+
+
 def test_transactions_are_marked(page: Any, console: ConsoleProgram, cluster: EmbeddedCluster) -> None:
     cluster.command_of("topics", "create", "marked", "--partitions", "1")
     for name, is_kept in (("kept", True), ("taken-back", False)):
@@ -119,6 +127,7 @@ def test_transactions_are_marked(page: Any, console: ConsoleProgram, cluster: Em
         producer.produce("marked", name)
         producer.flush(30)
         producer.commit_transaction(30) if is_kept else producer.abort_transaction(30)
+        wait_for_markers(cluster, name)
     page.goto(console.address + "/topics/marked/records?from=begin&markers=yes")
     page.wait_for_selector("tr.end")
     lines = page.locator("tbody tr").all_inner_texts()
