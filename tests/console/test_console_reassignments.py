@@ -20,7 +20,7 @@ REPLICAS, ISR = [1, 2, 3], [1, 2]
 
 
 def cluster(adding: Sequence[int] | None) -> Any:
-    """One partition, with replicas that are being added, or None where nobody may ask for them."""
+    """One partition. `adding`: the replicas that a reassignment adds; None if the cluster refuses the question."""
 
     def metadata(_: Any) -> Any:
         row = MetadataResponse.MetadataResponseTopic

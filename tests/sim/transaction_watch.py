@@ -143,22 +143,22 @@ class TransactionWatch:
     # clients -----------------------------------------------------------------------------------------------
 
     def client_ran(self) -> None:
-        told, seen = self._transactions, self._seen
-        lists = (told.given, told.ended, told.reads, told.offset_reads, told.refused)
+        heard, seen = self._transactions, self._seen
+        lists = (heard.given, heard.ended, heard.reads, heard.offset_reads, heard.refused)
         counts = [len(each) for each in lists]
         if counts == seen:
             return
         self._seen = counts
-        for given in told.given[seen[0] :]:
+        for given in heard.given[seen[0] :]:
             self.promises.given(given)
-        for ended in told.ended[seen[1] :]:
+        for ended in heard.ended[seen[1] :]:
             self._coverage.add(f"acknowledged: {'commit' if ended.commit else 'abort'}")
             self.promises.end_acknowledged(ended)
-        for read in told.reads[seen[2] :]:
+        for read in heard.reads[seen[2] :]:
             self._readers.read(read)
-        for offset in told.offset_reads[seen[3] :]:
+        for offset in heard.offset_reads[seen[3] :]:
             self.offsets.told(offset)
-        for refused in told.refused[seen[4] :]:
+        for refused in heard.refused[seen[4] :]:
             self.promises.refused(refused)
 
 
