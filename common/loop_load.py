@@ -25,17 +25,18 @@ BUSY_BELOW, WAITS_ABOVE = 0.5, 0.7
 POISSON = 1.0
 """ca² of many independent clients, whose jobs wait for nothing but each other."""
 ARRIVAL_VARIATION = 2.0
-"""Fitted to the steps of `bench/kora/load.py`. It is more than `POISSON`, though requests come at such times there: the
-network brings them in bursts, the loop has other work, and other processes take its processor away for moments."""
+"""Fitted to the steps of `bench/kora/load.py`. It is more than `POISSON`, though requests come at such times there:
+requests also wait for what a turn costs beside them, the network brings them in bursts, the loop has other work, and
+other processes take its processor away for moments."""
 SERVICE_VARIATION_MAX = 100.0  # cs²; a few enormous jobs do not hide that all others wait
 COUNTER_MAX = 1e15  # no loop runs for so many seconds
 WAIT_MAX_S, SERVICE_MAX_S = 3_600.0, 60.0
 
 
 class LoopCounters(NamedTuple):
-    """Sums since the loop began. `wait_s`: time that jobs waited. `service_s`: time that jobs took, their shares of the
-    turns' ends included, and `service_squares` the sum of its squares, each in s². `busy_s`: time in which the loop
-    waited for nothing."""
+    """Sums since the loop began. `wait_s`: time that jobs waited. `service_s`: time that jobs took, and
+    `service_squares` the sum of its squares, each in s². `busy_s`: time in which the loop waited for nothing. Neither
+    has what the jobs of a turn share."""
 
     jobs: int = 0
     wait_s: float = 0.0

@@ -10,6 +10,9 @@ so that it is no load of theirs; `loop_s` tells apart what it takes. How long a 
 once. To sleep and wake up takes some four times as long, and only the processor's clock shows that. It is read around
 one pause in `WATCHED_ONE_IN`. Of the last few pauses that were watched, those in which the thread had no processor for
 a while count as sleep, as long as the shortest of them, because other work between turns is load.
+
+A turn, too, has a cost that its jobs share: it finds out who may be read, and flushes at its end. That is no load
+either, and goes to `loop_s`. It is where the straight line through the turns' lengths over their jobs begins.
 """
 
 from __future__ import annotations
@@ -25,6 +28,34 @@ WATCHED_ONE_IN = 31  # turns; the processor's clock is a call of the kernel. Odd
 WATCHED_KEPT = 16
 SLEPT_S = 20e-6  # a pause with so much more time than processor time had a sleep
 WAKE_MAX_S = 60e-6  # at most so much of a pause is taken for the loop's own step
+LINE_TURNS = 1024  # turns with jobs through which a line is drawn
+FIXED_MAX_S = 30e-6  # at most so much of a turn is taken for its fixed cost: jobs of very different lengths hide it
+
+
+class TurnLine:
+    """The straight line through the lengths of turns over how many jobs they had, by least squares."""
+
+    __slots__ = ("_jobs", "_lengths_s", "_products", "_squares", "_turns")
+
+    def __init__(self) -> None:
+        self._turns = self._jobs = self._squares = 0
+        self._lengths_s = self._products = 0.0
+
+    def add(self, jobs: int, length_s: float) -> bool:
+        """Return whether the line has enough turns."""
+        self._turns += 1
+        self._jobs += jobs
+        self._squares += jobs * jobs
+        self._lengths_s += length_s
+        self._products += jobs * length_s
+        return self._turns >= LINE_TURNS
+
+    def begin(self) -> float:
+        """The length of a turn without jobs, in seconds; 0 if all turns had equally many."""
+        spread = self._turns * self._squares - self._jobs * self._jobs
+        if not spread:
+            return 0.0
+        return (self._lengths_s * self._squares - self._jobs * self._products) / spread
 
 
 class LoopMeter:
@@ -42,9 +73,11 @@ class LoopMeter:
         "_cpu_at_end",
         "_cpu_s",
         "_ended",
+        "_fixed_s",
         "_jobs",
         "_jobs_before",
         "_last_s",
+        "_line",
         "_loop_s",
         "_now",
         "_own_s",
@@ -74,6 +107,8 @@ class LoopMeter:
         self._cpu_at_end: float | None = None  # of the turn before, if it was watched
         self._wake_s = 0.0  # how much more than a step between turns that follow at once a pause takes, on average
         self._watched: deque[float | None] = deque(maxlen=WATCHED_KEPT)  # pauses: processor time if the loop slept
+        self._line = TurnLine()
+        self._fixed_s = 0.0  # what a turn costs, however many jobs it has
         self._carried_s = 0.0  # time of turns without a job; it belongs to the next one, whose frame they received
 
     def begin(self) -> None:
@@ -103,7 +138,6 @@ class LoopMeter:
         self.is_open = False
         now, began = self._now(), self._began
         length_s = now - began
-        self._busy_s += length_s
         step_s, before_s = began - self._ended, 0.0
         if step_s < BACK_TO_BACK_S:
             before_s = self._last_s / 2
@@ -115,11 +149,18 @@ class LoopMeter:
         if jobs:
             own_s = self._own_s
             self._wait_s += jobs * before_s
-            shared_s = length_s - own_s + self._carried_s  # the flushes, and what ran between the jobs
+            work_s = length_s - min(self._fixed_s, length_s)
+            self._loop_s += length_s - work_s
+            self._busy_s += work_s
+            shared_s = work_s - own_s + self._carried_s  # the flushes, and what ran between the jobs
             self._service_squares += shared_s / jobs * (2 * own_s + shared_s)
             self._jobs_before = self._jobs
             self._own_s = self._carried_s = 0.0
+            if self._line.add(jobs, length_s):
+                self._fixed_s = min(max(self._line.begin(), 0.0), FIXED_MAX_S)
+                self._line = TurnLine()
         else:
+            self._busy_s += length_s
             self._carried_s += length_s
         self._ended, self._last_s = now, length_s
         if self._cpu_s is not None:

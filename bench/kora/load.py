@@ -28,7 +28,7 @@ from wire.codec import encode_request
 from wire.messages import FetchRequest, ProduceRequest
 
 STEPS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
-ROUNDS, SOUGHT_ROUNDS, PART_S, SOUGHT_S, PACE_S = 5, 5, 2.5, 4.0, 0.3
+ROUNDS, SOUGHT_ROUNDS, PART_S, SOUGHT_S, PACE_S = 7, 5, 2.5, 4.0, 0.3
 IN_FLIGHT, MANY_IN_FLIGHT = 6, 24
 """Requests while the capacity is sought. Many fill turns of the loop, whose jobs share more than random ones do; what
 they get is kept beside the capacity."""

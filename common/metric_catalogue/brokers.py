@@ -85,7 +85,7 @@ LOAD = Area(
         ),
         gauge(
             "tidelog_loop_busy_ratio",
-            "Share of time in which the event loop is busy.",
+            "Share of time in which the event loop is busy, without what requests share.",
             "See `tidelog_broker_load`.",
         ),
         counter(
@@ -98,7 +98,7 @@ LOAD = Area(
         counter("tidelog_loop_service_squares_total", "Its squares, added up.", info("load follows from it.")),
         counter(
             "tidelog_loop_busy_seconds_total",
-            "Time in which the loop was busy.",
+            "Time in which the loop was busy, without what requests share.",
             info("load follows from it."),
         ),
         counter(

@@ -10,17 +10,18 @@ from common.loop_load import LoadMeans, sample
 from wire.loop_meter import LoopMeter
 
 POLL_S = 10e-6  # from the end of a turn to the begin of the next, when jobs wait
-TURN_S = 20e-6  # what a turn costs beside its jobs
+TURN_S = 20e-6  # what a turn costs beside its jobs, half of it at its begin
 SAMPLE_S = 5.0
 
 Drawn = Callable[[random.Random], float]
 
 
 class Outcome(NamedTuple):
-    """`rho`: the share of time in which the loop was busy. Means in seconds: `waited_s` of what jobs waited, `probes_s`
-    of what probes did, which came at random times and cost nothing."""
+    """`rho`: the share of time in which the loop was busy, `needed` what its jobs took of it. Means in seconds:
+    `waited_s` of what jobs waited, `probes_s` of what probes did, which came at random times and cost nothing."""
 
     rho: float
+    needed: float
     waited_s: float
     probes_s: float
     means: LoadMeans
@@ -34,20 +35,23 @@ def arrivals(rng: random.Random, rate: float, burst: int, until: float) -> Itera
             yield at
 
 
-def served(rho: float, service: Drawn, *, burst: int = 1, seconds: float = 120.0, seed: int = 1) -> Outcome:
-    """Jobs of a mean service time of 1 ms, which come so often that the loop is busy for a share of about `rho`."""
+def served(
+    rho: float, service: Drawn, *, mean_s: float = 1e-3, burst: int = 1, seconds: float = 120.0, seed: int = 1
+) -> Outcome:
+    """Jobs of a mean service time of `mean_s`, which come so often that they take about a share `rho` of the time."""
     rng = random.Random(seed)
-    coming = [(at, False) for at in arrivals(rng, rho * 1000.0, burst, seconds)]
+    coming = [(at, False) for at in arrivals(rng, rho / mean_s, burst, seconds)]
     coming += [(at, True) for at in arrivals(rng, 50.0, 1, seconds)]
     coming.sort()
     now = 0.0
     meter = LoopMeter(lambda: now)
     means, looked, before = LoadMeans(), 0.0, meter.counters
-    waited, count, busy = [0.0, 0.0], [0, 0], 0.0  # of jobs and of probes
+    waited, count, busy, needed = [0.0, 0.0], [0, 0], 0.0, 0.0  # of jobs and of probes
     at = 0
     while at < len(coming):
         now = began = max(now, coming[at][0])
         meter.begin()
+        now += TURN_S / 2
         while at < len(coming) and coming[at][0] <= began:
             came, is_probe = coming[at]
             waited[is_probe] += now - came
@@ -55,9 +59,11 @@ def served(rho: float, service: Drawn, *, burst: int = 1, seconds: float = 120.0
             at += 1
             if not is_probe:
                 meter.begin()
-                now += service(rng)
+                took = service(rng)
+                now += took
+                needed += took
                 meter.job()
-        now += TURN_S
+        now += TURN_S / 2
         meter.end()
         busy += now - began
         now += POLL_S
@@ -67,4 +73,4 @@ def served(rho: float, service: Drawn, *, burst: int = 1, seconds: float = 120.0
             assert one is not None
             means = means.with_sample(one, now - looked)
             before, looked = meter.counters, now
-    return Outcome(busy / now, waited[0] / count[0], waited[1] / count[1], means)
+    return Outcome(busy / now, needed / now, waited[0] / count[0], waited[1] / count[1], means)

@@ -12,7 +12,7 @@ from tests.common.call_count import counted_calls
 from tests.wire.fakes import Bench, turns
 from tests.wire.loop_queue import Drawn, served
 from wire.connection import TURN_S, Connection
-from wire.loop_meter import BACK_TO_BACK_S, LoopMeter
+from wire.loop_meter import BACK_TO_BACK_S, FIXED_MAX_S, LINE_TURNS, LoopMeter
 from wire.tick import Tick
 
 
@@ -44,6 +44,19 @@ def test_the_load_is_the_share_that_jobs_need_while_waits_explode(service: Drawn
     outcome = served(rho, service)
     assert outcome.means.load_where(POISSON) == pytest.approx(outcome.rho, abs=0.03)
     assert outcome.means.busy == pytest.approx(outcome.rho, abs=0.03)
+
+
+def short(rng: random.Random) -> float:
+    return rng.uniform(60e-6, 100e-6)
+
+
+@pytest.mark.parametrize("rho", [0.1, 0.3, 0.5, 0.7, 0.9])
+def test_what_the_jobs_of_a_turn_share_is_no_load(rho: float) -> None:
+    """A turn costs a fourth of a job beside its jobs; the more jobs come, the more of them share that."""
+    outcome = served(rho, short, mean_s=80e-6, seconds=10.0)
+    assert outcome.rho > outcome.needed * 1.05
+    assert outcome.means.load == pytest.approx(outcome.needed, abs=0.03)
+    assert outcome.means.busy == pytest.approx(outcome.needed, abs=0.03)
 
 
 def test_jobs_that_come_at_once_wait_longer_and_the_meter_sees_it() -> None:
@@ -112,6 +125,27 @@ def test_the_loops_own_steps_are_as_long_as_those_between_turns_that_follow_at_o
     loop.now += 9.0
     loop.turn(1.0)
     assert loop.meter.loop_s - before == pytest.approx(BACK_TO_BACK_S / 2), "a pause is no longer step"
+
+
+def test_turns_of_one_job_each_show_nothing_of_what_they_share() -> None:
+    loop = Loop()
+    for _ in range(2 * LINE_TURNS):
+        loop.turn(1e-4)
+    assert loop.meter.counters.busy_s == pytest.approx(2 * LINE_TURNS * 1e-4)
+
+
+@pytest.mark.parametrize(("turn_s", "found_s"), [(2e-5, 2e-5), (5e-3, FIXED_MAX_S)])
+def test_what_a_turn_costs_beside_its_jobs_is_step_up_to_a_bound(turn_s: float, found_s: float) -> None:
+    loop = Loop()
+    for turn in range(LINE_TURNS):
+        loop.turn(*[1e-4] * (1 + turn % 3), end=turn_s)
+    before, counted = loop.meter.loop_s, loop.meter.counters
+    loop.turn(1e-4, 1e-4, end=turn_s)
+    assert loop.meter.loop_s - before == pytest.approx(found_s)
+    added = loop.meter.counters.since(counted)
+    assert added is not None
+    work_s = 2e-4 + turn_s - found_s
+    assert tuple(added)[2:] == pytest.approx((work_s, work_s**2 / 2, work_s))
 
 
 def test_a_turn_ends_once() -> None:
