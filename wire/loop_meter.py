@@ -149,8 +149,9 @@ class LoopMeter:
         if jobs:
             own_s = self._own_s
             self._wait_s += jobs * before_s
-            work_s = length_s - min(self._fixed_s, length_s)
-            self._loop_s += length_s - work_s
+            fixed_s = self._fixed_s if self._fixed_s < length_s else length_s
+            work_s = length_s - fixed_s
+            self._loop_s += fixed_s
             self._busy_s += work_s
             shared_s = work_s - own_s + self._carried_s  # the flushes, and what ran between the jobs
             self._service_squares += shared_s / jobs * (2 * own_s + shared_s)
