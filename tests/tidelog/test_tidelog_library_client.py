@@ -44,7 +44,7 @@ def test_however_many_requests_a_broker_gets_each_has_its_answer_in_order(
     brokers: list[int | None], out: set[int]
 ) -> None:
     cluster = Cluster(out)
-    found = asyncio.run(answered(cluster.send, list(enumerate(brokers))))
+    found = asyncio.run(answered(cluster.send, asyncio.ensure_future, list(enumerate(brokers))))
     expected = [None if broker in out else at for at, broker in enumerate(brokers)]
     assert [None if isinstance(one, BrokerNotAvailableError) else one for one in found] == expected
 
@@ -52,5 +52,30 @@ def test_however_many_requests_a_broker_gets_each_has_its_answer_in_order(
 def test_brokers_are_asked_at_the_same_time() -> None:
     cluster = Cluster(set())
     requests = [(number, number // 20) for number in range(60)]
-    assert asyncio.run(answered(cluster.send, requests)) == list(range(60))
+    assert asyncio.run(answered(cluster.send, asyncio.ensure_future, requests)) == list(range(60))
     assert cluster.most == 3 * AT_ONCE_MAX
+
+
+def test_a_broker_that_does_not_answer_holds_up_no_other() -> None:
+    heard = list[int]()
+
+    async def ask() -> None:
+        others = asyncio.Event()
+
+        async def answer(request: int, broker: int | None) -> int:
+            if broker == 0:
+                await others.wait()
+            heard.append(request)
+            if len(heard) == 40:
+                others.set()
+            return request
+
+        def send(request: int, broker: int | None) -> Awaitable[int]:
+            return asyncio.ensure_future(answer(request, broker))
+
+        requests = [(number, number % 3) for number in range(60)]
+        found = await asyncio.wait_for(answered(send, asyncio.ensure_future, requests), 10.0)
+        assert found == list(range(60))
+
+    asyncio.run(ask())
+    assert all(number % 3 for number in heard[:40])

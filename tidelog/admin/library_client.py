@@ -7,8 +7,8 @@ Its connections are created here and passed to it, so that none of its private p
 from __future__ import annotations
 
 import struct
-from collections import Counter, deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections import deque
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from kafka.admin import KafkaAdminClient
@@ -25,6 +25,8 @@ if TYPE_CHECKING:  # commands begin without the messages
 Q = TypeVar("Q")
 R = TypeVar("R")
 
+Start = Callable[[Coroutine[Any, Any, None]], Awaitable[None]]
+
 AT_ONCE_MAX = 4
 """Requests of one question to one broker. The library fails what a connection has beyond its own limit."""
 UNDER_WAY_MAX = 64  # that limit: a console's session asks some questions at once
@@ -39,6 +41,7 @@ class Unsendable(KafkaError):  # type: ignore[misc]
 
 class AdminClient(KafkaAdminClient):  # type: ignore[misc]
     connections: KafkaConnectionManager
+    _start: Start
 
     def __init__(self, **options: Any) -> None:
         options.setdefault("max_in_flight_requests_per_connection", UNDER_WAY_MAX)
@@ -47,6 +50,7 @@ class AdminClient(KafkaAdminClient):  # type: ignore[misc]
     def _connected(self, **options: Any) -> KafkaNetClient:
         loop = NetworkSelector(**options)
         self.connections = Connections(loop, **options)
+        self._start = loop.call_soon_with_future
         return KafkaNetClient(loop, self.connections, **options)
 
     def send(self, request: Request[R], broker: int | None = None) -> R:
@@ -77,21 +81,15 @@ class AdminClient(KafkaAdminClient):  # type: ignore[misc]
         return found
 
     async def _sent(self, requests: Sequence[tuple[Request[R], int | None]]) -> list[R | KafkaError]:
-        return await answered(self.connections.send, requests)
+        return await answered(self.connections.send, self._start, requests)
 
 
 async def answered(
-    send: Callable[[Q, int | None], Awaitable[R]], requests: Sequence[tuple[Q, int | None]]
+    send: Callable[[Q, int | None], Awaitable[R]], start: Start, requests: Sequence[tuple[Q, int | None]]
 ) -> list[R | KafkaError]:
-    """The responses, or errors, in order. The brokers take turns, and each has `AT_ONCE_MAX` requests at most at a
-    time."""
-    numbers: Counter[int | None] = Counter()
-    turns: list[tuple[int, int]] = []
-    for at, (_, broker) in enumerate(requests):
-        numbers[broker] += 1
-        turns.append((numbers[broker], at))
+    """The responses, or errors, in order. Each broker has `AT_ONCE_MAX` requests at most at a time, and none waits for
+    another broker. `start`: runs a coroutine from now on."""
     found: dict[int, R | KafkaError] = {}
-    under_way: dict[int | None, deque[tuple[int, Awaitable[R]]]] = {}
 
     async def settle(at: int, answer: Awaitable[R]) -> None:
         try:
@@ -99,18 +97,23 @@ async def answered(
         except KafkaError as error:
             found[at] = error
 
-    for _, at in sorted(turns):
-        request, broker = requests[at]
-        waiting = under_way.setdefault(broker, deque())
-        if len(waiting) == AT_ONCE_MAX:
-            await settle(*waiting.popleft())
-        try:
-            waiting.append((at, send(request, broker)))
-        except KafkaError as error:
-            found[at] = error
-    for waiting in under_way.values():
-        for at, answer in waiting:
+    async def ask(places: Sequence[int]) -> None:
+        under_way = deque[tuple[int, Awaitable[R]]]()
+        for at in places:
+            if len(under_way) == AT_ONCE_MAX:
+                await settle(*under_way.popleft())
+            try:
+                under_way.append((at, send(*requests[at])))
+            except KafkaError as error:
+                found[at] = error
+        for at, answer in under_way:
             await settle(at, answer)
+
+    of_broker: dict[int | None, list[int]] = {}
+    for at, (_, broker) in enumerate(requests):
+        of_broker.setdefault(broker, []).append(at)
+    for asked in [start(ask(places)) for places in of_broker.values()]:
+        await asked
     return [found[at] for at in range(len(requests))]
 
 
