@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import random
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
@@ -272,7 +273,7 @@ class TransactionMarkers:
         sending.left[partition] = error
         if not sending.fail(partition):
             return
-        pause_s = sending.retries.failed()
+        pause_s = min(sending.retries.failed(), self._until_deleted_s(sending))
         if sending.retries.failures % 10 == 0:
             extra = {
                 "transactional_id": sending.markers.transactional_id,
@@ -281,6 +282,13 @@ class TransactionMarkers:
             }
             logger.warning("a transaction's marker cannot be written", extra=extra)
         self._loop.call_later(pause_s, self._retry, sending)
+
+    def _until_deleted_s(self, sending: _Sending) -> float:
+        """When the first of its absent topics counts as deleted: clients wait for that."""
+        since = next(iter(sending.absent_since.values()), None)  # they are in the order of time
+        if since is None:
+            return math.inf
+        return max(since + self.limits.absent_s - self._loop.time(), self.limits.backoff_min_s)
 
     def _retry(self, sending: _Sending) -> None:
         failed = sending.take_failed()
@@ -316,6 +324,7 @@ class TransactionMarkers:
             now = self._loop.time()
             if now - sending.absent_since.setdefault(partition, now) >= self.limits.absent_s:
                 sending.left.pop(partition, None)
+                del sending.absent_since[partition]
             else:
                 self._retry_later(sending, partition, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
             return
