@@ -35,8 +35,8 @@ WAIT_MAX_S, SERVICE_MAX_S = 3_600.0, 60.0
 
 class LoopCounters(NamedTuple):
     """Sums since the loop began. `wait_s`: time that jobs waited. `service_s`: time that jobs took, and
-    `service_squares` the sum of its squares, each in s². `busy_s`: time in which the loop waited for nothing. Neither
-    has what the jobs of a turn share."""
+    `service_squares` the sum of its squares, each in s². `busy_s`: time in which the loop waited for nothing. These
+    three leave out the fixed cost of a turn (`wire.loop_meter`)."""
 
     jobs: int = 0
     wait_s: float = 0.0

@@ -11,8 +11,8 @@ once. To sleep and wake up takes some four times as long, and only the processor
 one pause in `WATCHED_ONE_IN`. Of the last few pauses that were watched, those in which the thread had no processor for
 a while count as sleep, as long as the shortest of them, because other work between turns is load.
 
-A turn, too, has a cost that its jobs share: it finds out who may be read, and flushes at its end. That is no load
-either, and goes to `loop_s`. It is where the straight line through the turns' lengths over their jobs begins.
+A turn, too, has a fixed cost that its jobs share. It is no load either, and goes to `loop_s`. It is the intercept of
+the straight line through the turns' lengths over their jobs, as the mean of some lines, because few long jobs move one.
 """
 
 from __future__ import annotations
@@ -29,6 +29,9 @@ WATCHED_KEPT = 16
 SLEPT_S = 20e-6  # a pause with so much more time than processor time had a sleep
 WAKE_MAX_S = 60e-6  # at most so much of a pause is taken for the loop's own step
 LINE_TURNS = 1024  # turns with jobs through which a line is drawn
+LINE_VARIANCE_MIN = 1 / 16  # of their numbers of jobs; else a few turns with jobs of another kind decide
+LINE_TURN_MAX_S = 5e-3  # longer turns are left out
+LINES_KEPT = 16  # in the mean
 FIXED_MAX_S = 30e-6  # at most so much of a turn is taken for its fixed cost: jobs of very different lengths hide it
 
 
@@ -50,11 +53,11 @@ class TurnLine:
         self._products += jobs * length_s
         return self._turns >= LINE_TURNS
 
-    def begin(self) -> float:
-        """The length of a turn without jobs, in seconds; 0 if all turns had equally many."""
+    def intercept_s(self) -> float | None:
+        """The length of a turn without jobs. None if the turns had about equally many."""
         spread = self._turns * self._squares - self._jobs * self._jobs
-        if not spread:
-            return 0.0
+        if spread < LINE_VARIANCE_MIN * self._turns * self._turns:
+            return None
         return (self._lengths_s * self._squares - self._jobs * self._products) / spread
 
 
@@ -74,13 +77,16 @@ class LoopMeter:
         "_cpu_s",
         "_ended",
         "_fixed_s",
+        "_intercept_s",
         "_jobs",
         "_jobs_before",
         "_last_s",
         "_line",
+        "_lines",
         "_loop_s",
         "_now",
         "_own_s",
+        "_own_squares",
         "_service_squares",
         "_step_s",
         "_unwatched",
@@ -100,14 +106,14 @@ class LoopMeter:
         self._began = 0.0
         self.mark = 0.0
         """When the job that goes on began. Read it where a time of this job is wanted without reading the clock."""
-        self._own_s = 0.0  # of this turn's jobs
+        self._own_s = self._own_squares = 0.0  # of this turn's jobs: their times, and the squares of these
         self._ended, self._last_s = float("-inf"), 0.0  # of the turn before: its end and length
         self._step_s = self._loop_s = 0.0  # the mean step between turns that follow at once, and all steps together
         self._unwatched = WATCHED_ONE_IN  # turns until the next one after which the processor's clock is read
         self._cpu_at_end: float | None = None  # of the turn before, if it was watched
         self._wake_s = 0.0  # how much more than a step between turns that follow at once a pause takes, on average
         self._watched: deque[float | None] = deque(maxlen=WATCHED_KEPT)  # pauses: processor time if the loop slept
-        self._line = TurnLine()
+        self._line, self._lines, self._intercept_s = TurnLine(), 0, 0.0  # the mean of so many lines
         self._fixed_s = 0.0  # what a turn costs, however many jobs it has
         self._carried_s = 0.0  # time of turns without a job; it belongs to the next one, whose frame they received
 
@@ -128,7 +134,7 @@ class LoopMeter:
         self._jobs += 1
         self._wait_s += mark - self._began
         self._own_s += own_s
-        self._service_squares += own_s * own_s
+        self._own_squares += own_s * own_s
         return own_s
 
     def end(self) -> None:
@@ -154,12 +160,11 @@ class LoopMeter:
             self._loop_s += fixed_s
             self._busy_s += work_s
             shared_s = work_s - own_s + self._carried_s  # the flushes, and what ran between the jobs
-            self._service_squares += shared_s / jobs * (2 * own_s + shared_s)
+            self._service_squares += self._own_squares + shared_s / jobs * (2 * own_s + shared_s)
             self._jobs_before = self._jobs
-            self._own_s = self._carried_s = 0.0
-            if self._line.add(jobs, length_s):
-                self._fixed_s = min(max(self._line.begin(), 0.0), FIXED_MAX_S)
-                self._line = TurnLine()
+            self._own_s = self._own_squares = self._carried_s = 0.0
+            if length_s <= LINE_TURN_MAX_S and self._line.add(jobs, length_s):
+                self._drawn()
         else:
             self._busy_s += length_s
             self._carried_s += length_s
@@ -169,6 +174,15 @@ class LoopMeter:
             if not self._unwatched:
                 self._unwatched = WATCHED_ONE_IN
                 self._cpu_at_end = self._cpu_s()
+
+    def _drawn(self) -> None:
+        """A line has all its turns."""
+        intercept_s = self._line.intercept_s()
+        self._line = TurnLine()
+        if intercept_s is not None:
+            self._lines = min(self._lines + 1, LINES_KEPT)
+            self._intercept_s += (intercept_s - self._intercept_s) / self._lines
+            self._fixed_s = min(max(self._intercept_s, 0.0), FIXED_MAX_S)
 
     def _woke(self, passed_s: float) -> None:
         """A turn begins `passed_s` after a watched one has ended."""
@@ -195,6 +209,6 @@ class LoopMeter:
 
     @property
     def counters(self) -> LoopCounters:
-        """As of the last turn that has ended, but for the jobs of one that goes on."""
-        service_s = self._busy_s - self._carried_s  # jobs share all time of their turns
+        """As of the last turn that has ended, but for the number and waits of jobs of one that goes on."""
+        service_s = self._busy_s - self._carried_s  # jobs share all time of their turns but the fixed cost
         return LoopCounters(self._jobs, self._wait_s, service_s, self._service_squares, self._busy_s)

@@ -24,7 +24,7 @@ from kraft.balancer.load_shares import WEIGHTS
 from wire.loop_meter import LoopMeter
 
 REPLICAS = 3
-WARM_S = 0.15
+WARM_S = 0.6  # the meters know what a turn costs after some thousand turns
 
 
 class Costs(NamedTuple):

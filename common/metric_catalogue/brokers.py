@@ -85,7 +85,7 @@ LOAD = Area(
         ),
         gauge(
             "tidelog_loop_busy_ratio",
-            "Share of time in which the event loop is busy, without what requests share.",
+            "Share of time in which the event loop works on requests, less the fixed cost of its turns.",
             "See `tidelog_broker_load`.",
         ),
         counter(
@@ -98,7 +98,7 @@ LOAD = Area(
         counter("tidelog_loop_service_squares_total", "Its squares, added up.", info("load follows from it.")),
         counter(
             "tidelog_loop_busy_seconds_total",
-            "Time in which the loop was busy, without what requests share.",
+            "Time in which the loop worked on requests, less the fixed cost of its turns.",
             info("load follows from it."),
         ),
         counter(

@@ -5,10 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Awaitable
+from typing import cast
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from kafka.errors import BrokerNotAvailableError, NodeNotReadyError
+from kafka.future import Future
+from kafka.net.selector import NetworkSelector
 
 from tidelog.admin.library_client import AT_ONCE_MAX, answered
 
@@ -57,25 +61,40 @@ def test_brokers_are_asked_at_the_same_time() -> None:
 
 
 def test_a_broker_that_does_not_answer_holds_up_no_other() -> None:
+    """In the library's own loop."""
+    loop = NetworkSelector()
     heard = list[int]()
+    last = Future()
 
-    async def ask() -> None:
-        others = asyncio.Event()
+    async def answer(request: int, broker: int | None) -> int:
+        if broker == 0:
+            await last
+        heard.append(request)
+        if len(heard) == 40:
+            last.success(None)
+        return request
 
-        async def answer(request: int, broker: int | None) -> int:
-            if broker == 0:
-                await others.wait()
-            heard.append(request)
-            if len(heard) == 40:
-                others.set()
-            return request
+    def send(request: int, broker: int | None) -> Awaitable[int]:
+        return cast(Awaitable[int], loop.call_soon_with_future(answer, request, broker))
 
-        def send(request: int, broker: int | None) -> Awaitable[int]:
-            return asyncio.ensure_future(answer(request, broker))
+    requests = [(number, number % 3) for number in range(60)]
+    found = loop.call_soon_with_future(answered, send, loop.call_soon_with_future, requests)
+    loop.poll(timeout_ms=10_000, future=found)
+    assert found.value == list(range(60))
+    assert len(heard) == 60
+    loop.close()
 
-        requests = [(number, number % 3) for number in range(60)]
-        found = await asyncio.wait_for(answered(send, asyncio.ensure_future, requests), 10.0)
-        assert found == list(range(60))
 
-    asyncio.run(ask())
-    assert all(number % 3 for number in heard[:40])
+def test_a_mistake_ends_the_question_for_all_brokers() -> None:
+    sent = list[int]()
+
+    def send(request: int, broker: int | None) -> Awaitable[int]:
+        if broker == 0:
+            raise TypeError("a mistake")
+        sent.append(request)
+        return asyncio.ensure_future(asyncio.sleep(0, request))
+
+    requests = [(number, number % 2) for number in range(60)]
+    with pytest.raises(TypeError, match="a mistake"):
+        asyncio.run(answered(send, asyncio.ensure_future, requests))
+    assert len(sent) <= AT_ONCE_MAX

@@ -36,7 +36,14 @@ def arrivals(rng: random.Random, rate: float, burst: int, until: float) -> Itera
 
 
 def served(
-    rho: float, service: Drawn, *, mean_s: float = 1e-3, burst: int = 1, seconds: float = 120.0, seed: int = 1
+    rho: float,
+    service: Drawn,
+    *,
+    mean_s: float = 1e-3,
+    turn_s: float = TURN_S,
+    burst: int = 1,
+    seconds: float = 120.0,
+    seed: int = 1,
 ) -> Outcome:
     """Jobs of a mean service time of `mean_s`, which come so often that they take about a share `rho` of the time."""
     rng = random.Random(seed)
@@ -51,7 +58,7 @@ def served(
     while at < len(coming):
         now = began = max(now, coming[at][0])
         meter.begin()
-        now += TURN_S / 2
+        now += turn_s / 2
         while at < len(coming) and coming[at][0] <= began:
             came, is_probe = coming[at]
             waited[is_probe] += now - came
@@ -63,7 +70,7 @@ def served(
                 now += took
                 needed += took
                 meter.job()
-        now += TURN_S / 2
+        now += turn_s / 2
         meter.end()
         busy += now - began
         now += POLL_S

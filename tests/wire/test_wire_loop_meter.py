@@ -50,13 +50,24 @@ def short(rng: random.Random) -> float:
     return rng.uniform(60e-6, 100e-6)
 
 
-@pytest.mark.parametrize("rho", [0.1, 0.3, 0.5, 0.7, 0.9])
+@pytest.mark.parametrize("rho", [0.3, 0.5, 0.7, 0.9])
 def test_what_the_jobs_of_a_turn_share_is_no_load(rho: float) -> None:
     """A turn costs a fourth of a job beside its jobs; the more jobs come, the more of them share that."""
     outcome = served(rho, short, mean_s=80e-6, seconds=10.0)
     assert outcome.rho > outcome.needed * 1.05
     assert outcome.means.load == pytest.approx(outcome.needed, abs=0.03)
     assert outcome.means.busy == pytest.approx(outcome.needed, abs=0.03)
+
+
+@pytest.mark.parametrize("rho", [0.3, 0.6, 0.9])
+@pytest.mark.parametrize(("long_s", "one_in"), [(1e-4, 2), (2e-3, 33), (2e-2, 500)])
+def test_a_few_long_jobs_are_not_taken_for_what_turns_cost(long_s: float, one_in: int, rho: float) -> None:
+    def service(rng: random.Random) -> float:
+        return long_s if rng.random() * one_in < 1 else 60e-6
+
+    mean_s = 60e-6 + (long_s - 60e-6) / one_in
+    outcome = served(rho, service, mean_s=mean_s, turn_s=0.0, seconds=20.0)
+    assert outcome.means.busy == pytest.approx(outcome.rho, rel=0.07)
 
 
 def test_jobs_that_come_at_once_wait_longer_and_the_meter_sees_it() -> None:
@@ -134,7 +145,33 @@ def test_turns_of_one_job_each_show_nothing_of_what_they_share() -> None:
     assert loop.meter.counters.busy_s == pytest.approx(2 * LINE_TURNS * 1e-4)
 
 
-@pytest.mark.parametrize(("turn_s", "found_s"), [(2e-5, 2e-5), (5e-3, FIXED_MAX_S)])
+def test_some_turns_with_another_job_do_not_show_what_all_turns_share() -> None:
+    """A loop that is always busy with one client, and now and then a heartbeat."""
+    loop = Loop()
+    for turn in range(10 * LINE_TURNS):
+        loop.turn(8e-5, *[1e-5] * (turn % 50 == 0))
+    assert loop.meter.counters.busy_s == pytest.approx(loop.now - 100.0)
+
+
+@pytest.mark.parametrize("job_s", [1e-6, 3e-5, 2e-3])
+def test_counters_never_fall_also_within_a_turn(job_s: float) -> None:
+    loop = Loop()
+    for turn in range(LINE_TURNS):
+        loop.turn(*[1e-4] * (1 + turn % 3), end=1e-3)
+    before = loop.meter.counters
+    for _ in range(3):
+        loop.meter.begin()
+        for _ in range(3):
+            loop.now += job_s
+            loop.meter.job()
+            within = loop.meter.counters
+            assert within.since(before) is not None
+            before = within
+        loop.meter.end()
+        assert loop.meter.counters.since(before) is not None
+
+
+@pytest.mark.parametrize(("turn_s", "found_s"), [(2e-5, 2e-5), (1e-3, FIXED_MAX_S)])
 def test_what_a_turn_costs_beside_its_jobs_is_step_up_to_a_bound(turn_s: float, found_s: float) -> None:
     loop = Loop()
     for turn in range(LINE_TURNS):

@@ -90,6 +90,7 @@ async def answered(
     """The responses, or errors, in order. Each broker has `AT_ONCE_MAX` requests at most at a time, and none waits for
     another broker. `start`: runs a coroutine from now on."""
     found: dict[int, R | KafkaError] = {}
+    failed: list[Exception] = []
 
     async def settle(at: int, answer: Awaitable[R]) -> None:
         try:
@@ -99,21 +100,28 @@ async def answered(
 
     async def ask(places: Sequence[int]) -> None:
         under_way = deque[tuple[int, Awaitable[R]]]()
-        for at in places:
-            if len(under_way) == AT_ONCE_MAX:
-                await settle(*under_way.popleft())
-            try:
-                under_way.append((at, send(*requests[at])))
-            except KafkaError as error:
-                found[at] = error
-        for at, answer in under_way:
-            await settle(at, answer)
+        try:
+            for at in places:
+                if len(under_way) == AT_ONCE_MAX:
+                    await settle(*under_way.popleft())
+                if failed:
+                    return
+                try:
+                    under_way.append((at, send(*requests[at])))
+                except KafkaError as error:
+                    found[at] = error
+            for at, answer in under_way:
+                await settle(at, answer)
+        except Exception as error:  # raised below, when no broker is asked any more
+            failed.append(error)
 
     of_broker: dict[int | None, list[int]] = {}
     for at, (_, broker) in enumerate(requests):
         of_broker.setdefault(broker, []).append(at)
     for asked in [start(ask(places)) for places in of_broker.values()]:
         await asked
+    if failed:
+        raise failed[0]
     return [found[at] for at in range(len(requests))]
 
 
