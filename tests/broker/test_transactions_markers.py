@@ -398,6 +398,25 @@ async def test_another_coordinator_takes_over() -> None:
     await brokers.sender.stop()
 
 
+async def test_the_markers_of_a_later_transaction_of_the_same_epoch_take_the_place_of_earlier_ones() -> None:
+    brokers = FakeBrokers()
+    brokers.leaders = {"a": {0: 1, 1: 2, 2: -1}}
+    brokers.sender.begin(3, 4, decided("t", 7, 1, True, {"a": (0, 2)})._replace(serial=5))
+    await asyncio.sleep(0.2)
+    later = decided("t", 7, 1, True, {"a": (1, 2)})._replace(serial=6)
+    for _ in range(2):
+        brokers.sender.begin(3, 4, later)
+    await asyncio.sleep(0.2)
+    assert list(brokers.sender.unwritten("t") or ()) == [("a", 2)]
+    assert len(brokers.sender) == 1
+    brokers.leaders["a"][2] = 3
+    await eventually(lambda: len(brokers.done) == 1, "the later one")
+    await asyncio.sleep(3)
+    assert brokers.done == [(3, 4, later)]
+    assert sorted(broker for broker, _ in brokers.requests) == [1, 2, 3]
+    await brokers.sender.stop()
+
+
 async def test_a_late_answer_after_a_change_of_coordinator_completes_nothing() -> None:
     brokers = FakeBrokers()
     brokers.leaders = {"a": {0: 1}}

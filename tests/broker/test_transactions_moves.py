@@ -12,7 +12,7 @@ from broker.coordination.packed_records import read_runs
 from broker.coordination.shard import CoordinatorRecord
 from broker.coordination.transactions.coordinator_epochs import coordinator_epoch, raised_floor
 from broker.coordination.transactions.moving_ids import MovingIds
-from broker.coordination.transactions.records import EPOCH_FLOOR_KEY, epoch_floor_record
+from broker.coordination.transactions.records import EPOCH_FLOOR_KEY, decode_value, epoch_floor_record
 from broker.coordination.transactions.values import Producer, TransactionState
 from common.errors import ErrorCode, ProtocolError
 from common.pacing import at_once
@@ -64,7 +64,7 @@ def test_an_ongoing_transaction_ends_where_it_has_gone(version: int, new: bool) 
     old, there = TransactionDriver(version=version), TransactionDriver(version=version)
     producer = begun(old, ID, FLIGHTS, OFFSETS, new=new)
     handed_over(old, there)
-    assert there.state(ID) == old.shard.open_transaction(ID)
+    assert there.state(ID) == decode_value(old.shard.committed[ID])
     there.reload()
     code, _ = there.end(ID, producer, commit=True, new_protocol=new)
     assert code is ErrorCode.NONE

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from broker.coordination.packed_records import read_runs
 from broker.coordination.transactions.config import TransactionConfig, TransactionLimits
@@ -50,6 +52,49 @@ def test_old_protocol_keeps_the_epoch() -> None:
     assert driver.end("t", producer, commit=True, new_protocol=False) == (NONE, Producer())
     assert driver.add("t", producer, PLACE, new_protocol=False) is NONE
     assert driver.state("t").producer == producer
+
+
+@given(st.lists(st.lists(st.integers(0, 5), max_size=4), min_size=1, max_size=6), st.data())
+def test_markers_end_their_own_transaction_alone_however_late_and_often(
+    rounds: list[list[int]], data: st.DataObject
+) -> None:
+    """All transactions of a producer have the same id and epoch. A round repeats completions of earlier ones, and takes
+    some decisions back."""
+    driver = TransactionDriver()
+    producer = begun(driver, new_protocol=False)
+    asked = list[MarkersToWrite]()
+    for number, repeated in enumerate(rounds):
+        partition = ("flights", number)
+        assert driver.add("t", producer, partition, new_protocol=False) is NONE
+        assert driver.end("t", producer, commit=data.draw(st.booleans()), new_protocol=False)[0] is NONE
+        asked += driver.acts
+        for at in repeated:
+            if at < len(asked) - 1:
+                driver.decided(driver.shard.complete([asked[at]], driver.now))
+                assert driver.state("t").state.is_prepared
+        driver.write_markers()
+        assert not driver.state("t").state.is_open
+        if data.draw(st.booleans()):
+            taken_back = driver.log.pop()
+            driver.shard.undo([driver.log[-1]], driver.now)
+            assert taken_back.key == driver.log[-1].key
+            driver.apply([])
+            driver.decided(driver.shard.complete(asked, driver.now))
+            assert driver.state("t").state.is_prepared, "its markers are asked for again"
+            asked += driver.acts
+            driver.write_markers()
+            assert not driver.state("t").state.is_open
+
+
+@pytest.mark.parametrize("version", [0, 1, 2])
+def test_an_init_is_repeated_whose_answer_was_lost(version: int) -> None:
+    driver = TransactionDriver(version=version)
+    _, producer = driver.init("t")
+    code, following = driver.init("t", producer)
+    assert (code, following) == (NONE, Producer(producer.producer_id, producer.producer_epoch + 1))
+    assert driver.init("t", producer) == (NONE, following)
+    assert driver.init("t", following)[1].producer_epoch == following.producer_epoch + 1
+    assert driver.init("t", producer)[0] is ErrorCode.PRODUCER_FENCED
 
 
 @pytest.mark.parametrize("commit", [True, False])
@@ -248,8 +293,10 @@ def test_completion_taken_back_asks_for_the_markers_again() -> None:
     driver.apply(decision.records)
     driver.acts.clear()
     driver.shard.undo(before, driver.now)
-    assert driver.shard.take_acts() == asked
-    driver.decided(driver.shard.complete(asked, driver.now))
+    (again,) = driver.shard.take_acts()
+    assert isinstance(again, MarkersToWrite)
+    assert [again._replace(serial=asked[0].serial)] == asked
+    driver.decided(driver.shard.complete([again], driver.now))
     assert driver.state("t").state is State.COMPLETE_COMMIT
 
 

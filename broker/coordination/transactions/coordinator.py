@@ -4,6 +4,7 @@ ids where a decision needs one."""
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 from collections.abc import Callable, Sequence
 from typing import Protocol
@@ -80,6 +81,7 @@ class TransactionCoordinator:
         """By partition and id, transactions whose fence needs a producer id: whether they are to be removed."""
         self._held_s = held_s
         self._completions = Completions()
+        self._serials = itertools.count()
         self._tasks = ShardTasks()
 
     topic = TRANSACTION_TOPIC
@@ -106,6 +108,7 @@ class TransactionCoordinator:
             keeping_of=keeping_of,
             wants_id=wants_id,
             keys_phase_of=keys_phase_of,
+            serials=self._serials,
         )
 
     def partition_of(self, transactional_id: str) -> int:

@@ -97,9 +97,8 @@ class _Sending:
         return failed
 
     @property
-    def key(self) -> tuple[int, int, str, int, int]:
-        markers = self.markers
-        return self.index, self.leader_epoch, markers.transactional_id, markers.producer_id, markers.producer_epoch
+    def key(self) -> tuple[int, int, str, int]:
+        return self.index, self.leader_epoch, self.markers.transactional_id, self.markers.serial
 
 
 class _Courier:
@@ -206,7 +205,7 @@ class TransactionMarkers:
         self._listener_name = listener_name
         self._rng = rng
         self._backoff = Backoff(limits.backoff_min_s, limits.backoff_max_s)
-        self._sendings: dict[tuple[int, int, str, int, int], _Sending] = {}
+        self._sendings: dict[tuple[int, int, str, int], _Sending] = {}
         self._newest: dict[str, _Sending] = {}  # of `_sendings`, by transactional id
         self._unrouted: deque[tuple[_Sending, deque[TopicPartition], bool]] = deque()
         self._routing: asyncio.Handle | None = None
@@ -220,6 +219,9 @@ class TransactionMarkers:
         sending = _Sending(index, leader_epoch, markers, Retries(self._backoff, self._rng))
         if self._stopped or sending.key in self._sendings:
             return
+        before = self._newest.get(markers.transactional_id)
+        if before is not None and before.index == index:
+            self._drop(before)  # it is complete, or asked for again
         self._sendings[sending.key] = self._newest[markers.transactional_id] = sending
         self._route(sending, sending.left, is_retry=False)
 

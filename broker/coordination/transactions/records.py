@@ -159,6 +159,11 @@ def head_of(value: bytes) -> tuple[int, TransactionState]:
     return _LONG.unpack_from(value, 2)[0], _STATES[value[_HEAD.size - 1]]
 
 
+def is_plain(value: bytes) -> bool:
+    """Whether it lacks tagged fields."""
+    return value[1] == PLAIN_VERSION
+
+
 def updated_ms_of(value: bytes) -> int:
     """The time of the last change, in ms, of a value without an open transaction, whose partitions are none.
 

@@ -7,6 +7,7 @@ prepared ones the markers are asked for. A request takes its own up first.
 
 from __future__ import annotations
 
+import itertools
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from enum import Enum
@@ -36,6 +37,7 @@ from broker.coordination.transactions.records import (
     encode_key,
     encode_value,
     epoch_floor_record,
+    is_plain,
     state_of,
     transaction_record,
     updated_ms_of,
@@ -82,6 +84,7 @@ class TransactionShard:
     `wants_id(transactional_id, removal)` asks for a new producer id, for a fence that needs one: of a timeout, or, if
     `removal`, of a deleted tenant; see `fence_with`.
     `keys_phase_of(transactional_id)`: of its tenant, whose groups move only while no transaction has offsets of them.
+    `serials`: see `MarkersToWrite`; those of all shards of a broker.
     """
 
     def __init__(
@@ -92,6 +95,7 @@ class TransactionShard:
         keeping_of: KeepingOf,
         wants_id: Callable[[str, bool], None],
         keys_phase_of: Callable[[str], KeysPhase] = lambda _: KeysPhase.SETTLED,
+        serials: Iterator[int] | None = None,
     ) -> None:
         self.epoch_floor = 0  # of coordinator epochs; see `coordinator_epochs`
         self.committed: ByTenant[bytes] = ByTenant()
@@ -108,7 +112,11 @@ class TransactionShard:
         self._timers: DeadlineQueue[_Timer] = DeadlineQueue()
         self._left: deque[str] = deque()  # open transactions that may not be taken up yet
         self._acts: list[object] = []
+        self._serials = itertools.count() if serials is None else serials
+        self._serial_of: dict[str, int] = {}  # of the act of each prepared transaction
         self._encoded: tuple[bytes, Transaction] | None = None  # of the newest decision, which is replayed next
+        self._plain: dict[str, tuple[bytes, Transaction]] = {}
+        """Decisions whose records lack tagged fields. Apache Kafka, too, remembers these until another one leads."""
         self._serves = False
 
     # shard -------------------------------------------------------------------------------------------------
@@ -120,12 +128,15 @@ class TransactionShard:
         transactional_id = decode_key(key)
         if transactional_id is None:
             return
+        self._plain.pop(transactional_id, None)
         if value is None:
             self.committed.pop(transactional_id, None)
             self._close(transactional_id)
             return
         is_open = state_of(value).is_open
-        transaction = self._decoded(value) if is_open and self._serves else None
+        if self._encoded is not None and self._encoded[0] is value and is_plain(value):
+            self._plain[transactional_id] = self._encoded
+        transaction = self._decoded(transactional_id, value) if is_open and self._serves else None
         if transactional_id not in self.committed:
             self._expiring.add(transactional_id, 0 if is_open else updated_ms_of(value))
         self.committed[transactional_id] = value
@@ -136,23 +147,27 @@ class TransactionShard:
         else:
             self.open[transactional_id] = None
 
-    def _decoded(self, value: bytes) -> Transaction:
-        if self._encoded is not None and self._encoded[0] is value:
-            return self._encoded[1]
+    def _decoded(self, transactional_id: str, value: bytes) -> Transaction:
+        for known in (self._encoded, self._plain.get(transactional_id)):
+            if known is not None and known[0] is value:
+                return known[1]
         return decode_value(value)
 
     def _close(self, transactional_id: str) -> None:
         if transactional_id in self.open:
             del self.open[transactional_id]
+            self._serial_of.pop(transactional_id, None)
             self._timeouts.cancel(transactional_id)
 
     def _take_up(self, transactional_id: str, transaction: Transaction) -> None:
         """An open transaction is known: wait for its end, or ask for its markers."""
         self.open[transactional_id] = transaction
         if transaction.state is TransactionState.ONGOING:
+            self._serial_of.pop(transactional_id, None)
             self._timeouts.set(transactional_id, (transaction.start_ms + transaction.timeout_ms) / 1000)
             return
         self._timeouts.cancel(transactional_id)
+        self._serial_of[transactional_id] = serial = next(self._serials)
         self._acts.append(
             MarkersToWrite(
                 transactional_id,
@@ -162,6 +177,7 @@ class TransactionShard:
                 transaction.partitions,
                 transaction.version >= NEW_PROTOCOL_VERSION,
                 self.epoch_floor,
+                serial,
             )
         )
 
@@ -351,7 +367,7 @@ class TransactionShard:
         if not self._is_served(transactional_id):
             raise ProtocolError(ErrorCode.NOT_COORDINATOR)
         value = self.committed.get(transactional_id)
-        return None if value is None else self.open.get(transactional_id) or decode_value(value)
+        return None if value is None else self.open.get(transactional_id) or self._decoded(transactional_id, value)
 
     def _get(self, transactional_id: str) -> Transaction:
         held = self.find(transactional_id)
@@ -406,12 +422,13 @@ class TransactionShard:
         return self._decided(request.transactional_id, step, now)
 
     def complete(self, written: Sequence[MarkersToWrite], now: Now) -> Decision[CoordinatorRecord, None]:
-        """All markers of these transactions are written. Those that are complete already are passed over."""
+        """All markers of these transactions are written. Those that are complete already are passed over, also where
+        the producer's next transaction is prepared by now."""
         records: list[CoordinatorRecord] = []
-        for markers in dict.fromkeys((one.transactional_id, one.producer_id, one.producer_epoch) for one in written):
-            held = self.open.get(markers[0])
-            if held is not None and held.state.is_prepared and held.producer == markers[1:]:
-                records.append(self._record(markers[0], completed(held, now.wall_ms)))
+        for transactional_id, serial in dict.fromkeys((one.transactional_id, one.serial) for one in written):
+            held = self.open.get(transactional_id)
+            if held is not None and self._serial_of.get(transactional_id) == serial:
+                records.append(self._record(transactional_id, completed(held, now.wall_ms)))
         return Decision(None, records)
 
     def remove_ids(self, prefixes: tuple[str, ...], most: int, now: Now) -> Decision[CoordinatorRecord, int]:
@@ -459,11 +476,10 @@ class TransactionShard:
     def _record(self, transactional_id: str, transaction: Transaction) -> CoordinatorRecord:
         """Raises TRANSACTION_ABORTABLE for a transaction that the log cannot record. Its later records are hardly
         longer than those with which partitions join."""
-        flexible = self._version() > 0
-        value = encode_value(transaction, flexible=flexible)
+        value = encode_value(transaction, flexible=self._version() > 0)
         if transaction.state is TransactionState.ONGOING and len(value) > self._config.record_bytes_max:
             raise ProtocolError(ErrorCode.TRANSACTION_ABORTABLE, "the partitions of one transaction fit into no record")
-        self._encoded = (value, transaction) if flexible else None
+        self._encoded = (value, transaction)
         return transaction_record(transactional_id, value)
 
 

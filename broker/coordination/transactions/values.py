@@ -148,7 +148,9 @@ class EndTransaction(NamedTuple):
 
 class MarkersToWrite(NamedTuple):
     """An act: write these markers, because the record of their transaction's outcome is committed. The coordinator
-    epoch of a marker is the leader epoch of the shard's partition, plus `epoch_floor`."""
+    epoch of a marker is the leader epoch of the shard's partition, plus `epoch_floor`. `serial` tells apart
+    transactions with the same producer and epoch, as the older protocol has them: no two acts of a coordinator have the
+    same one."""
 
     transactional_id: str
     producer_id: int
@@ -157,6 +159,7 @@ class MarkersToWrite(NamedTuple):
     partitions: Partitions
     new_protocol: bool
     epoch_floor: int = 0
+    serial: int = 0
 
 
 class TransactionFilter(NamedTuple):
