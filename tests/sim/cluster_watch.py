@@ -134,7 +134,7 @@ class ClusterWatch:
             self._beginnings.check(self.log_start)
         if len(history.acknowledged) != seen[0]:
             for acknowledged in history.acknowledged[seen[0] :]:
-                if acknowledged.partition[0] not in self._lossy:
+                if acknowledged.partition[0] not in self._lossy and not self._is_made_again(acknowledged.partition[0]):
                     self._acknowledged.acknowledged(acknowledged)
             seen[0] = len(history.acknowledged)
         if len(history.shown) != seen[1]:
@@ -160,8 +160,12 @@ class ClusterWatch:
     def is_deleted(self, topic: str) -> bool:
         """Whether there is no such topic; one that is not made yet has no records either. A request that its client has
         given up may make another one of the same name later, which means nothing."""
+        return topic not in self.newest.topics or self._is_made_again(topic)
+
+    def _is_made_again(self, topic: str) -> bool:
+        """After its first one was deleted. The records that were committed are those of the first."""
         known = self.newest.topics.get(topic)
-        return known is None or self._ids.get(topic, known.topic_id) != known.topic_id
+        return known is not None and self._ids.get(topic, known.topic_id) != known.topic_id
 
     def waits_for(self, key: TopicPartition, brokers: frozenset[int]) -> bool:
         """Whether that partition cannot have a leader without these brokers, or a loss."""
