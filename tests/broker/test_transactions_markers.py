@@ -394,7 +394,13 @@ async def test_another_coordinator_takes_over() -> None:
     brokers.answer = lambda broker, topic, partition: ErrorCode.TRANSACTION_COORDINATOR_FENCED
     brokers.sender.begin(3, 5, decided("u", 8, 1, True, {"a": (0, 1)}))
     await asyncio.sleep(3)
-    assert (len(brokers.done), len(brokers.requests), len(brokers.sender)) == (1, 2, 0)
+    fenced = ErrorCode.TRANSACTION_COORDINATOR_FENCED
+    assert brokers.sender.unwritten("u") == {("a", 0): fenced, ("a", 1): fenced}
+    brokers.epoch = 6
+    await asyncio.sleep(3)
+    asked = len(brokers.requests)
+    await asyncio.sleep(3)
+    assert (len(brokers.done), len(brokers.requests), len(brokers.sender)) == (1, asked, 0)
     await brokers.sender.stop()
 
 

@@ -250,15 +250,14 @@ class TransactionMarkers:
             del self._newest[sending.markers.transactional_id]
 
     def answered(self, sending: _Sending, outcome: Iterable[tuple[TopicPartition, ErrorCode]]) -> None:
-        """A broker has answered, or could not be reached, for these partitions."""
+        """A broker has answered, or could not be reached, for these partitions.
+
+        Also what is refused for a later coordinator's sake is sent again, until this one knows that it leads no more:
+        an operator can write a marker with any coordinator epoch, and nothing else would tell of the transaction.
+        """
         if sending.key not in self._sendings:
             return
         for partition, error in outcome:
-            if error is ErrorCode.TRANSACTION_COORDINATOR_FENCED:
-                extra = {"transactional_id": sending.markers.transactional_id, "partition": partition}
-                logger.warning("a marker is refused: a later coordinator has written one", extra=extra)
-                self._drop(sending)
-                return
             if error in _DONE:
                 sending.left.pop(partition, None)
                 sending.absent_since.pop(partition, None)
