@@ -3,7 +3,8 @@
 One broker is asked for 10 to 95 % of what it can do, at random times (Poisson), in three shapes. What it can do is what
 clients get of it that ask again once they are answered, or less, if requests that come as often at random times are not
 answered as fast. A machine's pace changes within seconds, so what such clients get is measured again right before and
-after each part of a step; a step's figures are the medians of its parts. The load follows from the broker's own
+after each part of a step. A step's figures are the medians of its parts; of the load it is the median distance from
+what was offered in the same part, because both follow the pace. The load follows from the broker's own
 counters, latencies count from the time at which a request was due, and the rate that was reached is kept beside the one
 that was asked for. The load should be a straight line while latencies explode.
 """
@@ -28,7 +29,7 @@ from wire.codec import encode_request
 from wire.messages import FetchRequest, ProduceRequest
 
 STEPS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
-ROUNDS, SOUGHT_ROUNDS, PART_S, SOUGHT_S, PACE_S = 7, 5, 2.5, 4.0, 0.3
+ROUNDS, SOUGHT_ROUNDS, PART_S, SOUGHT_S, PACE_S = 7, 5, 2.5, 4.0, 0.8
 IN_FLIGHT, MANY_IN_FLIGHT = 6, 24
 """Requests while the capacity is sought. Many fill turns of the loop, whose jobs share more than random ones do; what
 they get is kept beside the capacity."""
@@ -116,10 +117,11 @@ class Prober:
         return Part((before + self.capacity()) / 2, before * share, offered, added)
 
 
-def step_of(parts: Sequence[Part]) -> dict[str, float]:
-    """The median of each figure: what else is on the machine disturbs single parts."""
-    figures = [figures_of(part) for part in parts]
-    return {name: round(statistics.median(one[name] for one in figures), 4) for name in figures[0]}
+def step_of(figures: Sequence[dict[str, float]]) -> dict[str, float]:
+    """Medians of its parts, because what else is on the machine disturbs single ones."""
+    medians = {name: statistics.median(one[name] for one in figures) for name in figures[0]}
+    medians["load"] = medians["offered"] + statistics.median(one["load"] - one["offered"] for one in figures)
+    return {name: round(value, 4) for name, value in medians.items()}
 
 
 def figures_of(part: Part) -> dict[str, float]:
@@ -165,6 +167,7 @@ def line_through(steps: list[dict[str, float]]) -> dict[str, float]:
 
 
 def measure(shape: Shape) -> dict[str, Any]:
+    """`parts` of a step: what was offered, and the load."""
     kept = [] if shape.reads else ["--config", f"retention.bytes={KEPT_BYTES}"]
     frames = [produce_frame("load", shape.batch_bytes)]
     frames += [fetch_frame("load", shape.read_bytes)] * shape.reads
@@ -176,9 +179,16 @@ def measure(shape: Shape) -> dict[str, Any]:
         prober = Prober(client, broker, found)
         rounds = [[prober.part(share) for share in STEPS] for _ in range(ROUNDS)]
         client.close()
-    steps = [step_of(parts) for parts in zip(*rounds, strict=True)]
-    line = line_through(steps)
-    return {"shape": shape._asdict(), "arrival_variation": ARRIVAL_VARIATION, **found, "steps": steps, "line": line}
+    figures = [[figures_of(part) for part in parts] for parts in zip(*rounds, strict=True)]
+    steps = [step_of(one) for one in figures]
+    return {
+        "shape": shape._asdict(),
+        "arrival_variation": ARRIVAL_VARIATION,
+        **found,
+        "steps": steps,
+        "parts": [" ".join(f"{one['offered']:.3f}:{one['load']:.3f}" for one in step) for step in figures],
+        "line": line_through(steps),
+    }
 
 
 def row(parts: Parts) -> Row:
