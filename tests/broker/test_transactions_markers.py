@@ -202,7 +202,7 @@ def decided(
 class FakeBrokers:
     """All brokers and their links. `answer` gives the code of one partition; it may raise what a link raises."""
 
-    def __init__(self, seed: int = 1) -> None:
+    def __init__(self) -> None:
         self.leaders: dict[str, dict[int, int]] = {}
         self.requests: list[tuple[int, WriteTxnMarkersRequest]] = []
         self.answer: Callable[[int, str, int], int] = lambda broker, topic, partition: 0
@@ -217,7 +217,7 @@ class FakeBrokers:
             self,
             cast(Any, self),
             "NODES",
-            random.Random(seed),
+            random.Random(1),
             MarkerLimits(),
         )
 
@@ -349,34 +349,19 @@ async def test_a_partition_that_does_not_commit_delays_others_once() -> None:
     await brokers.sender.stop()
 
 
-async def test_a_deleted_topic_counts_as_done_but_not_one_that_is_not_known_yet() -> None:
+async def test_a_deleted_topic_counts_as_done() -> None:
     brokers = FakeBrokers()
-    brokers.leaders = {"old": {0: 1}}
-    brokers.sender.begin(3, 4, decided("t", 7, 1, True, {"new": (0,)}))
-    await asyncio.sleep(1)
-    assert not brokers.done
-    brokers.leaders["new"] = {0: 2}
-    await eventually(lambda: len(brokers.done) == 1, "it was created just now")
-    assert [broker for broker, _ in brokers.requests] == [2]
+    brokers.leaders = {"old": {0: 1}, "a": {1: -1}}
+    brokers.sender.begin(3, 4, decided("t", 7, 1, True, {"gone": tuple(range(2_000))}))
     brokers.sender.begin(3, 4, decided("u", 8, 1, True, {"gone": (0, 1), "old": (0, 5)}))
-    await asyncio.sleep(6)
-    assert len(brokers.done) == 2
-    assert [broker for broker, _ in brokers.requests] == [2, 1]
-    await brokers.sender.stop()
-
-
-@pytest.mark.parametrize("seed", range(20))
-async def test_a_deleted_topic_delays_its_transaction_no_longer_than_it_must(seed: int) -> None:
-    brokers = FakeBrokers(seed)
-    brokers.leaders = {"a": {0: 1, 1: -1}}
-    begun = asyncio.get_running_loop().time()
-    brokers.sender.begin(3, 4, decided("t", 7, 1, False, {"gone": tuple(range(2_000)), "a": (0,)}))
-    brokers.sender.begin(3, 4, decided("u", 8, 1, False, {"a": (1,), "gone": (0,)}))
-    await eventually(lambda: len(brokers.done) == 1, "written", timeout_s=10.0)
-    limits = MarkerLimits()
-    assert limits.absent_s <= asyncio.get_running_loop().time() - begun < limits.absent_s + 3 * limits.backoff_min_s
-    await asyncio.sleep(0.2)
-    assert list(brokers.sender.unwritten("u") or ()) == [("a", 1)], "only what has no leader is left"
+    brokers.sender.begin(3, 4, decided("v", 9, 1, True, {"a": (1,), "gone": (0,)}))
+    await asyncio.sleep(MarkerLimits().backoff_min_s)
+    assert [done[2].transactional_id for done in brokers.done] == ["t", "u"]
+    assert [broker for broker, _ in brokers.requests] == [1]
+    assert list(brokers.sender.unwritten("v") or ()) == [("a", 1)], "it has no leader"
+    del brokers.leaders["a"]
+    await eventually(lambda: len(brokers.done) == 3, "its topic is deleted meanwhile")
+    assert len(brokers.requests) == 1
     await brokers.sender.stop()
 
 

@@ -6,15 +6,15 @@ Before each attempt the coordinator's leadership is checked: under another leade
 
 Source: KIP-98 and the behaviour of Apache Kafka 4.2's TransactionMarkerChannelManager. Two things differ. A partition
 that is already in a later epoch counts as done: Apache Kafka drops the whole transaction, which stays prepared until
-its coordinator is loaded again. A topic counts as deleted when it has been absent from the metadata for a while: one
-that was created just now may be known to its leader earlier than to this coordinator.
+its coordinator is loaded again. A topic that this broker does not know is deleted, though its leader may know of it
+earlier than its coordinator: a coordinator adds only partitions that it knows, and a later one knows all metadata up to
+its own election.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import math
 import random
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
@@ -56,13 +56,12 @@ class LocalMarkers(Protocol):
 
 
 class MarkerLimits(Struct, frozen=True):
-    """Seconds. `absent_s`: how long a topic must be absent to count as deleted."""
+    """Seconds."""
 
     connect_timeout_s: float = 1.0
     attempt_timeout_s: float = 10.0
     backoff_min_s: float = 0.05
     backoff_max_s: float = 1.0
-    absent_s: float = 3.0
     partitions_per_request_max: int = 1_000
     partitions_per_turn_max: int = 500
 
@@ -70,7 +69,7 @@ class MarkerLimits(Struct, frozen=True):
 class _Sending:
     """One decided transaction until every partition has its marker."""
 
-    __slots__ = ("_failed", "absent_since", "index", "leader_epoch", "left", "markers", "retries")
+    __slots__ = ("_failed", "index", "leader_epoch", "left", "markers", "retries")
 
     def __init__(self, index: int, leader_epoch: int, markers: MarkersToWrite, retries: Retries) -> None:
         """`index`, `leader_epoch`: of the coordinator's partition."""
@@ -85,7 +84,6 @@ class _Sending:
         """Partitions without a marker, with the last error."""
         self._failed: list[TopicPartition] = []  # to be sent again when the pause is over
         self.retries = retries
-        self.absent_since: dict[TopicPartition, float] = {}
 
     def fail(self, partition: TopicPartition) -> bool:
         """It is to be sent again. Returns whether it is the first since `take_failed`."""
@@ -260,7 +258,6 @@ class TransactionMarkers:
         for partition, error in outcome:
             if error in _DONE:
                 sending.left.pop(partition, None)
-                sending.absent_since.pop(partition, None)
             elif partition in sending.left:
                 self._retry_later(sending, partition, error)
         self._finish(sending)
@@ -274,7 +271,7 @@ class TransactionMarkers:
         sending.left[partition] = error
         if not sending.fail(partition):
             return
-        pause_s = min(sending.retries.failed(), self._until_deleted_s(sending))
+        pause_s = sending.retries.failed()
         if sending.retries.failures % 10 == 0:
             extra = {
                 "transactional_id": sending.markers.transactional_id,
@@ -283,13 +280,6 @@ class TransactionMarkers:
             }
             logger.warning("a transaction's marker cannot be written", extra=extra)
         self._loop.call_later(pause_s, self._retry, sending)
-
-    def _until_deleted_s(self, sending: _Sending) -> float:
-        """When the first of its absent topics counts as deleted: clients wait for that."""
-        since = next(iter(sending.absent_since.values()), None)  # they are in the order of time
-        if since is None:
-            return math.inf
-        return max(since + self.limits.absent_s - self._loop.time(), self.limits.backoff_min_s)
 
     def _retry(self, sending: _Sending) -> None:
         failed = sending.take_failed()
@@ -322,14 +312,8 @@ class TransactionMarkers:
         topic = self._image().topics.get(partition[0])
         found = topic.partitions.get(partition[1]) if topic is not None else None
         if found is None:
-            now = self._loop.time()
-            if now - sending.absent_since.setdefault(partition, now) >= self.limits.absent_s:
-                sending.left.pop(partition, None)
-                del sending.absent_since[partition]
-            else:
-                self._retry_later(sending, partition, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+            sending.left.pop(partition, None)
             return
-        sending.absent_since.pop(partition, None)
         if found.leader < 0:
             self._retry_later(sending, partition, ErrorCode.LEADER_NOT_AVAILABLE)
             return
