@@ -165,7 +165,10 @@ class ClusterWatch:
     def _is_made_again(self, topic: str) -> bool:
         """After its first one was deleted. The records that were committed are those of the first."""
         known = self.newest.topics.get(topic)
-        return known is not None and self._ids.get(topic, known.topic_id) != known.topic_id
+        return known is not None and not self._is_first(topic, known.topic_id)
+
+    def _is_first(self, topic: str, topic_id: bytes) -> bool:
+        return self._ids.get(topic, topic_id) == topic_id
 
     def waits_for(self, key: TopicPartition, brokers: frozenset[int]) -> bool:
         """Whether that partition cannot have a leader without these brokers, or a loss."""
@@ -235,7 +238,7 @@ class ClusterWatch:
         whole = True
         for topic_id, topic in image.topics.by_id.items():
             for index, partition in topic.partitions.items():
-                if topic.name in self._lossy:
+                if topic.name in self._lossy or not self._is_first(topic.name, topic_id):
                     continue
                 whole &= len(partition.isr) == len(partition.replicas)
                 old = before.partition(topic_id, index)
@@ -297,7 +300,11 @@ class ClusterWatch:
             memory.image, memory.hosted = hosted.image, len(hosted)
             self._forget_removed(node.name, hosted.image)
             replicas = [p for p in hosted if is_replica(hosted.image, self.brokers[node.name], p)]
-            memory.partitions = [partition for partition in replicas if partition.topic not in self._lossy]
+            memory.partitions = [
+                partition
+                for partition in replicas
+                if partition.topic not in self._lossy and self._is_first(partition.topic, partition.topic_id)
+            ]
             memory.marks = [None] * len(memory.partitions)
             self._blocking.check(node.name, node.device.blocking_sync_count)
             self._saw_image(node.name, hosted.image)
@@ -366,7 +373,7 @@ class ClusterWatch:
     def _partition_changed(self, node: Node, memory: BrokerMemory, partition: Partition) -> None:
         broker, key = self.brokers[node.name], (partition.topic, partition.index)
         if self._ids.setdefault(partition.topic, partition.topic_id) != partition.topic_id:
-            return  # see `is_deleted`
+            return  # it was made again
         replicas = partition.replica_set
         state = ReplicaState(
             node.name,
