@@ -13,7 +13,7 @@ from console.queries.transactions import ids, open_ones
 from console.web.page import Act, Page
 from console.web.visit import Form, Visit
 from tidelog.admin.open_transactions import abort_in, hanging_in
-from tidelog.admin.transaction_admin import Listed, described, fence
+from tidelog.admin.transaction_admin import Fenced, Listed, described, fence
 from tidelog.admin.transaction_doctor import Place
 
 FRESH_S, OPEN_FRESH_S = 5.0, 20.0
@@ -51,7 +51,8 @@ async def abort(visit: Visit, form: Form) -> Response:
     row = await visit.ask(lambda client: described(client, name))
     if row.state not in CAN_END:
         raise Trouble(f"{name} has no transaction to abort, its state is {row.state}")
-    await visit.act(lambda client: fence(client, name))
+    if (outcome := await visit.act(lambda client: fence(client, name))) is not Fenced.ABORTED:
+        raise Trouble(f"{name}: {outcome.value}")
     return visit.done(f"the transaction of {name} was aborted; its producer must begin again", "/transactions")
 
 

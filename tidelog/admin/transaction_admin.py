@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from enum import Enum
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -30,13 +31,32 @@ if TYPE_CHECKING:
     _State = DescribeTransactionsResponse.TransactionState
 
 IDS_AT_ONCE = 500  # of one request
-FENCING_TIMEOUT_MS = 60_000  # of the transaction that an operator's fencing never begins
+FENCING_TIMEOUT_MS = 1
+"""Of the transaction that an operator's fencing never begins. Each `transaction.max.timeout.ms` allows it."""
 
 _NOT_SHOWN = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
 
 
 class UnknownState(Refused):
     """No transaction can be in the state that a caller asked for."""
+
+
+class Fenced(Enum):
+    """What an operator's fencing of a transactional id came to."""
+
+    ABORTED = "aborted"
+    COMMITTED = "its producer had committed the transaction before the abort came"
+    NOTHING_OPEN = "no transaction was open any more; its producer was fenced all the same, and must begin again"
+    UNKNOWN = "the transaction has ended; whether it was aborted or committed before is unknown"
+
+
+_OUTCOMES = {
+    "PrepareAbort": Fenced.ABORTED,
+    "CompleteAbort": Fenced.ABORTED,
+    "PrepareEpochFence": Fenced.ABORTED,
+    "PrepareCommit": Fenced.COMMITTED,
+    "CompleteCommit": Fenced.COMMITTED,
+}
 
 
 class Known(NamedTuple):
@@ -129,17 +149,26 @@ def hidden_from_user(client: AdminClient) -> list[Unanswered]:
     return found
 
 
-def fence(client: AdminClient, transactional_id: str) -> None:
-    """Abort the transaction through its coordinator: the id gets a new epoch, which ends its producer. Returns when the
-    coordinator has decided it. Raises Refused, and KafkaError."""
+def fence(client: AdminClient, transactional_id: str) -> Fenced:
+    """Abort the transaction through its coordinator, as Apache Kafka's `forceTerminateTransaction` does: the id gets a
+    new epoch, which ends its producer. Returns when the coordinator has decided it. Raises Refused, and KafkaError.
+
+    No request aborts one transaction and spares the producer of an id without any: only the answer tells them apart.
+    """
     from wire.messages import InitProducerIdRequest  # noqa: PLC0415
 
     request = InitProducerIdRequest(
         transactional_id=transactional_id, transaction_timeout_ms=FENCING_TIMEOUT_MS, producer_id=-1, producer_epoch=-1
     )
     response = client.send(request, coordinator_of(client, transactional_id))
-    if response.error_code != ErrorCode.CONCURRENT_TRANSACTIONS:  # it is decided, and the markers are on their way
+    if not response.error_code:
+        return Fenced.NOTHING_OPEN
+    if response.error_code != ErrorCode.CONCURRENT_TRANSACTIONS:
         _check({"error_code": response.error_code})
+    try:  # it is decided, by this or by its producer just before, and the markers are on their way
+        return _OUTCOMES.get(described(client, transactional_id).state, Fenced.UNKNOWN)
+    except Refused:
+        return Fenced.UNKNOWN
 
 
 def coordinator_of(client: AdminClient, transactional_id: str) -> int:

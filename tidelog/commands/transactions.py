@@ -10,7 +10,7 @@ import typer
 from tidelog.admin.admin_client import CommandOptions, admin_client
 from tidelog.admin.open_transactions import abort_in, examined, hanging_in
 from tidelog.admin.replica_moves import Refused
-from tidelog.admin.transaction_admin import UnknownState, described, fence, listed
+from tidelog.admin.transaction_admin import Fenced, UnknownState, described, fence, listed
 from tidelog.admin.transaction_doctor import Class, Finding, Place, Unanswered, reasons
 from tidelog.command_group import CommandGroup
 from tidelog.moments import utc
@@ -117,8 +117,8 @@ def _abort_known(client: AdminClient, transactional_id: str, *, dry_run: bool) -
     row = _or_fail(lambda: described(client, transactional_id))
     if row.state != "Ongoing":
         fail(f"{transactional_id} has no transaction to abort, its state is {row.state}")
-    if not dry_run:
-        _or_fail(lambda: fence(client, transactional_id))
+    if not dry_run and (outcome := _or_fail(lambda: fence(client, transactional_id))) is not Fenced.ABORTED:
+        fail(f"{transactional_id}: {outcome.value}")
     return f"{transactional_id}, which broker {row.coordinator} coordinates"
 
 
