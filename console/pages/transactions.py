@@ -12,9 +12,9 @@ from console.formats.paging import found, paged
 from console.queries.transactions import ids, open_ones
 from console.web.page import Act, Page
 from console.web.visit import Form, Visit
-from tidelog.admin.library_client import AdminClient
-from tidelog.admin.transaction_admin import Listed, abort_in, described, examined, fence
-from tidelog.admin.transaction_doctor import Opened
+from tidelog.admin.open_transactions import abort_in, hanging_in
+from tidelog.admin.transaction_admin import Fenced, Listed, described, fence
+from tidelog.admin.transaction_doctor import Place
 
 FRESH_S, OPEN_FRESH_S = 5.0, 20.0
 CAN_END = ("Ongoing",)
@@ -51,24 +51,18 @@ async def abort(visit: Visit, form: Form) -> Response:
     row = await visit.ask(lambda client: described(client, name))
     if row.state not in CAN_END:
         raise Trouble(f"{name} has no transaction to abort, its state is {row.state}")
-    await visit.act(lambda client: fence(client, name))
+    if (outcome := await visit.act(lambda client: fence(client, name))) is not Fenced.ABORTED:
+        raise Trouble(f"{name}: {outcome.value}")
     return visit.done(f"the transaction of {name} was aborted; its producer must begin again", "/transactions")
 
 
 async def abort_hanging(visit: Visit, form: Form) -> Response:
     """By a marker in the partition: no coordinator knows it."""
-    topic, partition, producer = form.get("topic"), form.number("partition"), form.number("producer", high=LONG_MAX)
-
-    def place(client: AdminClient) -> Opened:
-        for found_one in examined(client, [topic], dict):
-            for row in found_one.open_in:
-                if (row.place.partition, row.producer_id) == (partition, producer) and not found_one.transactional_id:
-                    return row
-        raise Trouble("no hanging transaction of this producer is there any more")
-
-    row = await visit.ask(place)
+    producer = form.number("producer", high=LONG_MAX)
+    place = Place(form.get("topic"), form.number("partition"))
+    row = await visit.ask(lambda client: hanging_in(client, place, producer))
     await visit.act(lambda client: abort_in(client, row))
-    return visit.done(f"the transaction of producer {producer} in {row.place} was aborted", "/transactions")
+    return visit.done(f"the transaction of producer {producer} in {place} was aborted", "/transactions")
 
 
 PAGES = (

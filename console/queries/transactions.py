@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from tidelog.admin.library_client import AdminClient
-from tidelog.admin.transaction_admin import Listed, examined, listed
-from tidelog.admin.transaction_doctor import Finding, Place
+from tidelog.admin.open_transactions import examined
+from tidelog.admin.transaction_admin import Listed, listed
+from tidelog.admin.transaction_doctor import Examined, Place
 from tidelog.tier.access import answers_of
 
 
@@ -13,7 +14,7 @@ def ids(client: AdminClient) -> list[Listed]:
     return sorted(listed(client, (), None, -1))
 
 
-def open_ones(client: AdminClient) -> list[Finding]:
+def open_ones(client: AdminClient) -> Examined:
     """Raises Refused and KafkaError."""
     return examined(client, None, lambda: blocked_bytes(client))
 

@@ -13,7 +13,7 @@ from broker.coordination.shard import CoordinatorRecord
 from broker.coordination.transactions.coordinator_epochs import coordinator_epoch, raised_floor
 from broker.coordination.transactions.moving_ids import MovingIds
 from broker.coordination.transactions.records import EPOCH_FLOOR_KEY, decode_value, epoch_floor_record
-from broker.coordination.transactions.values import Producer, TransactionState
+from broker.coordination.transactions.values import Producer, TransactionFilter, TransactionState
 from common.errors import ErrorCode, ProtocolError
 from common.pacing import at_once
 from kraft.image.key_ranges import Keeping
@@ -72,6 +72,28 @@ def test_an_ongoing_transaction_ends_where_it_has_gone(version: int, new: bool) 
     assert markers.partitions == {FLIGHTS[0]: (0,), OFFSETS[0]: (3,)}
     assert coordinator_epoch(2, markers.epoch_floor) > coordinator_epoch(7, 0)
     assert there.state(ID).state is TransactionState.COMPLETE_COMMIT
+
+
+def test_at_each_moment_of_a_move_some_coordinator_lists_an_open_transaction() -> None:
+    """Also while one of the two has not heard yet how far the move is. Whoever serves nothing describes nothing."""
+    old, there = TransactionDriver(), TransactionDriver()
+    begun(old)
+
+    def lists() -> list[str]:
+        return old.names(TransactionFilter()) + there.names(TransactionFilter())
+
+    handed_over(old, there)
+    for sides in (
+        (Keeping.LEAVING, Keeping.FOREIGN), (Keeping.LEAVING, Keeping.COMING), (Keeping.LEAVING, Keeping.SERVED),
+        (Keeping.FOREIGN, Keeping.COMING), (Keeping.FOREIGN, Keeping.SERVED),
+    ):  # fmt: skip
+        old.keeping, there.keeping = sides
+        assert ID in lists()
+        for driver in (old, there):
+            if driver.keeping is not Keeping.SERVED:
+                assert code_of(lambda driver=driver: driver.shard.find(ID)) is ErrorCode.NOT_COORDINATOR  # type: ignore[misc]
+    old.keeping = there.keeping = Keeping.FOREIGN
+    assert lists() == []
 
 
 def test_a_prepared_transaction_ends_first() -> None:

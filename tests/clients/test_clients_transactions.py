@@ -4,6 +4,7 @@ second producer of the same id ends the first."""
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from collections.abc import Callable
 from uuid import uuid4
@@ -169,6 +170,25 @@ async def test_aiokafka_commits_and_aborts(cluster: EmbeddedCluster, topic: str)
         found = [(await consumer.getone()).value for _ in range(2)]
         await consumer.stop()
     assert sorted(found) == [b"committed", b"committed later"]
+
+
+def test_an_operator_aborts_a_transaction_once(cluster: EmbeddedCluster, topic: str) -> None:
+    name = f"{topic}-id"
+    producer = librdkafka(cluster, name)
+    producer.begin_transaction()
+    producer.produce(topic, b"aborted", partition=0)
+    producer.flush(PATIENCE_S)
+    doctor = ["transactions", "doctor", "--topic", topic, "--json", "--bootstrap", cluster.bootstrap]
+    (found,) = json.loads(prepared(doctor).stdout)
+    assert (found["class"], found["transactional_id"]) == ("young", name)
+    abort = ["transactions", "abort", name, "--bootstrap", cluster.bootstrap]
+    done = prepared(abort)
+    assert done.returncode == 0 and f"aborted {name}" in done.stdout
+    again = prepared(abort)
+    assert again.returncode == 1 and "has no transaction to abort" in again.stderr
+    with pytest.raises(KafkaException):
+        producer.commit_transaction(PATIENCE_S)
+    assert read_all(cluster, topic, 0) == []
 
 
 @pytest.mark.parametrize(

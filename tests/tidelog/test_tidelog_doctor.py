@@ -17,7 +17,7 @@ from tests.architecture.test_architecture_pages import ROOT
 from tidelog.admin.admin_client import Reach
 from tidelog.admin.command_config import ClientSecurity
 from tidelog.admin.group_lag import Behind
-from tidelog.admin.transaction_doctor import Class, Place
+from tidelog.admin.transaction_doctor import Class, Examined, Place, Unanswered
 from tidelog.admin.transaction_doctor import Finding as Open
 from tidelog.doctor import findings
 from tidelog.doctor.debug_archive import known_secrets
@@ -164,15 +164,23 @@ def test_health_balance_features_and_certificates() -> None:
 
 
 def opened(kind: Class, waits: tuple[Place, ...] = ()) -> Open:
-    return Open(kind, "" if kind is Class.HANGING else "id", "", 7, 0, 1, None, (), waits, 3, 4)
+    return Open(kind, "" if kind in (Class.HANGING, Class.UNKNOWN) else "id", "", 7, 0, 1, None, (), waits, 3, 4)
 
 
 def test_transactions() -> None:
-    assert findings.of_transactions([opened(Class.YOUNG), opened(Class.PREPARED)]) == []
+    assert findings.of_transactions(Examined([opened(Class.YOUNG), opened(Class.PREPARED)])) == []
     rows = [opened(Class.HANGING), opened(Class.LATE), opened(Class.PREPARED, (Place("t", 0),))]
-    found = findings.of_transactions(rows)
+    found = findings.of_transactions(Examined(rows))
     assert severities(found) == [Severity.CRITICAL, Severity.WARNING, Severity.WARNING]
     assert "producer 7" in found[0].what
+
+
+def test_transactions_of_coordinators_that_have_not_answered() -> None:
+    lost = Unanswered("__transaction_state-7", "it has no leader")
+    (found,) = findings.of_transactions(Examined([opened(Class.YOUNG)], (lost,)))
+    assert found.severity is Severity.UNSEEN and "__transaction_state-7: it has no leader" in found.what
+    (found,) = findings.of_transactions(Examined([opened(Class.UNKNOWN)], (lost,)))
+    assert found.severity is Severity.UNSEEN and "producer 7" in found.what
 
 
 def test_groups_that_nobody_reads_for_and_groups_that_fall_behind() -> None:

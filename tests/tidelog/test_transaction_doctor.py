@@ -6,7 +6,17 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidelog.admin.transaction_doctor import LOOKED_AT_MS, Class, Coordinated, Held, Opened, Place, diagnose
+from tidelog.admin.transaction_doctor import (
+    LOOKED_AT_MS,
+    Class,
+    Coordinated,
+    Held,
+    Opened,
+    Place,
+    Unanswered,
+    diagnose,
+    reasons,
+)
 
 NOW_MS = 1_000_000
 A, B = Place("t", 0), Place("t", 1)
@@ -40,6 +50,19 @@ def test_what_the_coordinator_does_not_know_in_a_partition_hangs() -> None:
         (Class.HANGING, 1), (Class.HANGING, 9), (Class.YOUNG, 1),
     ]  # fmt: skip
     assert [one.open_in for one in found] == [(opened(B),), (opened(B, 9),), (opened(A),)]
+
+
+def test_what_a_silent_coordinator_may_know_is_unknown_and_stands_behind_what_hangs() -> None:
+    silent = opened(B)
+    found = diagnose([known()], [opened(A), silent, opened(B, 9)], {}, NOW_MS, {silent})
+    assert [(one.kind, one.producer_id) for one in found] == [
+        (Class.HANGING, 9), (Class.UNKNOWN, 1), (Class.YOUNG, 1),
+    ]  # fmt: skip
+
+
+def test_one_reason_is_given_for_all_that_have_it() -> None:
+    rows = [Unanswered("s-1", "no leader"), Unanswered("broker 1", "slow"), Unanswered("s-2", "no leader")]
+    assert reasons(rows) == ["s-1, s-2: no leader", "broker 1: slow"]
 
 
 @given(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import groupby, islice
+from types import MappingProxyType
 from typing import TYPE_CHECKING, TypeVar
 
 from tidelog.admin.transaction_doctor import Place
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
 PARTITIONS_AT_ONCE = 1_000  # of one request
 LATEST, EARLIEST = -1, -2
+ANY_EPOCH = -1
 T = TypeVar("T")
 
 
@@ -51,9 +53,12 @@ def offsets_of(
 
 
 def offset_requests(
-    leaders: Mapping[Place, int], timestamp: int, isolation: int = 0
+    leaders: Mapping[Place, int],
+    timestamp: int,
+    isolation: int = 0,
+    epochs: Mapping[Place, int] = MappingProxyType({}),
 ) -> list[tuple[Request[ListOffsetsResponse], int | None]]:
-    """To each leader; `offsets_in` reads the answers."""
+    """To each leader; `offsets_in` reads the answers. `epochs`: leader epochs in which alone they may answer."""
     from wire.messages import ListOffsetsRequest  # noqa: PLC0415
 
     row = ListOffsetsRequest.ListOffsetsTopic
@@ -65,7 +70,9 @@ def offset_requests(
                     name=name,
                     partitions=[
                         row.ListOffsetsPartition(
-                            partition_index=place.partition, current_leader_epoch=-1, timestamp=timestamp
+                            partition_index=place.partition,
+                            current_leader_epoch=epochs.get(place, ANY_EPOCH),
+                            timestamp=timestamp,
                         )
                         for place in of
                     ],

@@ -1,40 +1,76 @@
-"""Asks coordinators and partition leaders about transactions, and ends them."""
+"""Asks transaction coordinators what they know, and finds out whether all have answered.
+
+A transaction hangs if no coordinator knows it. That is certain only if every one was asked: each partition of
+`__transaction_state` has a leader, and led it in one epoch from before its transactions were listed to after they were
+described.
+"""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from itertools import groupby, zip_longest
+import uuid
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from enum import Enum
+from itertools import groupby
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from common.errors import ErrorCode
-from tidelog.admin.admin_client import error_text
-from tidelog.admin.partition_offsets import LATEST, PARTITIONS_AT_ONCE, by_leader, leaders_of, offsets_of, portions
+from tidelog.admin.admin_client import error_text, outcome_text
+from tidelog.admin.partition_offsets import LATEST, offset_requests, offsets_in, portions
 from tidelog.admin.replica_moves import Refused
-from tidelog.admin.transaction_doctor import (
-    NOTHING_HELD,
-    OPEN_STATES,
-    Coordinated,
-    Finding,
-    Held,
-    Opened,
-    Place,
-    diagnose,
-)
+from tidelog.admin.transaction_doctor import NO_LEADER, OPEN_STATES, STATE_TOPIC, Coordinated, Place, Unanswered
 
 if TYPE_CHECKING:
     from tidelog.admin.library_client import AdminClient
-    from wire.messages import DescribeProducersRequest, DescribeProducersResponse, DescribeTransactionsResponse
+    from wire.messages import (
+        DescribeTransactionsResponse,
+        ListTransactionsRequest,
+        ListTransactionsResponse,
+        MetadataResponse,
+    )
 
     _State = DescribeTransactionsResponse.TransactionState
-    _Producers = DescribeProducersResponse.TopicResponse.PartitionResponse
 
 IDS_AT_ONCE = 500  # of one request
-FENCING_TIMEOUT_MS = 60_000  # of the transaction that an operator's fencing never begins
+FENCING_TIMEOUT_MS = 1
+"""Of the transaction that an operator's fencing never begins. Each `transaction.max.timeout.ms` allows it."""
+
+_NOT_SHOWN = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
 
 
 class UnknownState(Refused):
     """No transaction can be in the state that a caller asked for."""
+
+
+class Fenced(Enum):
+    """What an operator's fencing of a transactional id came to."""
+
+    ABORTED = "aborted"
+    COMMITTED = "its producer had committed the transaction before the abort came"
+    NOTHING_OPEN = "no transaction was open any more; its producer was fenced all the same, and must begin again"
+    UNKNOWN = "the transaction has ended; whether it was aborted or committed before is unknown"
+
+
+_OUTCOMES = {
+    "PrepareAbort": Fenced.ABORTED,
+    "CompleteAbort": Fenced.ABORTED,
+    "PrepareEpochFence": Fenced.ABORTED,
+    "PrepareCommit": Fenced.COMMITTED,
+    "CompleteCommit": Fenced.COMMITTED,
+}
+
+
+class Known(NamedTuple):
+    """Open transactions that coordinators know, and what was not answered: others may be there."""
+
+    coordinated: list[Coordinated]
+    unanswered: list[Unanswered]
+
+
+class _Keeper(NamedTuple):
+    """The leader of a partition of `__transaction_state`; -1 if there is none."""
+
+    broker: int
+    leader_epoch: int
 
 
 class Listed(NamedTuple):
@@ -50,11 +86,7 @@ def listed(
     client: AdminClient, states: Sequence[str] = (), pattern: str | None = None, longer_ms: int = -1
 ) -> list[Listed]:
     """Transactional ids of all coordinators. Raises UnknownState, Refused, and KafkaError."""
-    from wire.messages import ListTransactionsRequest  # noqa: PLC0415
-
-    request = ListTransactionsRequest(
-        state_filters=list(states), producer_id_filters=[], duration_filter=longer_ms, transactional_id_pattern=pattern
-    )
+    request = _listing(states, pattern=pattern, longer_ms=longer_ms)
     rows: list[Listed] = []
     brokers = live_brokers(client)
     for broker, response in zip(brokers, client.send_all([(request, one) for one in brokers]), strict=True):
@@ -63,10 +95,7 @@ def listed(
         _check({"error_code": response.error_code})
         if response.unknown_state_filters:
             raise UnknownState(f"no such state: {', '.join(response.unknown_state_filters)}")
-        rows += [
-            Listed(row.transactional_id, row.producer_id, row.transaction_state, broker)
-            for row in response.transaction_states
-        ]
+        rows += _rows_of(response.transaction_states, broker)
     return sorted(rows)
 
 
@@ -80,66 +109,66 @@ def described(client: AdminClient, transactional_id: str) -> Coordinated:
     return _coordinated(row, coordinator)
 
 
-def examined(
-    client: AdminClient, topics: Collection[str] | None, blocked_bytes: Callable[[], Mapping[Place, int]]
-) -> list[Finding]:
-    """Every open transaction, of these topics or of all. `blocked_bytes` returns what the tier does not hold yet of
-    each tiered partition. Raises Refused, and KafkaError."""
-    coordinated = [
-        _coordinated(row, coordinator)
-        for coordinator, rows in groupby(sorted(listed(client, OPEN_STATES), key=_coordinator), key=_coordinator)
-        for some in portions(rows, IDS_AT_ONCE)
-        for row in _described(client, [one.transactional_id for one in some], coordinator)
-        if row.transaction_state in OPEN_STATES and not row.error_code
-    ]
-    leaders = leaders_of(client, topics)
-    if unseen := set(topics or ()) - {place.topic for place in leaders}:  # else a wrong name would pass for health
-        raise Refused(f"{min(unseen)}: there is no such topic, or this user may not see it")
-    opened = list(_opened(client, leaders))
-    if topics is not None:
-        coordinated = [one for one in coordinated if not one.partitions.isdisjoint(leaders)]
-    asked = dict.fromkeys([*(row.place for row in opened), *(place for one in coordinated for place in one.partitions)])
-    held = _held(client, asked, leaders, blocked_bytes() if asked else {})
-    return diagnose(coordinated, opened, held, time.time_ns() // 1_000_000)
+def known_open(client: AdminClient, producer_ids: Collection[int] = ()) -> Known:
+    """Of these producers, or of all. Raises KafkaError."""
+    keepers, unanswered = _keepers(client)
+    led = _led(client, keepers)
+    brokers = sorted({*live_brokers(client), *(one.broker for one in keepers.values() if one.broker >= 0)})
+    rows = list[Listed]()
+    answers = client.send_all([(_listing(OPEN_STATES, producer_ids), one) for one in brokers])
+    for broker, answer in zip(brokers, answers, strict=True):
+        if isinstance(answer, Exception):
+            unanswered.append(_silent(broker, answer))
+        elif answer.error_code:
+            unanswered.append(_refusing(broker, answer.error_code))
+        else:
+            rows += _rows_of(answer.transaction_states, broker)
+    coordinated, undescribed = _described_open(client, rows)
+    led &= _led(client, keepers)
+    for place, keeper in sorted(keepers.items()):
+        if place not in led:
+            why = NO_LEADER if keeper.broker < 0 else f"its leader, broker {keeper.broker}, changes or does not answer"
+            unanswered.append(Unanswered(str(place), why))
+    return Known(coordinated, unanswered + undescribed)
 
 
-def fence(client: AdminClient, transactional_id: str) -> None:
-    """Abort the transaction through its coordinator: the id gets a new epoch, which ends its producer. Returns when the
-    coordinator has decided it. Raises Refused, and KafkaError."""
+def hidden_from_user(client: AdminClient) -> list[Unanswered]:
+    """What this user may not see of coordinators. They leave that out of what they list, so a transaction that they
+    know would pass for one that they do not. Raises KafkaError."""
+    from wire.messages import DescribeTransactionsRequest  # noqa: PLC0415
+
+    found = list[Unanswered]()
+    topic = _state_topic(client)
+    # brokers call the topic internal also while there is none; a tenant's topic of that name is not
+    if topic is None or topic.error_code == ErrorCode.TOPIC_AUTHORIZATION_FAILED or not topic.is_internal:
+        found.append(Unanswered(STATE_TOPIC, "this user may not see it"))
+    request = DescribeTransactionsRequest(transactional_ids=[uuid.uuid4().hex])  # any: the right to all covers it
+    (row,) = client.send(request).transaction_states
+    if row.error_code == ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED:
+        found.append(Unanswered("transactional ids", "this user may not see all of them"))
+    return found
+
+
+def fence(client: AdminClient, transactional_id: str) -> Fenced:
+    """Abort the transaction through its coordinator, as Apache Kafka's `forceTerminateTransaction` does: the id gets a
+    new epoch, which ends its producer. Returns when the coordinator has decided it. Raises Refused, and KafkaError.
+
+    No request aborts one transaction and spares the producer of an id without any: only the answer tells them apart.
+    """
     from wire.messages import InitProducerIdRequest  # noqa: PLC0415
 
     request = InitProducerIdRequest(
         transactional_id=transactional_id, transaction_timeout_ms=FENCING_TIMEOUT_MS, producer_id=-1, producer_epoch=-1
     )
     response = client.send(request, coordinator_of(client, transactional_id))
-    if response.error_code != ErrorCode.CONCURRENT_TRANSACTIONS:  # it is decided, and the markers are on their way
+    if not response.error_code:
+        return Fenced.NOTHING_OPEN
+    if response.error_code != ErrorCode.CONCURRENT_TRANSACTIONS:
         _check({"error_code": response.error_code})
-
-
-def abort_in(client: AdminClient, row: Opened) -> None:
-    """Write an abort marker for a transaction that its coordinator does not know. Raises Refused, and KafkaError."""
-    from wire.messages import WriteTxnMarkersRequest  # noqa: PLC0415
-
-    marker = WriteTxnMarkersRequest.WritableTxnMarker
-    topic = marker.WritableTxnMarkerTopic(name=row.place.topic, partition_indexes=[row.place.partition])
-    request = WriteTxnMarkersRequest(
-        markers=[
-            marker(
-                producer_id=row.producer_id,
-                producer_epoch=row.producer_epoch,
-                transaction_result=False,
-                topics=[topic],
-                coordinator_epoch=max(row.coordinator_epoch, 0),
-            )
-        ]
-    )
-    leader = leaders_of(client, [row.place.topic]).get(row.place, -1)
-    if leader < 0:
-        raise Refused(f"{row.place} has no leader")
-    for answer in client.send(request, leader).markers:
-        for one in answer.topics:
-            for partition in one.partitions:
-                _check({"error_code": partition.error_code})
+    try:  # it is decided, by this or by its producer just before, and the markers are on their way
+        return _OUTCOMES.get(described(client, transactional_id).state, Fenced.UNKNOWN)
+    except Refused:
+        return Fenced.UNKNOWN
 
 
 def coordinator_of(client: AdminClient, transactional_id: str) -> int:
@@ -172,6 +201,88 @@ def _described(client: AdminClient, ids: list[str], coordinator: int) -> list[_S
     return client.send(DescribeTransactionsRequest(transactional_ids=ids), coordinator).transaction_states
 
 
+def _listing(
+    states: Sequence[str], producer_ids: Collection[int] = (), pattern: str | None = None, longer_ms: int = -1
+) -> ListTransactionsRequest:
+    from wire.messages import ListTransactionsRequest  # noqa: PLC0415
+
+    return ListTransactionsRequest(
+        state_filters=list(states),
+        producer_id_filters=sorted(producer_ids),
+        duration_filter=longer_ms,
+        transactional_id_pattern=pattern,
+    )
+
+
+def _rows_of(rows: Iterable[ListTransactionsResponse.TransactionState], broker: int) -> Iterator[Listed]:
+    return (Listed(row.transactional_id, row.producer_id, row.transaction_state, broker) for row in rows)
+
+
+def _described_open(client: AdminClient, rows: Iterable[Listed]) -> tuple[list[Coordinated], list[Unanswered]]:
+    """Those that are open still, and what coordinators do not say of them. One that another coordinator describes, to
+    which it has moved, is answered; one that is gone has ended."""
+    from wire.messages import DescribeTransactionsRequest  # noqa: PLC0415
+
+    asked = [
+        (coordinator, [one.transactional_id for one in some])
+        for coordinator, of in groupby(sorted(rows, key=_coordinator), key=_coordinator)
+        for some in portions(of, IDS_AT_ONCE)
+    ]
+    requests = [(DescribeTransactionsRequest(transactional_ids=ids), coordinator) for coordinator, ids in asked]
+    found = dict[str, Coordinated | None]()
+    failed = dict[str, Unanswered]()
+    for (coordinator, ids), answer in zip(asked, client.send_all(requests), strict=True):
+        if isinstance(answer, Exception):
+            failed |= dict.fromkeys(ids, _silent(coordinator, answer))
+            continue
+        for row in answer.transaction_states:
+            if not row.error_code and row.transaction_state in OPEN_STATES:
+                found[row.transactional_id] = _coordinated(row, coordinator)
+            elif not row.error_code:
+                found.setdefault(row.transactional_id)
+            elif row.error_code != ErrorCode.TRANSACTIONAL_ID_NOT_FOUND:
+                failed[row.transactional_id] = _refusing(coordinator, row.error_code)
+    unanswered = dict.fromkeys(why for name, why in failed.items() if name not in found)
+    return [one for one in found.values() if one is not None], list(unanswered)
+
+
+def _state_topic(client: AdminClient) -> MetadataResponse.MetadataResponseTopic | None:
+    from wire.messages import MetadataRequest  # noqa: PLC0415
+
+    asked = [MetadataRequest.MetadataRequestTopic(name=STATE_TOPIC)]
+    answer = client.send(MetadataRequest(topics=asked, allow_auto_topic_creation=False))
+    return next((topic for topic in answer.topics if topic.name == STATE_TOPIC), None)
+
+
+def _keepers(client: AdminClient) -> tuple[dict[Place, _Keeper], list[Unanswered]]:
+    """Of the partitions of `__transaction_state` that this user may see; `hidden_from_user` says whether it may."""
+    topic = _state_topic(client)
+    if topic is None or topic.error_code in _NOT_SHOWN:
+        return {}, []
+    if (problem := error_text({"error_code": topic.error_code})) is not None:
+        return {}, [Unanswered(STATE_TOPIC, problem)]
+    rows = {
+        Place(STATE_TOPIC, one.partition_index): _Keeper(one.leader_id, one.leader_epoch) for one in topic.partitions
+    }
+    return rows, []
+
+
+def _led(client: AdminClient, keepers: Mapping[Place, _Keeper]) -> set[Place]:
+    """The partitions whose leaders say that they lead them in these epochs."""
+    leaders = {place: one.broker for place, one in keepers.items()}
+    epochs = {place: one.leader_epoch for place, one in keepers.items()}
+    answers = client.send_all(offset_requests(leaders, LATEST, epochs=epochs))
+    return set(offsets_in(answer for answer in answers if not isinstance(answer, Exception)))
+
+
+def _silent(broker: int, error: Exception) -> Unanswered:
+    return Unanswered(f"broker {broker}", outcome_text(str(error)))
+
+
+def _refusing(broker: int, code: int) -> Unanswered:
+    return Unanswered(f"broker {broker}", error_text({"error_code": code}) or "")
+
+
 def _coordinated(row: _State, coordinator: int) -> Coordinated:
     return Coordinated(
         row.transactional_id,
@@ -183,55 +294,3 @@ def _coordinated(row: _State, coordinator: int) -> Coordinated:
         row.transaction_timeout_ms,
         frozenset(Place(topic.topic, index) for topic in row.topics for index in topic.partitions),
     )
-
-
-def _opened(client: AdminClient, leaders: Mapping[Place, int]) -> Iterator[Opened]:
-    """What the partitions' leaders have open. Partitions without an answer are left out. Each leader has one question
-    at a time, and all leaders have one at once."""
-    asked = [
-        [(leader, some) for some in portions(places, PARTITIONS_AT_ONCE)]
-        for leader, places in by_leader(leaders).items()
-    ]
-    for at_once in zip_longest(*asked):
-        requests = [(_producers_of(places), leader) for leader, places in filter(None, at_once)]
-        for answer in client.send_all(requests):
-            if isinstance(answer, Exception):
-                raise answer
-            for topic in answer.topics:
-                for partition in topic.partitions:
-                    yield from _open_of(Place(topic.name, partition.partition_index), partition)
-
-
-def _producers_of(places: Iterable[Place]) -> DescribeProducersRequest:
-    from wire.messages import DescribeProducersRequest  # noqa: PLC0415
-
-    topics = [
-        DescribeProducersRequest.TopicRequest(name=name, partition_indexes=[place.partition for place in of])
-        for name, of in groupby(places, key=lambda place: place.topic)
-    ]
-    return DescribeProducersRequest(topics=topics)
-
-
-def _open_of(place: Place, partition: _Producers) -> Iterator[Opened]:
-    for row in partition.active_producers:
-        if row.current_txn_start_offset >= 0:
-            yield Opened(
-                place, row.producer_id, row.producer_epoch, row.coordinator_epoch, row.current_txn_start_offset,
-                row.last_timestamp,
-            )  # fmt: skip
-
-
-def _held(
-    client: AdminClient, places: Iterable[Place], leaders: Mapping[Place, int], tier: Mapping[Place, int]
-) -> dict[Place, Held]:
-    """What lies behind the last stable offset of these partitions."""
-    wanted = {place: leaders.get(place, -1) for place in places}
-    ends, stable = (offsets_of(client, wanted, LATEST, isolation) for isolation in (0, 1))
-    return {
-        place: NOTHING_HELD._replace(
-            leader=leader,
-            records_behind=ends[place] - stable[place] if place in ends and place in stable else None,
-            tier_bytes=tier.get(place),
-        )
-        for place, leader in wanted.items()
-    }

@@ -6,13 +6,15 @@ open, and since which offset. Neither alone can tell a young transaction from on
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
 
 PREPARED = ("PrepareCommit", "PrepareAbort", "PrepareEpochFence")
 OPEN_STATES = ("Ongoing", *PREPARED)
+STATE_TOPIC = "__transaction_state"
+NO_LEADER = "it has no leader"
 LOOKED_AT_MS = 15_000  # coordinators look for timeouts at intervals; a timeout just passed is nothing strange
 
 
@@ -28,12 +30,13 @@ class Place(NamedTuple):
 
 class Class(Enum):
     """YOUNG: within its timeout. LATE: past its timeout, so its coordinator should have ended it. PREPARED: decided,
-    but not all markers are written. HANGING: open in a partition, and unknown to its coordinator, so it never
-    ends."""
+    but not all markers are written. UNKNOWN: open in a partition, and a coordinator that may know it has not answered.
+    HANGING: open in a partition, and unknown to every coordinator, so it never ends."""
 
     YOUNG = "young"
     LATE = "past its timeout"
     PREPARED = "prepared"
+    UNKNOWN = "unknown"
     HANGING = "hanging"
 
 
@@ -61,6 +64,24 @@ class Opened(NamedTuple):
     last_ms: int
 
 
+class Unanswered(NamedTuple):
+    """A partition or broker that has not answered, and why."""
+
+    who: str
+    why: str
+
+    def __str__(self) -> str:
+        return f"{self.who}: {self.why}"
+
+
+def reasons(unanswered: Iterable[Unanswered]) -> list[str]:
+    """Who has not answered for each reason."""
+    by_reason: dict[str, list[str]] = {}
+    for one in unanswered:
+        by_reason.setdefault(one.why, []).append(one.who)
+    return [f"{', '.join(who)}: {why}" for why, who in by_reason.items()]
+
+
 class Held(NamedTuple):
     """What lies behind a partition's last stable offset: records, and bytes that the tier cannot copy (None: it is not
     tiered). `leader` is -1 without one."""
@@ -75,8 +96,8 @@ NOTHING_HELD = Held(-1, None, None)
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One open transaction. `transactional_id` and `state` are empty for a hanging one, `age_ms` is then the time since
-    its producer's last batch."""
+    """One open transaction. `transactional_id` and `state` are empty for a hanging or unknown one, `age_ms` is then the
+    time since its producer's last batch."""
 
     kind: Class
     transactional_id: str
@@ -94,10 +115,28 @@ class Finding:
     places: tuple[Place, ...] = field(default=())
 
 
+class Examined(NamedTuple):
+    """Every open transaction that was found. While there is anything `unanswered` there may be others."""
+
+    found: list[Finding]
+    unanswered: tuple[Unanswered, ...] = ()
+
+
+def unclaimed(coordinated: Iterable[Coordinated], opened: Iterable[Opened]) -> list[Opened]:
+    """What is open in a partition, and in none of these transactions."""
+    claimed = {(one.producer_id, place) for one in coordinated for place in one.partitions}
+    return [row for row in opened if (row.producer_id, row.place) not in claimed]
+
+
 def diagnose(
-    coordinated: Iterable[Coordinated], opened: Iterable[Opened], held: Mapping[Place, Held], now_ms: int
+    coordinated: Iterable[Coordinated],
+    opened: Iterable[Opened],
+    held: Mapping[Place, Held],
+    now_ms: int,
+    doubtful: Container[Opened] = (),
 ) -> list[Finding]:
-    """Every open transaction, hanging ones first, then the oldest."""
+    """Every open transaction, hanging ones first, then unknown ones, then the oldest. `doubtful`: rows that some
+    coordinator may know which has not answered."""
     by_producer: dict[int, list[Opened]] = {}
     for one in opened:
         by_producer.setdefault(one.producer_id, []).append(one)
@@ -108,7 +147,8 @@ def diagnose(
         by_producer[known.producer_id] = [row for row in rows if row.place not in known.partitions]
         findings.append(_of_coordinator(known, own, held, now_ms))
     for rows in by_producer.values():
-        findings += [_hanging(row, held, now_ms) for row in rows]
+        kinds = [(row, Class.UNKNOWN if row in doubtful else Class.HANGING) for row in rows]
+        findings += [_of_leader(kind, row, held, now_ms) for row, kind in kinds]
     order = list(Class)[::-1]
     return sorted(findings, key=lambda one: (order.index(one.kind), -one.age_ms, one.transactional_id))
 
@@ -128,10 +168,10 @@ def _of_coordinator(known: Coordinated, own: tuple[Opened, ...], held: Mapping[P
     )  # fmt: skip
 
 
-def _hanging(row: Opened, held: Mapping[Place, Held], now_ms: int) -> Finding:
+def _of_leader(kind: Class, row: Opened, held: Mapping[Place, Held], now_ms: int) -> Finding:
     behind, blocked = _behind([row.place], held)
     return Finding(
-        Class.HANGING, "", "", row.producer_id, row.producer_epoch, max(0, now_ms - row.last_ms), None, (row,), (),
+        kind, "", "", row.producer_id, row.producer_epoch, max(0, now_ms - row.last_ms), None, (row,), (),
         behind, blocked, -1, (row.place,),
     )  # fmt: skip
 

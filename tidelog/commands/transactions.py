@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
 from tidelog.admin.admin_client import CommandOptions, admin_client
+from tidelog.admin.open_transactions import abort_in, examined, hanging_in
 from tidelog.admin.replica_moves import Refused
-from tidelog.admin.transaction_admin import UnknownState, abort_in, described, examined, fence, listed
-from tidelog.admin.transaction_doctor import Class, Finding, Place
+from tidelog.admin.transaction_admin import Fenced, UnknownState, described, fence, listed
+from tidelog.admin.transaction_doctor import Class, Finding, Place, Unanswered, reasons
 from tidelog.command_group import CommandGroup
 from tidelog.moments import utc
 from tidelog.output import EXIT_USAGE, fail, show, show_one
@@ -69,11 +70,17 @@ def doctor(
     """Every open transaction, with why it is open and what it holds back.
 
     young: within its timeout. past its timeout: its coordinator should have ended it. prepared: decided, and a marker
-    cannot be written where it waits for. hanging: open in a partition, and unknown to its coordinator.
+    cannot be written where it waits for. unknown: open in a partition, and what it waits for does not say whether it
+    knows it. hanging: open in a partition, and unknown to every coordinator.
+
+    Exits with 1 if something has not answered, after the list.
     """
     with admin_client(options) as client:
-        found = _or_fail(lambda: examined(client, topic, lambda: _blocked_bytes(client)))
-    show([_row(one) for one in found], as_json=options.as_json, columns=COLUMNS, empty="no transaction is open")
+        found, unanswered = _or_fail(lambda: examined(client, topic, lambda: _blocked_bytes(client)))
+    empty = "no transaction is known to be open" if unanswered else "no transaction is open"
+    show([_row(one, unanswered) for one in found], as_json=options.as_json, columns=COLUMNS, empty=empty)
+    if unanswered:
+        fail("not all is known, something has not answered:\n" + "\n".join(reasons(unanswered)))
 
 
 @app.command()
@@ -93,15 +100,9 @@ def abort(
         fail("name a TRANSACTIONAL_ID, or all of --topic, --partition and --producer-id", EXIT_USAGE)
     with admin_client(options) as client:
         if transactional_id is not None:
-            row = _or_fail(lambda: described(client, transactional_id))
-            if row.state != "Ongoing":
-                fail(f"{transactional_id} has no transaction to abort, its state is {row.state}")
-            done = f"{transactional_id}, which broker {row.coordinator} coordinates"
-            if not dry_run:
-                _or_fail(lambda: fence(client, transactional_id))
+            done = _abort_known(client, transactional_id, dry_run=dry_run)
         else:
-            found = _or_fail(lambda: examined(client, [topic] if topic else None, dict))
-            (opened,) = _open_there(found, partition, producer_id).open_in
+            opened = _or_fail(lambda: hanging_in(client, Place(topic or "", partition or 0), producer_id or 0))
             done = f"the transaction of producer {producer_id} in {opened.place}, by a marker"
             if not dry_run:
                 _or_fail(lambda: abort_in(client, opened))
@@ -111,19 +112,14 @@ def abort(
         print(f"{'would abort' if dry_run else 'aborted'} {done}")
 
 
-def _open_there(found: list[Finding], partition: int | None, producer_id: int | None) -> Finding:
-    """The hanging transaction, or the end of the command: a coordinator ends the ones that it knows."""
-    there = [
-        one
-        for one in found
-        if any(row.place.partition == partition and row.producer_id == producer_id for row in one.open_in)
-    ]
-    if not there:
-        fail(f"producer {producer_id} has no open transaction in partition {partition}")
-    if there[0].kind is not Class.HANGING:
-        name = there[0].transactional_id
-        fail(f"that is {name}'s transaction, which its coordinator knows: tidelog transactions abort {name}")
-    return there[0]
+def _abort_known(client: AdminClient, transactional_id: str, *, dry_run: bool) -> str:
+    """What was aborted, or the end of the command."""
+    row = _or_fail(lambda: described(client, transactional_id))
+    if row.state != "Ongoing":
+        fail(f"{transactional_id} has no transaction to abort, its state is {row.state}")
+    if not dry_run and (outcome := _or_fail(lambda: fence(client, transactional_id))) is not Fenced.ABORTED:
+        fail(f"{transactional_id}: {outcome.value}")
+    return f"{transactional_id}, which broker {row.coordinator} coordinates"
 
 
 def _blocked_bytes(client: AdminClient) -> dict[Place, int]:
@@ -137,7 +133,8 @@ def _blocked_bytes(client: AdminClient) -> dict[Place, int]:
     }
 
 
-def _row(one: Finding) -> dict[str, Any]:
+def _row(one: Finding, unanswered: Iterable[Unanswered]) -> dict[str, Any]:
+    waits_for = [row.who for row in unanswered] if one.kind is Class.UNKNOWN else list(map(str, one.waits_for))
     return {
         "class": one.kind.value,
         "transactional_id": one.transactional_id or None,
@@ -147,7 +144,7 @@ def _row(one: Finding) -> dict[str, Any]:
         "age_s": one.age_ms // 1000,
         "timeout_s": None if one.timeout_ms is None else one.timeout_ms // 1000,
         "partitions": [str(place) for place in one.places],
-        "waits_for": [str(place) for place in one.waits_for],
+        "waits_for": waits_for,
         "records_behind": one.records_behind,
         "tier_bytes": one.tier_bytes,
         "coordinator": None if one.coordinator < 0 else one.coordinator,

@@ -21,9 +21,9 @@ from tidelog.admin.admin_client import Reach, outcome_text
 from tidelog.admin.balance_admin import BalanceAdmin
 from tidelog.admin.group_lag import lags
 from tidelog.admin.library_client import AdminClient
+from tidelog.admin.open_transactions import examined
 from tidelog.admin.quota_admin import described_shares
 from tidelog.admin.replica_moves import Refused, ReplicaMoves
-from tidelog.admin.transaction_admin import examined
 from tidelog.admin.transaction_doctor import Place
 from tidelog.admin.usage_admin import described
 from tidelog.doctor import findings

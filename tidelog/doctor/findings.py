@@ -7,8 +7,7 @@ from enum import IntEnum
 from typing import Any, NamedTuple
 
 from tidelog.admin.group_lag import Behind
-from tidelog.admin.transaction_doctor import Class, Place
-from tidelog.admin.transaction_doctor import Finding as OpenTransaction
+from tidelog.admin.transaction_doctor import Class, Examined, Place
 
 NAMED = 5  # of partitions, groups and the like in one finding; the rest is counted
 DISK_WARNING, DISK_CRITICAL = 0.85, 0.95
@@ -188,8 +187,8 @@ def of_fairness(rows: Sequence[Row], budget_s: float) -> list[Finding]:
     return [Finding(Severity.WARNING, "throttling", what, "`tidelog quotas shares TENANT` says where their quota is")]
 
 
-def of_transactions(rows: Sequence[OpenTransaction]) -> list[Finding]:
-    found = []
+def of_transactions(examined: Examined) -> list[Finding]:
+    rows, found = examined.found, []
     for kind, severity, one, more, todo in (
         (Class.HANGING, Severity.CRITICAL,
          "transaction hangs: no coordinator knows it, it holds readers back for ever",
@@ -208,6 +207,12 @@ def of_transactions(rows: Sequence[OpenTransaction]) -> list[Finding]:
             names = named(row.transactional_id or f"producer {row.producer_id}" for row in those)
             what = f"{counted(len(those), one, more)}; {records} records and {blocked} bytes wait: {names}"
             found.append(Finding(severity, "transactions", what, todo))
+    if examined.unanswered:
+        unknown = [f"producer {row.producer_id}" for row in rows if row.kind is Class.UNKNOWN]
+        hang = f"; whether these transactions hang is unknown: {named(unknown)}" if unknown else ""
+        what = f"could not be looked at in whole: {named(examined.unanswered)}{hang}"
+        todo = "start the brokers of what is named, or ask as a user who may see it; then look again"
+        found.append(Finding(Severity.UNSEEN, "transactions", what, todo))
     return found
 
 

@@ -459,8 +459,11 @@ class TransactionShard:
         return None if fenced is None else self._record(transactional_id, fenced)
 
     def list_transactions(self, wanted: TransactionFilter, now: Now) -> Work[list[ListedTransaction]]:
-        """A tenant's costs only its own ids. They may change meanwhile."""
-        ids = (name for name in self.committed.with_prefix(wanted.prefix) if self._is_served(name))
+        """A tenant's costs only its own ids. They may change meanwhile. Ids that are handed over are shown by both
+        sides: otherwise, while brokers hear of it one after another, neither may have them, and an open transaction
+        would pass for one that no coordinator knows."""
+        held = self.committed.with_prefix(wanted.prefix)
+        ids = (name for name in held if self._keeping_of(name) is not Keeping.FOREIGN)
         return listed(ids, self.committed, wanted, now.wall_ms)
 
     def _decided(self, transactional_id: str, step: Step | NeedsId, now: Now) -> TransactionDecision:
