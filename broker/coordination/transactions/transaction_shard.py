@@ -32,9 +32,11 @@ from broker.coordination.transactions.records import (
     decode_epoch_floor,
     decode_key,
     decode_value,
+    decoding_cost,
     encode_epoch_floor,
     encode_key,
     encode_value,
+    encoding_cost,
     epoch_floor_record,
     state_of,
     transaction_record,
@@ -66,6 +68,7 @@ KeepingOf = Callable[[str], Keeping]
 TransactionDecision = Decision[CoordinatorRecord, Producer | ErrorCode | NeedsId]
 ID_BYTES = 330  # memory of an id's entries beside its record, measured
 TAKE_UP_TURN_S = 0.002
+LONG_VALUE_BYTES = 64 << 10  # of thousands of partitions: it is taken up in a turn of its own
 
 
 class _Timer(Enum):
@@ -234,9 +237,13 @@ class TransactionShard:
         records: list[CoordinatorRecord] = []
         partitions = 0
         for _ in range(min(len(self._left), self._config.transactions_per_turn_max)):
-            transactional_id = self._left.popleft()
-            if self.open.get(transactional_id, _TAKEN_UP) is None:
-                transaction = decode_value(self.committed[transactional_id])
+            transactional_id = self._left[0]
+            unread = self._unread(transactional_id)
+            if partitions and unread is not None and len(unread) > LONG_VALUE_BYTES:
+                break
+            self._left.popleft()
+            if unread is not None:
+                transaction = decode_value(unread)
                 if transaction.state.is_prepared and not transaction.partitions:
                     records.append(self._record(transactional_id, completed(transaction, now.wall_ms)))
                     continue
@@ -332,6 +339,19 @@ class TransactionShard:
     def open_transaction(self, transactional_id: str) -> Transaction | None:
         """The id's open transaction; None if it has none."""
         if transactional_id not in self.open:
+    def _unread(self, transactional_id: str) -> bytes | None:
+        """The value of an open transaction that is not taken up yet, which must be decoded first; else None."""
+        return self.committed[transactional_id] if self.open.get(transactional_id, _TAKEN_UP) is None else None
+
+    def reading_cost(self, transactional_id: str) -> int:
+        """Units of `common.pacing` that it takes to read the id's state."""
+        unread = self._unread(transactional_id)
+        return 0 if unread is None else decoding_cost(unread)
+
+    def recording_cost(self, transactional_id: str) -> int:
+        """As `reading_cost`, for a decision that changes the state: its record names all partitions again."""
+        return self.reading_cost(transactional_id) + encoding_cost(self.committed.get(transactional_id, b""))
+
             return None
         return self.open[transactional_id] or decode_value(self.committed[transactional_id])
 
@@ -416,16 +436,21 @@ class TransactionShard:
 
     def remove_ids(self, prefixes: tuple[str, ...], most: int, now: Now) -> Decision[CoordinatorRecord, int]:
         """Take a step towards the removal of at most `most` ids of deleted tenants: abort what is ongoing, then remove.
-        Returns the number of steps. Raises CONCURRENT_TRANSACTIONS while all that is left is prepared."""
+        Returns the number of steps. Raises CONCURRENT_TRANSACTIONS while all that is left is prepared, or waits to be
+        taken up."""
         records: list[CoordinatorRecord] = []
-        waits = False
+        waits, partitions = False, 0
         names = (name for prefix in prefixes for name in self.committed.with_prefix(prefix))
         for transactional_id in names:
-            if len(records) >= most:
+            if len(records) >= most or partitions >= self._config.partitions_per_turn_max:
                 break
             record = self._removal(transactional_id, now)
-            waits = waits or record is None
-            records += [] if record is None else [record]
+            if record is None:
+                waits = True
+                continue
+            records.append(record)
+            held = self.open.get(transactional_id)
+            partitions += 0 if held is None else held.partition_count
         if waits and not records:
             raise ProtocolError(ErrorCode.CONCURRENT_TRANSACTIONS, "transactions of a deleted tenant end first")
         return Decision(len(records), records)
@@ -435,16 +460,16 @@ class TransactionShard:
         is removed at once."""
         if transactional_id not in self.open or self._keeping_of(transactional_id) is Keeping.FOREIGN:
             return transaction_record(transactional_id, None)
-        held = self.open[transactional_id] or decode_value(self.committed[transactional_id])
-        if held.state.is_prepared:
+        held = self.open[transactional_id]
+        if held is None or held.state.is_prepared:
             return None
         fenced = self._fenced(transactional_id, held, None, now, removal=True)
         return None if fenced is None else self._record(transactional_id, fenced)
 
     def list_transactions(self, wanted: TransactionFilter, now: Now) -> Work[list[ListedTransaction]]:
         """A tenant's costs only its own ids. They may change meanwhile."""
-        ids = (name for name in self.committed.with_prefix(wanted.prefix) if self._is_served(name))
-        return listed(ids, self.committed, wanted, now.wall_ms)
+        ids = (name if self._is_served(name) else None for name in self.committed.with_prefix(wanted.prefix))
+        return listed(ids, self.committed, self.open, wanted, now.wall_ms)
 
     def _decided(self, transactional_id: str, step: Step | NeedsId, now: Now) -> TransactionDecision:
         if step is NEEDS_ID:
