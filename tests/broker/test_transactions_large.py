@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 import pytest
 
+from broker.coordination.packed_records import PART_BYTES, read_runs
 from broker.coordination.transactions.config import TransactionConfig
 from broker.coordination.transactions.moving_ids import MovingIds
 from broker.coordination.transactions.records import decode_value
@@ -165,3 +166,22 @@ def test_a_load_takes_a_transaction_of_very_many_partitions_up_alone() -> None:
     for name, topics in (("a", 1), ("b", 1), ("c", 9_000), ("d", 1)):
         driver.put(name, large(topics=topics))
     assert taken_up_in_turns(driver) == [2, 1, 1]
+
+
+# snapshots -------------------------------------------------------------------------------------------------
+
+
+def test_a_part_of_a_snapshot_is_short_whatever_its_records_are() -> None:
+    driver = driver_with((f"t{number}" for number in range(40)), topics=2_000)
+    for number in range(2_500):
+        driver.init(f"small-{number}")
+    longest = max(map(len, driver.shard.committed.values()))
+    parts = list(driver.shard.pack())
+    assert max(len(data) for data, _ in parts) < PART_BYTES + 2 * longest
+    assert max(count for _, count in parts) == 1_000
+    copy = driver.loading([])
+    for data, _ in parts:
+        for run in read_runs(data):
+            copy.unpack(run)
+    assert copy.committed == driver.shard.committed
+    assert sum(count for _, count in parts) == len(copy.committed)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from enum import Enum
 
 from broker.coordination.groups.tenant_index import ByTenant
-from broker.coordination.packed_records import RUN_RECORDS_MAX, Run, pack_runs
+from broker.coordination.packed_records import Run, pack_parts, pack_runs
 from broker.coordination.shard import Answer, CoordinatorRecord, Now, replay_each
 from broker.coordination.transactions.adding import verified, with_partitions
 from broker.coordination.transactions.config import TransactionConfig, TransactionLimits
@@ -190,11 +190,8 @@ class TransactionShard:
     def pack(self) -> Iterator[tuple[bytes, int]]:
         if self.epoch_floor:
             yield pack_runs(b"", [(EPOCH_FLOOR_KEY, encode_epoch_floor(self.epoch_floor))]), 1
-        ids = list(self.committed)
-        for at in range(0, len(ids), RUN_RECORDS_MAX):
-            some = [(name, self.committed.get(name)) for name in ids[at : at + RUN_RECORDS_MAX]]
-            pairs = [(encode_key(name), value) for name, value in some if value is not None]
-            yield pack_runs(b"", pairs), len(pairs)
+        values = ((name, self.committed.get(name)) for name in list(self.committed))
+        yield from pack_parts((encode_key(name), value) for name, value in values if value is not None)
 
     def unpack(self, run: Run) -> None:
         for key, value in run.pairs:
@@ -339,6 +336,9 @@ class TransactionShard:
     def open_transaction(self, transactional_id: str) -> Transaction | None:
         """The id's open transaction; None if it has none."""
         if transactional_id not in self.open:
+            return None
+        return self.open[transactional_id] or decode_value(self.committed[transactional_id])
+
     def _unread(self, transactional_id: str) -> bytes | None:
         """The value of an open transaction that is not taken up yet, which must be decoded first; else None."""
         return self.committed[transactional_id] if self.open.get(transactional_id, _TAKEN_UP) is None else None
@@ -351,9 +351,6 @@ class TransactionShard:
     def recording_cost(self, transactional_id: str) -> int:
         """As `reading_cost`, for a decision that changes the state: its record names all partitions again."""
         return self.reading_cost(transactional_id) + encoding_cost(self.committed.get(transactional_id, b""))
-
-            return None
-        return self.open[transactional_id] or decode_value(self.committed[transactional_id])
 
     # requests ----------------------------------------------------------------------------------------------
 
