@@ -168,6 +168,19 @@ def test_a_load_takes_a_transaction_of_very_many_partitions_up_alone() -> None:
     assert taken_up_in_turns(driver) == [2, 1, 1]
 
 
+def test_a_request_takes_its_own_transaction_up() -> None:
+    driver = not_taken_up(State.PREPARE_COMMIT)
+    with counted_calls(decode_value) as count:
+        for _ in range(2):
+            assert driver.state(NAMES[3]).state is State.PREPARE_COMMIT
+    assert count.calls == 1
+    driver.apply([])
+    assert [act.transactional_id for act in driver.acts] == [NAMES[3]]
+    for _ in range(2):
+        driver.pass_ms(10)
+    assert [act.transactional_id for act in driver.acts] == [NAMES[3], *NAMES[:3], *NAMES[4:]]
+
+
 # snapshots -------------------------------------------------------------------------------------------------
 
 

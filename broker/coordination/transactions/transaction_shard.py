@@ -349,8 +349,8 @@ class TransactionShard:
         return 0 if unread is None else decoding_cost(unread)
 
     def recording_cost(self, transactional_id: str) -> int:
-        """As `reading_cost`, for a decision that changes the state: its record names all partitions again."""
-        return self.reading_cost(transactional_id) + encoding_cost(self.committed.get(transactional_id, b""))
+        """That it takes to change the state: the record names all partitions again."""
+        return encoding_cost(self.committed.get(transactional_id, b""))
 
     # requests ----------------------------------------------------------------------------------------------
 
@@ -362,11 +362,15 @@ class TransactionShard:
         return self._keeping_of(transactional_id) is Keeping.SERVED
 
     def find(self, transactional_id: str) -> Transaction | None:
-        """The id's state; None if it is unknown. Raises ProtocolError: INVALID_REQUEST, NOT_COORDINATOR."""
+        """The id's state, which is taken up; None if it is unknown. Raises ProtocolError: INVALID_REQUEST,
+        NOT_COORDINATOR."""
         if not local_name(transactional_id):
             raise ProtocolError(ErrorCode.INVALID_REQUEST)
         if not self._is_served(transactional_id):
             raise ProtocolError(ErrorCode.NOT_COORDINATOR)
+        unread = self._unread(transactional_id)
+        if unread is not None:
+            self._take_up(transactional_id, decode_value(unread))
         value = self.committed.get(transactional_id)
         return None if value is None else self.open.get(transactional_id) or decode_value(value)
 
