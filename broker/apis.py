@@ -241,7 +241,7 @@ ROWS = (
     Row(ApiKey.UNREGISTER_BROKER, Forwarder.serve, ClusterRight(ALTER)),
     Row(ApiKey.DESCRIBE_TRANSACTIONS, TransactionHandlers.describe_transactions,
         transaction_gates.describe_transactions,
-        cuts=[cut("transactional_ids", "transaction_states", most=50, kind=by_value)],
+        cuts=[cut("transactional_ids", "transaction_states", most=5, kind=by_value)],
         response={ALL: "transaction_states.transaction_state"}),
     Row(ApiKey.LIST_TRANSACTIONS, TransactionHandlers.list_transactions, transaction_gates.list_transactions,
         request={OWN: "state_filters", FILTER: "transactional_id_pattern"},

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 _HEAD = Struct(">HHII")  # sizes of common prefix, key rest and value; number of records
 RUN_RECORDS_MAX = 1_000  # records of one run that are read at a time
+PART_BYTES = 256 << 10
 
 
 class Run(NamedTuple):
@@ -41,6 +42,21 @@ def pack_runs(begin: bytes, pairs: Iterable[tuple[bytes, bytes]]) -> bytes:
             parts.append(begin)
             parts += some
     return b"".join(parts)
+
+
+def pack_parts(pairs: Iterable[tuple[bytes, bytes]]) -> Iterator[tuple[bytes, int]]:
+    """Encode records of any length in parts, each with its number of records. A part ends with the record that brings
+    it to RUN_RECORDS_MAX records or PART_BYTES."""
+    part: list[tuple[bytes, bytes]] = []
+    size = 0
+    for key, value in pairs:
+        part.append((key, value))
+        size += len(key) + len(value)
+        if size >= PART_BYTES or len(part) >= RUN_RECORDS_MAX:
+            yield pack_runs(b"", part), len(part)
+            part, size = [], 0
+    if part:
+        yield pack_runs(b"", part), len(part)
 
 
 def read_runs(piece: bytes) -> Iterator[Run]:

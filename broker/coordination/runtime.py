@@ -47,6 +47,7 @@ Act = Callable[[int, int, Any], None]
 """Begins something that a shard wants done; called with its partition index, its leader epoch, and what."""
 
 RELOAD = Backoff(0.1, 5.0)
+SHORT_COST = 100  # units of `common.pacing`; what takes less waits for no room
 LOOK_S = 0.001  # the loop polls all sockets once in this time
 
 _log = logging.getLogger(__name__)
@@ -358,6 +359,18 @@ class CoordinatorRuntime:
         future: asyncio.Future[Reply] = hosted.query(lambda _, __: found)
         self._arm(hosted)
         return await future
+
+    def cost(self, topic: str, index: int, cost_of: Callable[[ShardType], int]) -> int:
+        """What `cost_of` says of the shard, in units of `common.pacing`; 0 if it is little. Raises NOT_COORDINATOR and
+        COORDINATOR_LOAD_IN_PROGRESS."""
+        cost = cost_of(self._hosted(topic, index).shard)
+        return 0 if cost < SHORT_COST else cost
+
+    async def room(self, cost: int, lane: Hashable) -> None:
+        """Wait for a turn of the loop that has room for a decision of `cost`."""
+        if not self._pacer.admits(cost):
+            await self._pacer.rest(lane, own=False)
+            self._pacer.admits(cost)  # so that nothing else is admitted in this turn
 
     async def rest(self, lane: Hashable, *, own: bool = False) -> None:
         """Wait for the lane's next turn, between the parts of a long write."""

@@ -56,6 +56,7 @@ NEW_END_FROM = 5
 NEW_PROTOCOL_VERSION = 2
 TRANSACTIONS_AT_ONCE = 50  # of one request of a leader that are decided at the same time
 ROW_COST, TOPIC_COST, INDEX_COST = 4, 2, 1  # units of `common.pacing`
+COPIED_PER_UNIT = 100  # indexes
 
 _Topics = Sequence[AddPartitionsToTxnRequest.AddPartitionsToTxnTopic]
 _Result = AddPartitionsToTxnResponse.AddPartitionsToTxnResult
@@ -256,15 +257,17 @@ class TransactionHandlers:
         self, context: RequestContext, request: DescribeTransactionsRequest
     ) -> DescribeTransactionsResponse:
         """Of a decided transaction, the partitions that have no marker yet."""
-        rows = [await self._described(name) for name in request.transactional_ids]
+        rows = [await self._described(context, name) for name in request.transactional_ids]
         return DescribeTransactionsResponse(transaction_states=rows)
 
-    async def _described(self, transactional_id: str) -> _Described:
+    async def _described(self, context: RequestContext, transactional_id: str) -> _Described:
         try:
             found = await self._coordinator.describe(transactional_id)
         except ProtocolError as error:
             return undescribed(transactional_id, error.code)
         left = self._unwritten(transactional_id) if found.state.is_prepared else None
+        work = _described_topics(found.partitions, None if left is None else tuple(left))  # markers are being written
+        is_short = len(found.partitions) <= LEAVES_MAX and found.partition_count <= LEAVES_MAX
         return _Described(
             error_code=ErrorCode.NONE,
             transactional_id=transactional_id,
@@ -273,10 +276,7 @@ class TransactionHandlers:
             transaction_start_time_ms=found.start_ms,
             producer_id=found.producer_id,
             producer_epoch=found.producer_epoch,
-            topics=[
-                _Described.TopicData(topic=topic, partitions=list(indexes))
-                for topic, indexes in (found.partitions if left is None else _by_topic(left)).items()
-            ],
+            topics=at_once(work) if is_short else await context.paced(work),
         )
 
     async def list_transactions(
@@ -309,11 +309,21 @@ def _known(code: ErrorCode, context: RequestContext, fenced_from: int) -> ErrorC
     return ErrorCode.INVALID_PRODUCER_EPOCH if is_old else code
 
 
-def _by_topic(partitions: Iterable[tuple[str, int]]) -> Mapping[str, Sequence[int]]:
-    found: dict[str, list[int]] = {}
-    for topic, index in partitions:
-        found.setdefault(topic, []).append(index)
-    return found
+def _described_topics(
+    partitions: Partitions, left: Sequence[tuple[str, int]] | None
+) -> Work[list[_Described.TopicData]]:
+    """Those of a transaction; of `left` alone, unless that is None."""
+    shown: Mapping[str, Sequence[int]] = partitions
+    if left is not None:
+        shown = by_topic = dict[str, list[int]]()
+        for topic, index in left:
+            by_topic.setdefault(topic, []).append(index)
+            yield INDEX_COST
+    rows: list[_Described.TopicData] = []
+    for topic, indexes in shown.items():
+        rows.append(_Described.TopicData(topic=topic, partitions=list(indexes)))
+        yield TOPIC_COST + len(indexes) // COPIED_PER_UNIT
+    return rows
 
 
 async def _worked(context: RequestContext, topics: Sequence[_Topic], work: Work[T]) -> T:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable
 from contextlib import suppress
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from broker.coordination.runtime import CoordinatorRuntime, RuntimeConfig
 from broker.coordination.shard import CoordinatorRecord, Now, Ticket
 from broker.coordination.transactions.config import TransactionConfig
 from broker.coordination.transactions.coordinator import TransactionCoordinator
-from broker.coordination.transactions.records import encode_value, transaction_record
+from broker.coordination.transactions.records import decode_value, encode_value, transaction_record
 from broker.coordination.transactions.transaction_shard import TransactionShard
 from broker.coordination.transactions.values import (
     LAST_EPOCH,
@@ -28,11 +29,13 @@ from broker.coordination.transactions.values import (
 )
 from common.decision import Decision
 from common.errors import ErrorCode, ProtocolError
-from common.pacing import Pacer
+from common.pacing import INLINE_COST, Pacer
 from kraft.image.metadata import MetadataImage
 from kraft.topic_names import GROUP_TOPIC, TRANSACTION_TOPIC
+from records.batch import read_header
 from tests.broker.coordinated_partition import MemoryPartition
 from tests.broker.topic_images import image_of
+from tests.common.call_count import counted_calls
 from tests.virtual_time import LoopClock
 
 pytestmark = pytest.mark.virtual_time
@@ -320,6 +323,60 @@ async def test_errors_without_a_shard(world: World) -> None:
     assert await code_of(world.coordinator.init_producer_id(too_long)) is ErrorCode.INVALID_TRANSACTION_TIMEOUT
     world.image = MetadataImage()
     assert await code_of(describe("t")) is ErrorCode.COORDINATOR_NOT_AVAILABLE
+
+
+async def test_decisions_about_large_transactions_are_spread_over_turns_of_the_loop(world: World) -> None:
+    """However many a leader asks for at a time: each encodes a record with all partitions of its transaction."""
+    now_ms = LoopClock().wall_ms()
+    partitions = {"gates": tuple(range(10_000))}
+    held = Transaction(7, 0, 60_000, TransactionState.ONGOING, partitions, now_ms, now_ms, version=2)
+    names = [f"t{number}" for number in range(12)]
+    for name in names:
+        await world.put(0, name, held)
+    begin = len(world.partition.log.batches)
+    producer = Producer(7, 0)
+    await asyncio.gather(
+        *(world.coordinator.add_partitions(name, *producer, {"flights": (0,)}, new_protocol=True) for name in names)
+    )
+    counts = [read_header(batch, 0).count for batch in world.partition.log.batches[begin:]]
+    assert (sum(counts), max(counts)) == (12, counts[0])
+    assert counts[0] * 1_000 <= INLINE_COST + 1_000, "each takes about a millisecond"
+    for name in names:
+        assert (await world.coordinator.describe(name)).partition_count == 10_001
+    begin = len(world.partition.log.batches)
+    await asyncio.gather(*(world.coordinator.end(EndTransaction(name, *producer, True, True)) for name in names))
+    counts = [read_header(batch, 0).count for batch in world.partition.log.batches[begin:]]
+    assert (sum(counts), max(counts)) == (12, counts[0])
+    assert counts[0] * 1_000 <= INLINE_COST + 1_000
+
+
+async def test_what_a_load_has_left_is_decoded_in_turns_of_its_own(world: World) -> None:
+    now_ms = LoopClock().wall_ms()
+    partitions = {"gates": tuple(range(17_000))}
+    held = Transaction(7, 0, 60_000, TransactionState.ONGOING, partitions, now_ms, now_ms, version=2)
+    names = [f"t{number}" for number in range(12)]
+    for name in names:
+        await world.put(0, name, held)
+    world.partition.leader_epoch = 2
+    await world.elected()
+    work: list[tuple[int, int]] = [(0, 0)]  # values that were decoded and encoded by the end of each turn
+
+    def look() -> None:
+        work.append((decoded.calls, encoded.calls))
+        if encoded.calls < len(names):
+            asyncio.get_running_loop().call_soon(look)
+
+    with counted_calls(decode_value) as decoded, counted_calls(encode_value) as encoded:
+        look()
+        await asyncio.gather(
+            *(world.coordinator.add_partitions(name, 7, 0, {"flights": (0,)}, new_protocol=True) for name in names)
+        )
+    work.append((decoded.calls, encoded.calls))
+    assert decoded.calls > 6
+    assert encoded.calls == len(names)
+    turns = [(after[0] - before[0], after[1] - before[1]) for before, after in pairwise(work)]
+    assert max(count for count, _ in turns) <= 2, "one for a request, and one by the shard's own timer"
+    assert max(count for _, count in turns) <= 3, "each is worth less than half of a turn"
 
 
 async def test_list(world: World) -> None:

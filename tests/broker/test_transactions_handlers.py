@@ -43,6 +43,7 @@ class Coordinator:
     def __init__(self) -> None:
         self.code = ErrorCode.NONE
         self.state = TransactionState.ONGOING
+        self.partitions: dict[str, tuple[int, ...]] = {"flights": (0, 1), "gates": (2,)}
         self.asked: list[Any] = []
 
     def _answer(self, request: Any, reply: Any) -> Any:
@@ -64,9 +65,7 @@ class Coordinator:
         return self._answer(request, [ErrorCode.TRANSACTION_ABORTABLE])
 
     async def describe(self, transactional_id: str) -> Any:
-        return self._answer(
-            transactional_id, Transaction(7, 5, 9, self.state, {"flights": (0, 1), "gates": (2,)}, 2, 1)
-        )
+        return self._answer(transactional_id, Transaction(7, 5, 9, self.state, self.partitions, 2, 1))
 
     async def list_transactions(self, wanted: TransactionFilter) -> Any:
         return self._answer(wanted, [ListedTransaction("t", 7, TransactionState.ONGOING)])
@@ -224,6 +223,27 @@ async def test_a_decided_transaction_is_described_by_what_is_left_of_it(
     request = DescribeTransactionsRequest(transactional_ids=["t"])
     (row,) = (await served.handlers.describe_transactions(Context(0), request)).transaction_states
     assert {topic.topic: topic.partitions for topic in row.topics} == shown
+
+
+@pytest.mark.parametrize(
+    ("state", "is_known"),
+    [
+        (TransactionState.ONGOING, False),
+        (TransactionState.PREPARE_COMMIT, False),
+        (TransactionState.PREPARE_ABORT, True),
+    ],
+)
+async def test_ten_thousand_topics_are_described_in_slices(state: TransactionState, is_known: bool) -> None:
+    names = [f"flights-{number:05}" for number in range(10_000)]
+    served, pacer = Served(), Pacer()
+    served.coordinator.state, served.coordinator.partitions = state, dict.fromkeys(names, (0,))
+    served.unwritten = [(name, 0) for name in names] if is_known else None
+    request = DescribeTransactionsRequest(transactional_ids=["t", "u"])
+    answer = await served.handlers.describe_transactions(Context(0, pacer), request)
+    for row in answer.transaction_states:
+        assert {topic.topic: topic.partitions for topic in row.topics} == {name: [0] for name in names}
+    assert pacer.slices > 2 * 20
+    assert pacer.costliest <= 2 * SLICE_COST
 
 
 async def test_describe_and_list() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -11,7 +12,11 @@ import pytest
 
 from broker.coordination.transactions.questions import PartitionQuestion
 from broker.coordination.transactions.values import Partitions
-from broker.coordination.transactions.verification_client import VerificationClient, VerificationLimits
+from broker.coordination.transactions.verification_client import (
+    ASKED_AT_ONCE,
+    VerificationClient,
+    VerificationLimits,
+)
 from common.errors import ErrorCode, ProtocolError
 from kraft.image.delta import MetadataDelta
 from kraft.image.metadata import EMPTY_IMAGE, MetadataImage
@@ -177,6 +182,27 @@ async def test_the_brokers_own_coordinators_are_asked_directly() -> None:
     here.answer = lambda transactional_id, partition: 60
     here.ask("a", 3)
     await eventually(lambda: here.answers[5:] == [("a", 3, ErrorCode.NETWORK_EXCEPTION)], "late")
+    await here.client.stop()
+
+
+async def test_the_brokers_own_coordinators_are_asked_little_in_a_turn_and_none_waits_for_another() -> None:
+    here = FakeCoordinators(1)
+    here.answer = lambda transactional_id, partition: 1  # seconds
+    in_turn = [0]
+
+    def look() -> None:
+        in_turn.append(len(here.local))
+        if len(here.local) < 120:
+            asyncio.get_running_loop().call_soon(look)
+
+    for number in range(120):
+        here.ask(f"t{number}", 0)
+    look()
+    await asyncio.sleep(0.5)
+    assert [who for _, who, *_ in here.local] == [f"t{number}" for number in range(120)]
+    assert max(after - before for before, after in pairwise(in_turn)) == ASKED_AT_ONCE
+    assert not here.answers
+    await eventually(lambda: len(here.answers) == 120, "answered")
     await here.client.stop()
 
 

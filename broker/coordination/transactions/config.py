@@ -29,5 +29,5 @@ class TransactionConfig(TransactionSettings):
     record_bytes_max: int = 1_000_000
     id_bytes_max: int = 32_000
     transactions_per_turn_max: int = 100
-    partitions_per_turn_max: int = 20_000
+    partitions_per_turn_max: int = 5_000
     ids_per_turn_max: int = 200

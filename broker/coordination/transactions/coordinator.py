@@ -34,14 +34,15 @@ from common.errors import ErrorCode, ProtocolError
 from common.pacing import Lane, Work
 from kraft.image.key_ranges import Keeping, keeping
 from kraft.image.metadata import MetadataImage
-from kraft.image.tenants import local_name
+from kraft.image.tenants import local_name, tenant_of
 from kraft.records import KeysPhase
 from kraft.topic_names import TRANSACTION_TOPIC
 
-LANE = "transactions"  # lists of clients
+LANE = "transactions"  # of clients: lists, and decisions about large transactions
 RETRY_S = 0.1  # after a completion that could not be recorded
 COMPLETED_AT_ONCE = 200
 
+CostOf = Callable[[TransactionShard, str], int]
 DecideWithId = Callable[[TransactionShard, int | None, Now], TransactionDecision]
 
 _log = logging.getLogger(__name__)
@@ -126,6 +127,33 @@ class TransactionCoordinator:
             raise ProtocolError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if comes else ErrorCode.NOT_COORDINATOR)
         return index
 
+    async def _in_turn(self, transactional_id: str, *, records: bool) -> int:
+        """`partition_of` an id, in a turn of the loop with room for this; `records`: for a decision that changes its
+        state. A transaction of thousands of partitions takes milliseconds to decode, where a load has left that to be
+        done, and to encode. Clients and leaders may ask for many of them at a time."""
+        lane = Lane(LANE, tenant_of(transactional_id))
+        index = self.partition_of(transactional_id)
+        if cost := self._cost(index, transactional_id, TransactionShard.reading_cost):
+            await self._runtime.room(cost, lane)
+            await self._find(transactional_id, self.partition_of(transactional_id))
+            index = self.partition_of(transactional_id)
+        if records and (cost := self._cost(index, transactional_id, TransactionShard.recording_cost)):
+            await self._runtime.room(cost, lane)
+            index = self.partition_of(transactional_id)
+        return index
+
+    def _cost(self, index: int, transactional_id: str, cost_of: CostOf) -> int:
+        def cost(shard: TransactionShard) -> int:
+            return cost_of(shard, transactional_id)
+
+        return self._runtime.cost(TRANSACTION_TOPIC, index, cost)
+
+    async def _find(self, transactional_id: str, index: int) -> Transaction | None:
+        def query(shard: TransactionShard, _: Now) -> Transaction | None:
+            return shard.find(transactional_id)
+
+        return await self._runtime.read(TRANSACTION_TOPIC, index, query)
+
     # producers ---------------------------------------------------------------------------------------------
 
     async def init_producer_id(self, request: InitProducer) -> Producer:
@@ -151,9 +179,8 @@ class TransactionCoordinator:
         _check_named(transactional_id)
         fresh_id: int | None = None
         while True:
-            reply = await self._runtime.write(
-                TRANSACTION_TOPIC, self.partition_of(transactional_id), _with_id(decide, fresh_id)
-            )
+            index = await self._in_turn(transactional_id, records=True)
+            reply = await self._runtime.write(TRANSACTION_TOPIC, index, _with_id(decide, fresh_id))
             if isinstance(reply, Producer):
                 return reply
             if isinstance(reply, ErrorCode):
@@ -184,7 +211,8 @@ class TransactionCoordinator:
             return shard.add_partitions(request, now)
 
         try:
-            await self._runtime.write(TRANSACTION_TOPIC, self.partition_of(transactional_id), decide)
+            index = await self._in_turn(transactional_id, records=True)
+            await self._runtime.write(TRANSACTION_TOPIC, index, decide)
         except ProtocolError as error:
             if new_protocol or error.code is not ErrorCode.CONCURRENT_TRANSACTIONS:
                 raise
@@ -213,18 +241,15 @@ class TransactionCoordinator:
         def query(shard: TransactionShard, _: Now) -> tuple[ErrorCode, ...]:
             return shard.verify_partitions(transactional_id, producer_id, producer_epoch, partitions)
 
-        return await self._runtime.read(TRANSACTION_TOPIC, self.partition_of(transactional_id), query)
+        index = await self._in_turn(transactional_id, records=False)
+        return await self._runtime.read(TRANSACTION_TOPIC, index, query)
 
     # administration ----------------------------------------------------------------------------------------
 
     async def describe(self, transactional_id: str) -> Transaction:
         """Raises also INVALID_REQUEST, TRANSACTIONAL_ID_NOT_FOUND."""
         _check_named(transactional_id)
-
-        def query(shard: TransactionShard, _: Now) -> Transaction | None:
-            return shard.find(transactional_id)
-
-        found = await self._runtime.read(TRANSACTION_TOPIC, self.partition_of(transactional_id), query)
+        found = await self._find(transactional_id, await self._in_turn(transactional_id, records=False))
         if found is None:
             raise ProtocolError(ErrorCode.TRANSACTIONAL_ID_NOT_FOUND)
         return found

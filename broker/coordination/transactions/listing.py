@@ -8,15 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 
-from broker.coordination.transactions.records import decode_value, head_of
-from broker.coordination.transactions.values import ListedTransaction, TransactionFilter
+from broker.coordination.transactions.records import decode_value, decoding_cost, head_of
+from broker.coordination.transactions.values import ListedTransaction, Transaction, TransactionFilter
 from common.client_patterns import matcher
 from common.errors import ErrorCode, ProtocolError
 from common.pacing import Work
 from kraft.image.tenants import local_name
 
-IDS_AT_ONCE = 200
-ID_COST = 2  # units of `common.pacing`
+COST_AT_ONCE = 400  # units of `common.pacing`
+ID_COST = 2
+MATCHED_PER_UNIT = 150  # characters of an id, by a slow pattern
 
 
 def pattern_of(text: str | None) -> Callable[[str], bool] | None:
@@ -30,32 +31,47 @@ def pattern_of(text: str | None) -> Callable[[str], bool] | None:
 
 
 def listed(
-    ids: Iterator[str], committed: Mapping[str, bytes], wanted: TransactionFilter, now_ms: int
+    ids: Iterator[str | None],
+    committed: Mapping[str, bytes],
+    open_ones: Mapping[str, Transaction | None],
+    wanted: TransactionFilter,
+    now_ms: int,
 ) -> Work[list[ListedTransaction]]:
-    """Those of `ids` that are still there and pass the filter. Raises INVALID_REGULAR_EXPRESSION."""
+    """Those of `ids` that are still there and pass the filter; None among them stands for one that is not listed.
+    `open_ones`: open transactions, None for those that are not decoded yet. Raises INVALID_REGULAR_EXPRESSION."""
     matches = pattern_of(wanted.pattern)
     found: list[ListedTransaction] = []
-    for count, transactional_id in enumerate(ids, 1):
-        value = committed.get(transactional_id)
-        if value is not None and _passes(transactional_id, value, wanted, matches, now_ms):
-            found.append(ListedTransaction(transactional_id, *head_of(value)))
-        if count % IDS_AT_ONCE == 0:
-            yield IDS_AT_ONCE * ID_COST
+    spent = 0
+    for transactional_id in ids:
+        if spent >= COST_AT_ONCE:
+            yield spent
+            spent = 0
+        spent += ID_COST
+        value = None if transactional_id is None else committed.get(transactional_id)
+        if transactional_id is None or value is None:
+            continue
+        if matches is not None:
+            spent += len(transactional_id) // MATCHED_PER_UNIT
+        if not _passes(transactional_id, value, wanted, matches):
+            continue
+        if wanted.longer_than_ms >= 0:
+            known = open_ones.get(transactional_id)
+            if known is None:
+                known = decode_value(value)
+                spent += decoding_cost(value)
+            if now_ms - known.start_ms <= wanted.longer_than_ms:
+                continue
+        found.append(ListedTransaction(transactional_id, *head_of(value)))
     return found
 
 
 def _passes(
-    transactional_id: str,
-    value: bytes,
-    wanted: TransactionFilter,
-    matches: Callable[[str], bool] | None,
-    now_ms: int,
+    transactional_id: str, value: bytes, wanted: TransactionFilter, matches: Callable[[str], bool] | None
 ) -> bool:
+    """Whether it passes the filters that need no decoding."""
     producer_id, state = head_of(value)
     if wanted.producer_ids is not None and producer_id not in wanted.producer_ids:
         return False
     if wanted.states is not None and state not in wanted.states:
-        return False
-    if wanted.longer_than_ms >= 0 and now_ms - decode_value(value).start_ms <= wanted.longer_than_ms:
         return False
     return matches is None or matches(local_name(transactional_id))

@@ -26,8 +26,8 @@ from kraft.image.tenants import tenant_of
 from kraft.records import KeysPhase
 from kraft.topic_names import GROUP_TOPIC, TRANSACTION_TOPIC
 
-LOOKS_AT_ONCE = 100
-LOOK_COST = 2  # units of `common.pacing`
+COST_AT_ONCE = 200  # units of `common.pacing`
+LOOK_COST = 2
 
 
 class MovingIds:
@@ -41,7 +41,12 @@ class MovingIds:
         return Decision(len(names), [transaction_record(name, None) for name in names])
 
     def check_ready(self, shard: TransactionShard, prefix: str, phase: KeysPhase) -> Work[None]:
-        for number, name in enumerate(shard.open.with_prefix(prefix), 1):
+        spent = 0
+        for name in shard.open.with_prefix(prefix):
+            if spent >= COST_AT_ONCE:
+                yield spent
+                spent = 0
+            spent += LOOK_COST + shard.reading_cost(name)
             transaction = shard.open_transaction(name)
             if transaction is None:
                 continue
@@ -49,9 +54,7 @@ class MovingIds:
                 raise ProtocolError(ErrorCode.CONCURRENT_TRANSACTIONS, "a transaction has offsets of a group")
             if phase not in self.waits_in and transaction.state.is_prepared:
                 raise ProtocolError(ErrorCode.CONCURRENT_TRANSACTIONS, "a transaction lacks markers")
-            if number % LOOKS_AT_ONCE == 0:
-                yield LOOKS_AT_ONCE * LOOK_COST
-        yield 1
+        yield spent + 1
 
     def names(self, shard: TransactionShard, prefix: str) -> Iterator[str | None]:
         return iter(shard.committed.with_prefix(prefix))

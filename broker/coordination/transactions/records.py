@@ -23,6 +23,7 @@ from broker.coordination.transactions.values import (
 PLAIN_VERSION, FLEXIBLE_VERSION = 0, 1
 PREVIOUS_ID_TAG, NEXT_ID_TAG, VERSION_TAG = 0, 1, 2
 LAST_EPOCH_TAG = 10_000  # far above those that Kafka gives
+DECODED_PER_UNIT, ENCODED_PER_UNIT = 16, 40  # bytes of a value with many partitions; see `common.pacing`
 
 _KEY_VERSION = b"\0\0"
 EPOCH_FLOOR_KEY = (10_000).to_bytes(2, "big")  # a version far above those that Kafka gives
@@ -174,6 +175,16 @@ def updated_ms_of(value: bytes) -> int:
         return int(_LONG.unpack_from(value, at)[0])
     except struct_error as error:
         raise UnreadableRecord("a truncated or invalid transaction") from error
+
+
+def decoding_cost(value: bytes) -> int:
+    """Units of `common.pacing` that `decode_value` takes."""
+    return len(value) // DECODED_PER_UNIT
+
+
+def encoding_cost(value: bytes) -> int:
+    """Units of `common.pacing` that `encode_value` takes for a transaction like the one that has this value."""
+    return len(value) // ENCODED_PER_UNIT
 
 
 def decode_value(value: bytes) -> Transaction:

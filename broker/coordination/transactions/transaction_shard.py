@@ -7,19 +7,20 @@ prepared ones the markers are asked for. A request takes its own up first.
 
 from __future__ import annotations
 
-import itertools
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from enum import Enum
 
 from broker.coordination.groups.tenant_index import ByTenant
-from broker.coordination.packed_records import RUN_RECORDS_MAX, Run, pack_runs
+from broker.coordination.packed_records import Run, pack_parts, pack_runs
 from broker.coordination.shard import Answer, CoordinatorRecord, Now, replay_each
 from broker.coordination.transactions.adding import verified, with_partitions
 from broker.coordination.transactions.config import TransactionConfig, TransactionLimits
+from broker.coordination.transactions.decided import Decided
 from broker.coordination.transactions.ending import completed, end_step
 from broker.coordination.transactions.expiry import ExpiryBuckets, Leftovers
 from broker.coordination.transactions.listing import listed
+from broker.coordination.transactions.prepared import Prepared
 from broker.coordination.transactions.producers import (
     NEW_PROTOCOL_VERSION,
     Step,
@@ -33,11 +34,12 @@ from broker.coordination.transactions.records import (
     decode_epoch_floor,
     decode_key,
     decode_value,
+    decoding_cost,
     encode_epoch_floor,
     encode_key,
     encode_value,
+    encoding_cost,
     epoch_floor_record,
-    is_plain,
     state_of,
     transaction_record,
     updated_ms_of,
@@ -68,6 +70,7 @@ KeepingOf = Callable[[str], Keeping]
 TransactionDecision = Decision[CoordinatorRecord, Producer | ErrorCode | NeedsId]
 ID_BYTES = 330  # memory of an id's entries beside its record, measured
 TAKE_UP_TURN_S = 0.002
+LONG_VALUE_BYTES = 64 << 10  # of thousands of partitions: it is taken up in a turn of its own
 
 
 class _Timer(Enum):
@@ -84,7 +87,7 @@ class TransactionShard:
     `wants_id(transactional_id, removal)` asks for a new producer id, for a fence that needs one: of a timeout, or, if
     `removal`, of a deleted tenant; see `fence_with`.
     `keys_phase_of(transactional_id)`: of its tenant, whose groups move only while no transaction has offsets of them.
-    `serials`: see `MarkersToWrite`; those of all shards of a broker.
+    `serials`: see `Prepared`.
     """
 
     def __init__(
@@ -112,11 +115,8 @@ class TransactionShard:
         self._timers: DeadlineQueue[_Timer] = DeadlineQueue()
         self._left: deque[str] = deque()  # open transactions that may not be taken up yet
         self._acts: list[object] = []
-        self._serials = itertools.count() if serials is None else serials
-        self._serial_of: dict[str, int] = {}  # of the act of each prepared transaction
-        self._encoded: tuple[bytes, Transaction] | None = None  # of the newest decision, which is replayed next
-        self._plain: dict[str, tuple[bytes, Transaction]] = {}
-        """Decisions whose records lack tagged fields. Apache Kafka, too, remembers these until another one leads."""
+        self._prepared = Prepared(serials)
+        self._decided = Decided()
         self._serves = False
 
     # shard -------------------------------------------------------------------------------------------------
@@ -128,15 +128,13 @@ class TransactionShard:
         transactional_id = decode_key(key)
         if transactional_id is None:
             return
-        self._plain.pop(transactional_id, None)
+        self._decided.replayed(transactional_id, value)
         if value is None:
             self.committed.pop(transactional_id, None)
             self._close(transactional_id)
             return
         is_open = state_of(value).is_open
-        if self._encoded is not None and self._encoded[0] is value and is_plain(value):
-            self._plain[transactional_id] = self._encoded
-        transaction = self._decoded(transactional_id, value) if is_open and self._serves else None
+        transaction = self._decided.transaction(transactional_id, value) if is_open and self._serves else None
         if transactional_id not in self.committed:
             self._expiring.add(transactional_id, 0 if is_open else updated_ms_of(value))
         self.committed[transactional_id] = value
@@ -147,39 +145,21 @@ class TransactionShard:
         else:
             self.open[transactional_id] = None
 
-    def _decoded(self, transactional_id: str, value: bytes) -> Transaction:
-        for known in (self._encoded, self._plain.get(transactional_id)):
-            if known is not None and known[0] is value:
-                return known[1]
-        return decode_value(value)
-
     def _close(self, transactional_id: str) -> None:
         if transactional_id in self.open:
             del self.open[transactional_id]
-            self._serial_of.pop(transactional_id, None)
+            self._prepared.drop(transactional_id)
             self._timeouts.cancel(transactional_id)
 
     def _take_up(self, transactional_id: str, transaction: Transaction) -> None:
         """An open transaction is known: wait for its end, or ask for its markers."""
         self.open[transactional_id] = transaction
         if transaction.state is TransactionState.ONGOING:
-            self._serial_of.pop(transactional_id, None)
+            self._prepared.drop(transactional_id)
             self._timeouts.set(transactional_id, (transaction.start_ms + transaction.timeout_ms) / 1000)
             return
         self._timeouts.cancel(transactional_id)
-        self._serial_of[transactional_id] = serial = next(self._serials)
-        self._acts.append(
-            MarkersToWrite(
-                transactional_id,
-                transaction.producer_id,
-                transaction.producer_epoch,
-                transaction.state is TransactionState.PREPARE_COMMIT,
-                transaction.partitions,
-                transaction.version >= NEW_PROTOCOL_VERSION,
-                self.epoch_floor,
-                serial,
-            )
-        )
+        self._acts.append(self._prepared.ask(transactional_id, transaction, self.epoch_floor))
 
     def before(self, record: CoordinatorRecord) -> CoordinatorRecord:
         """A record that restores the current value of `record`'s key."""
@@ -203,11 +183,8 @@ class TransactionShard:
     def pack(self) -> Iterator[tuple[bytes, int]]:
         if self.epoch_floor:
             yield pack_runs(b"", [(EPOCH_FLOOR_KEY, encode_epoch_floor(self.epoch_floor))]), 1
-        ids = list(self.committed)
-        for at in range(0, len(ids), RUN_RECORDS_MAX):
-            some = [(name, self.committed.get(name)) for name in ids[at : at + RUN_RECORDS_MAX]]
-            pairs = [(encode_key(name), value) for name, value in some if value is not None]
-            yield pack_runs(b"", pairs), len(pairs)
+        values = ((name, self.committed.get(name)) for name in list(self.committed))
+        yield from pack_parts((encode_key(name), value) for name, value in values if value is not None)
 
     def unpack(self, run: Run) -> None:
         for key, value in run.pairs:
@@ -250,9 +227,13 @@ class TransactionShard:
         records: list[CoordinatorRecord] = []
         partitions = 0
         for _ in range(min(len(self._left), self._config.transactions_per_turn_max)):
-            transactional_id = self._left.popleft()
-            if self.open.get(transactional_id, _TAKEN_UP) is None:
-                transaction = decode_value(self.committed[transactional_id])
+            transactional_id = self._left[0]
+            unread = self._unread(transactional_id)
+            if partitions and unread is not None and len(unread) > LONG_VALUE_BYTES:
+                break
+            self._left.popleft()
+            if unread is not None:
+                transaction = decode_value(unread)
                 if transaction.state.is_prepared and not transaction.partitions:
                     records.append(self._record(transactional_id, completed(transaction, now.wall_ms)))
                     continue
@@ -351,6 +332,19 @@ class TransactionShard:
             return None
         return self.open[transactional_id] or decode_value(self.committed[transactional_id])
 
+    def _unread(self, transactional_id: str) -> bytes | None:
+        """The value of an open transaction that is not taken up yet, which must be decoded first; else None."""
+        return self.committed[transactional_id] if self.open.get(transactional_id, _TAKEN_UP) is None else None
+
+    def reading_cost(self, transactional_id: str) -> int:
+        """Units of `common.pacing` that it takes to read the id's state."""
+        unread = self._unread(transactional_id)
+        return 0 if unread is None else decoding_cost(unread)
+
+    def recording_cost(self, transactional_id: str) -> int:
+        """That it takes to change the state: the record names all partitions again."""
+        return encoding_cost(self.committed.get(transactional_id, b""))
+
     # requests ----------------------------------------------------------------------------------------------
 
     @property
@@ -361,13 +355,21 @@ class TransactionShard:
         return self._keeping_of(transactional_id) is Keeping.SERVED
 
     def find(self, transactional_id: str) -> Transaction | None:
-        """The id's state; None if it is unknown. Raises ProtocolError: INVALID_REQUEST, NOT_COORDINATOR."""
+        """The id's state, which is taken up; None if it is unknown. Raises ProtocolError: INVALID_REQUEST,
+        NOT_COORDINATOR."""
         if not local_name(transactional_id):
             raise ProtocolError(ErrorCode.INVALID_REQUEST)
         if not self._is_served(transactional_id):
             raise ProtocolError(ErrorCode.NOT_COORDINATOR)
+        unread = self._unread(transactional_id)
+        if unread is not None:
+            self._take_up(transactional_id, decode_value(unread))
         value = self.committed.get(transactional_id)
-        return None if value is None else self.open.get(transactional_id) or self._decoded(transactional_id, value)
+        return (
+            None
+            if value is None
+            else self.open.get(transactional_id) or self._decided.transaction(transactional_id, value)
+        )
 
     def _get(self, transactional_id: str) -> Transaction:
         held = self.find(transactional_id)
@@ -388,7 +390,7 @@ class TransactionShard:
             if self.committed.count(tenant) >= self._limits_of(tenant).ids:
                 raise ProtocolError(ErrorCode.POLICY_VIOLATION, "too many transactional ids")
             step = NEEDS_ID if fresh_id is None else first_step(request, fresh_id, now.wall_ms)
-        return self._decided(request.transactional_id, step, now)
+        return self._decision(request.transactional_id, step, now)
 
     def add_partitions(self, request: AddPartitions, now: Now) -> Decision[CoordinatorRecord, None]:
         """Raises TRANSACTION_ABORTABLE beyond a limit: the client can abort and go on; COORDINATOR_LOAD_IN_PROGRESS,
@@ -419,7 +421,7 @@ class TransactionShard:
 
     def end(self, request: EndTransaction, fresh_id: int | None, now: Now) -> TransactionDecision:
         step = end_step(self._get(request.transactional_id), request, fresh_id, now.wall_ms)
-        return self._decided(request.transactional_id, step, now)
+        return self._decision(request.transactional_id, step, now)
 
     def complete(self, written: Sequence[MarkersToWrite], now: Now) -> Decision[CoordinatorRecord, None]:
         """All markers of these transactions are written. Those that are complete already are passed over, also where
@@ -427,22 +429,27 @@ class TransactionShard:
         records: list[CoordinatorRecord] = []
         for transactional_id, serial in dict.fromkeys((one.transactional_id, one.serial) for one in written):
             held = self.open.get(transactional_id)
-            if held is not None and self._serial_of.get(transactional_id) == serial:
+            if held is not None and self._prepared.is_newest(transactional_id, serial):
                 records.append(self._record(transactional_id, completed(held, now.wall_ms)))
         return Decision(None, records)
 
     def remove_ids(self, prefixes: tuple[str, ...], most: int, now: Now) -> Decision[CoordinatorRecord, int]:
         """Take a step towards the removal of at most `most` ids of deleted tenants: abort what is ongoing, then remove.
-        Returns the number of steps. Raises CONCURRENT_TRANSACTIONS while all that is left is prepared."""
+        Returns the number of steps. Raises CONCURRENT_TRANSACTIONS while all that is left is prepared, or waits to be
+        taken up."""
         records: list[CoordinatorRecord] = []
-        waits = False
+        waits, partitions = False, 0
         names = (name for prefix in prefixes for name in self.committed.with_prefix(prefix))
         for transactional_id in names:
-            if len(records) >= most:
+            if len(records) >= most or partitions >= self._config.partitions_per_turn_max:
                 break
             record = self._removal(transactional_id, now)
-            waits = waits or record is None
-            records += [] if record is None else [record]
+            if record is None:
+                waits = True
+                continue
+            records.append(record)
+            held = self.open.get(transactional_id)
+            partitions += 0 if held is None else held.partition_count
         if waits and not records:
             raise ProtocolError(ErrorCode.CONCURRENT_TRANSACTIONS, "transactions of a deleted tenant end first")
         return Decision(len(records), records)
@@ -452,8 +459,8 @@ class TransactionShard:
         is removed at once."""
         if transactional_id not in self.open or self._keeping_of(transactional_id) is Keeping.FOREIGN:
             return transaction_record(transactional_id, None)
-        held = self.open[transactional_id] or decode_value(self.committed[transactional_id])
-        if held.state.is_prepared:
+        held = self.open[transactional_id]
+        if held is None or held.state.is_prepared:
             return None
         fenced = self._fenced(transactional_id, held, None, now, removal=True)
         return None if fenced is None else self._record(transactional_id, fenced)
@@ -463,10 +470,10 @@ class TransactionShard:
         sides: otherwise, while brokers hear of it one after another, neither may have them, and an open transaction
         would pass for one that no coordinator knows."""
         held = self.committed.with_prefix(wanted.prefix)
-        ids = (name for name in held if self._keeping_of(name) is not Keeping.FOREIGN)
-        return listed(ids, self.committed, wanted, now.wall_ms)
+        ids = (name if self._keeping_of(name) is not Keeping.FOREIGN else None for name in held)
+        return listed(ids, self.committed, self.open, wanted, now.wall_ms)
 
-    def _decided(self, transactional_id: str, step: Step | NeedsId, now: Now) -> TransactionDecision:
+    def _decision(self, transactional_id: str, step: Step | NeedsId, now: Now) -> TransactionDecision:
         if step is NEEDS_ID:
             return Decision(NEEDS_ID)
         transaction = step.transaction
@@ -482,7 +489,7 @@ class TransactionShard:
         value = encode_value(transaction, flexible=self._version() > 0)
         if transaction.state is TransactionState.ONGOING and len(value) > self._config.record_bytes_max:
             raise ProtocolError(ErrorCode.TRANSACTION_ABORTABLE, "the partitions of one transaction fit into no record")
-        self._encoded = (value, transaction)
+        self._decided.add(value, transaction)
         return transaction_record(transactional_id, value)
 
 

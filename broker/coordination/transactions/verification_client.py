@@ -30,6 +30,7 @@ from wire.client import CallTimeout, ConnectionLost, TooManyCalls
 from wire.messages import AddPartitionsToTxnRequest
 
 ADD_PARTITIONS_VERSION = 5
+ASKED_AT_ONCE = 50  # of this broker's own coordinators, in one turn of the loop
 
 TopicPartition = tuple[str, int]
 _Transaction = AddPartitionsToTxnRequest.AddPartitionsToTxnTransaction
@@ -99,7 +100,7 @@ class _Courier:
         while self.waiting:
             batch = self._next_batch()
             if self._broker_id == self._client.node_id:
-                await asyncio.gather(*(self._ask_here(asker, asked) for asker, asked in batch.items()))
+                await self._ask_all_here(list(batch.items()))
             else:
                 await self._carry(batch)
 
@@ -140,6 +141,13 @@ class _Courier:
         }
         for asker, asked in batch.items():
             _answer(asked, codes.get(asker.transactional_id, {}), ErrorCode.NETWORK_EXCEPTION)
+
+    async def _ask_all_here(self, questions: Sequence[tuple[_Asker, _Asked]]) -> None:
+        """Each is a decision of a shard: some are asked in this turn of the loop, and the next ones in the next. None
+        waits for the answer to another."""
+        some, others = questions[:ASKED_AT_ONCE], questions[ASKED_AT_ONCE:]
+        asking = [self._ask_here(asker, asked) for asker, asked in some]
+        await asyncio.gather(*asking, *([self._ask_all_here(others)] if others else []))
 
     async def _ask_here(self, asker: _Asker, asked: _Asked) -> None:
         who = (asker.transactional_id, asker.producer_id, asker.producer_epoch)
