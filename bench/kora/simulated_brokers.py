@@ -85,9 +85,10 @@ class Reader:
 
 
 class Broker:
-    """`arrived`: what each frame costs and does. `woken`: fetches to be answered at the end of this turn."""
+    """`arrived`: what each frame costs and does. `woken`: fetches to be answered at the end of this turn. `spent_s`: of
+    all turns."""
 
-    __slots__ = ("arrived", "frames", "is_busy", "meter", "time", "turns", "woken")
+    __slots__ = ("arrived", "frames", "is_busy", "meter", "spent_s", "time", "turns", "woken")
 
     def __init__(self) -> None:
         self.time = 0.0
@@ -96,6 +97,7 @@ class Broker:
         self.woken: dict[Reader, None] = {}
         self.is_busy = False
         self.turns = self.frames = 0
+        self.spent_s = 0.0
 
     def wake(self, reader: Reader) -> None:
         if reader.waits and reader.news:
@@ -175,6 +177,7 @@ class Run:
         for reader in woken:
             self._answer(reader, broker.time)
         broker.meter.end()
+        broker.spent_s += broker.time - self._now
         self._at(broker.time, self._turned, broker)
 
     def _turned(self, broker: Broker) -> None:

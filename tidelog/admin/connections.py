@@ -17,6 +17,8 @@ ADDRESS_MS = 1_500
 class Connections(KafkaConnectionManager):  # type: ignore[misc]
     def __init__(self, loop: NetworkSelector, **options: Any) -> None:
         super().__init__(loop, **options)
+        self.begin = loop.call_soon_with_future
+        """Runs a coroutine in the library's loop from now on; returns its future."""
         self._tried: set[Any] = set()
 
     def get_connection(self, node_id: Any, timeout_ms: float | None = None, **options: Any) -> Any:

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from kafka.admin import KafkaAdminClient
 from kafka.errors import KafkaError, UnknownBrokerIdError
 from kafka.net.compat import KafkaNetClient
-from kafka.net.manager import KafkaConnectionManager
 from kafka.net.selector import NetworkSelector
 
 from tidelog.admin.connections import Connections
@@ -40,8 +39,7 @@ class Unsendable(KafkaError):  # type: ignore[misc]
 
 
 class AdminClient(KafkaAdminClient):  # type: ignore[misc]
-    connections: KafkaConnectionManager
-    _start: Start
+    connections: Connections
 
     def __init__(self, **options: Any) -> None:
         options.setdefault("max_in_flight_requests_per_connection", UNDER_WAY_MAX)
@@ -50,7 +48,6 @@ class AdminClient(KafkaAdminClient):  # type: ignore[misc]
     def _connected(self, **options: Any) -> KafkaNetClient:
         loop = NetworkSelector(**options)
         self.connections = Connections(loop, **options)
-        self._start = loop.call_soon_with_future
         return KafkaNetClient(loop, self.connections, **options)
 
     def send(self, request: Request[R], broker: int | None = None) -> R:
@@ -81,7 +78,7 @@ class AdminClient(KafkaAdminClient):  # type: ignore[misc]
         return found
 
     async def _sent(self, requests: Sequence[tuple[Request[R], int | None]]) -> list[R | KafkaError]:
-        return await answered(self.connections.send, self._start, requests)
+        return await answered(self.connections.send, self.connections.begin, requests)
 
 
 async def answered(
