@@ -75,7 +75,7 @@ def test_an_ongoing_transaction_ends_where_it_has_gone(version: int, new: bool) 
 
 
 def test_at_each_moment_of_a_move_some_coordinator_lists_an_open_transaction() -> None:
-    """Also while one of the two has not heard yet how far the move is. Whoever serves nothing describes nothing."""
+    """Also while one of the two has not heard yet how far the move is. What is not served is not described."""
     old, there = TransactionDriver(), TransactionDriver()
     begun(old)
 

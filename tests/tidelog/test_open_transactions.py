@@ -128,7 +128,7 @@ ASIDE = [Happening("move", 1, 1)]
     [
         # from the broker that is asked next to one that was asked before, in both looks
         {("ListTransactions", 1): AHEAD, ("DescribeProducers", 2): BACK, ("ListTransactions", 4): AHEAD},
-        # nobody serves it while all are asked, in both looks
+        # no broker serves it while all are asked, in both looks
         {("Metadata", 1): AWAY, ("ListOffsets", 2): THERE, ("Metadata", 3): ASIDE, ("ListOffsets", 6): THERE},
         # it is being loaded while all are asked, in both looks
         {
@@ -180,5 +180,5 @@ def test_who_may_not_see_all_that_coordinators_know_calls_nothing_hanging(hidden
 
 
 def test_without_any_transaction_ever_what_is_open_hangs() -> None:
-    """Nobody has made `__transaction_state` yet."""
+    """`__transaction_state` is not made yet."""
     assert only(asked(World([[Happening("no_topic")]], PLACES[:1]))) == (Class.HANGING, [])

@@ -172,7 +172,7 @@ class World:
         self._ids_hidden = True
 
     def _transaction(self, who: int) -> Transaction | None:
-        """None while nobody coordinates it."""
+        """None while no broker coordinates it."""
         name = IDS[who % len(IDS)]
         return self.transactions[name] if self._keeper(name).phase == SERVED else None
 
