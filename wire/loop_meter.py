@@ -204,7 +204,8 @@ class LoopMeter:
 
     @property
     def loop_s(self) -> float:
-        """About how many seconds of processor time the loop has taken for its own steps, one for each turn."""
+        """About how many seconds of processor time the loop has taken for its own steps, one for each turn, and for the
+        fixed cost of turns."""
         return self._loop_s
 
     @property

@@ -2,7 +2,7 @@
 
 A transaction is in its coordinator's state before its first batch is in a partition, and stays there until the marker
 is in that partition too. So leaders are asked first, and coordinators after them: what no coordinator knows then has
-ended meanwhile, or it hangs. A second look at the leaders tells these apart.
+ended meanwhile, or it hangs. If its leader still has it open when asked again, it hangs.
 """
 
 from __future__ import annotations

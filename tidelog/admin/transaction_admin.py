@@ -153,7 +153,8 @@ def fence(client: AdminClient, transactional_id: str) -> Fenced:
     """Abort the transaction through its coordinator, as Apache Kafka's `forceTerminateTransaction` does: the id gets a
     new epoch, which ends its producer. Returns when the coordinator has decided it. Raises Refused, and KafkaError.
 
-    No request aborts one transaction and spares the producer of an id without any: only the answer tells them apart.
+    If the id has no open transaction, its producer is fenced all the same: the protocol has no request that aborts a
+    transaction and does nothing where none is open.
     """
     from wire.messages import InitProducerIdRequest  # noqa: PLC0415
 

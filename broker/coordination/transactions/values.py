@@ -148,9 +148,8 @@ class EndTransaction(NamedTuple):
 
 class MarkersToWrite(NamedTuple):
     """An act: write these markers, because the record of their transaction's outcome is committed. The coordinator
-    epoch of a marker is the leader epoch of the shard's partition, plus `epoch_floor`. `serial` tells apart
-    transactions with the same producer and epoch, as the older protocol has them: no two acts of a coordinator have the
-    same one."""
+    epoch of a marker is the leader epoch of the shard's partition, plus `epoch_floor`. Two transactions of one producer
+    may have the same epoch in the older protocol, so each act of a coordinator has a `serial` of its own."""
 
     transactional_id: str
     producer_id: int
