@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, cast
 
@@ -43,14 +42,14 @@ def mark_before_the_commit(replace: Replace) -> None:
 
 def forget_the_prepared_at_load(replace: Replace) -> None:
     """A new coordinator sends no markers for what the one before has decided."""
-    right = TransactionShard.loaded
+    right = TransactionShard._unread
 
-    def loaded(self: TransactionShard, now: Any) -> Any:
-        records = right(self, now)
-        self._left = deque(name for name in self._left if not state_of(self.committed[name]).is_prepared)
-        return records
+    def unread(self: TransactionShard, transactional_id: str) -> bytes | None:
+        """Neither by itself, nor when a client asks for the id."""
+        value = right(self, transactional_id)
+        return None if value is None or state_of(value).is_prepared else value
 
-    replace(TransactionShard, "loaded", loaded)
+    replace(TransactionShard, "_unread", unread)
 
 
 def _answer_at_once(replace: Replace, of_shard: str, of_coordinator: str) -> None:
