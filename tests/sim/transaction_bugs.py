@@ -42,14 +42,14 @@ def mark_before_the_commit(replace: Replace) -> None:
 
 def forget_the_prepared_at_load(replace: Replace) -> None:
     """A new coordinator sends no markers for what the one before has decided."""
-    right = TransactionShard._unread
+    right = TransactionShard.unread_value
 
     def unread(self: TransactionShard, transactional_id: str) -> bytes | None:
         """Neither by itself, nor when a client asks for the id."""
         value = right(self, transactional_id)
         return None if value is None or state_of(value).is_prepared else value
 
-    replace(TransactionShard, "_unread", unread)
+    replace(TransactionShard, "unread_value", unread)
 
 
 def _answer_at_once(replace: Replace, of_shard: str, of_coordinator: str) -> None:

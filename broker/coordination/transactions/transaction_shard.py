@@ -228,7 +228,7 @@ class TransactionShard:
         partitions = 0
         for _ in range(min(len(self._left), self._config.transactions_per_turn_max)):
             transactional_id = self._left[0]
-            unread = self._unread(transactional_id)
+            unread = self.unread_value(transactional_id)
             if partitions and unread is not None and len(unread) > LONG_VALUE_BYTES:
                 break
             self._left.popleft()
@@ -332,13 +332,13 @@ class TransactionShard:
             return None
         return self.open[transactional_id] or decode_value(self.committed[transactional_id])
 
-    def _unread(self, transactional_id: str) -> bytes | None:
+    def unread_value(self, transactional_id: str) -> bytes | None:
         """The value of an open transaction that is not taken up yet, which must be decoded first; else None."""
         return self.committed[transactional_id] if self.open.get(transactional_id, _TAKEN_UP) is None else None
 
     def reading_cost(self, transactional_id: str) -> int:
         """Units of `common.pacing` that it takes to read the id's state."""
-        unread = self._unread(transactional_id)
+        unread = self.unread_value(transactional_id)
         return 0 if unread is None else decoding_cost(unread)
 
     def recording_cost(self, transactional_id: str) -> int:
@@ -361,7 +361,7 @@ class TransactionShard:
             raise ProtocolError(ErrorCode.INVALID_REQUEST)
         if not self._is_served(transactional_id):
             raise ProtocolError(ErrorCode.NOT_COORDINATOR)
-        unread = self._unread(transactional_id)
+        unread = self.unread_value(transactional_id)
         if unread is not None:
             self._take_up(transactional_id, decode_value(unread))
         value = self.committed.get(transactional_id)
