@@ -37,6 +37,10 @@ class RetentionPlan(NamedTuple):
     log_start_offset: int
     cause: Cause | None
 
+    def is_within(self, other: "RetentionPlan") -> bool:
+        """Whether `other`, for the same segments, deletes all of it for the same cause."""
+        return self.cause == other.cause and self.doomed <= other.doomed
+
     def bounded(self, segments: Sequence[SegmentView], log_start_offset: int) -> "RetentionPlan":
         """The part of it that may be done at once, for a log that starts at `log_start_offset`."""
         if self.doomed <= SEGMENTS_AT_ONCE_MAX:

@@ -11,7 +11,7 @@ from common.invariants import check
 from storage.log.log_context import LogContext
 from storage.log.log_ends import LogEnds
 from storage.log.log_files import LogFiles
-from storage.log.retention import SEGMENTS_AT_ONCE_MAX, SegmentView
+from storage.log.retention import SEGMENTS_AT_ONCE_MAX, RetentionPlan, SegmentView
 from storage.log.tail import Tail
 from storage.segments.batch_walk import walk
 from storage.segments.region import Region
@@ -27,11 +27,19 @@ class Cut(NamedTuple):
     end_offset: int
 
 
+class _Removal(NamedTuple):
+    """A plan that waits for the audit, and the log that it was made for."""
+
+    plan: RetentionPlan
+    log_start_offset: int
+    base_offsets: tuple[int, int]  # of the first segment, and of the first that stays
+
+
 class SegmentList:
     """One per log. `active` is the last one, to which batches are appended; `tail` has the positions of its newest
     batches."""
 
-    __slots__ = ("_bound", "_context", "_ends", "_files", "active", "all", "cold", "tail")
+    __slots__ = ("_bound", "_context", "_ends", "_files", "_removal", "active", "all", "cold", "tail")
 
     def __init__(self, context: LogContext, files: LogFiles, ends: LogEnds, segments: list[Segment]) -> None:
         self._context = context
@@ -42,6 +50,7 @@ class SegmentList:
         self.active = segments[-1]
         self.tail: Tail | None = None  # created by the first append
         self._bound: tuple[int, Segment, int] | None = None  # a reader's last bound behind the tail, and its position
+        self._removal: _Removal | None = None
 
     def check(self) -> None:
         """Assert the invariants, in the simulator and in debug runs."""
@@ -76,6 +85,19 @@ class SegmentList:
         tail = self.tail = Tail(self.active.base_offset)
         return tail
 
+    def settle_removal(self, plan: RetentionPlan) -> RetentionPlan:
+        """`plan`, or an earlier one that still waits for the audit, if that is the first part of it.
+
+        A log that grows while the audit writes would always ask for more otherwise, and never remove anything.
+        """
+        start, earlier = self._ends.log_start, self._removal
+        if earlier is not None and earlier.plan.is_within(plan):
+            count = earlier.plan.doomed
+            if earlier[1:] == (start, (self.all[0].base_offset, self.all[count].base_offset)):
+                return earlier.plan
+        self._removal = _Removal(plan, start, (self.all[0].base_offset, self.all[plan.doomed].base_offset))
+        return plan
+
     def remove(self, doomed: Sequence[Segment]) -> None:
         """Remove segments and rename their files; the audit has recorded it. OSError.
 
@@ -84,7 +106,7 @@ class SegmentList:
         """
         gone = {segment.base_offset for segment in doomed}
         self.all = [segment for segment in self.all if segment.base_offset not in gone]
-        self._bound = None
+        self._bound = self._removal = None
         self._files.names_changed()
         from_front = bool(self.all) and doomed[0].base_offset < self.all[0].base_offset
         for segment in doomed if from_front else reversed(doomed):

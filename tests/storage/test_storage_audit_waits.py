@@ -91,6 +91,60 @@ async def test_local_segments_of_a_tiered_log_wait_as_well(tmp_path: Path) -> No
     await bench.directory.close()
 
 
+BY_SIZE = replace(SMALL, retention_bytes=600)
+BY_LOCAL_SIZE = replace(SMALL, remote_storage_enable=True, local_retention_bytes=600)
+
+
+@pytest.mark.parametrize("config", [BY_SIZE, BY_LOCAL_SIZE], ids=["retention", "local retention"])
+async def test_a_log_that_grows_while_it_waits_deletes_what_it_asked_for(tmp_path: Path, config: LogConfig) -> None:
+    bench, log = await filled(tmp_path, config)
+    bench.audit.slow = True
+    for _ in range(3):
+        with pytest.raises(AuditPending):
+            log.delete_old_segments(NOW_MS, log.log_end_offset, log.log_end_offset)
+        (asked,) = bench.audit.waiting
+        for _ in range(8):  # two segments and more
+            append(log, produced(1, size=60))
+        await bench.directory.settle()
+        bench.audit.flush()
+        assert log.delete_old_segments(NOW_MS, log.log_end_offset, log.log_end_offset) > 0
+        assert bench.audit.acts[-1] == asked and not bench.audit.waiting, "nothing is told that is not done"
+    await bench.directory.close()
+
+
+async def test_what_was_asked_for_is_not_done_once_it_may_stay(tmp_path: Path) -> None:
+    bench, log = await filled(tmp_path, BY_SIZE)
+    bench.audit.slow = True
+    before = shape(log)
+    with pytest.raises(AuditPending):
+        log.delete_old_segments(NOW_MS, log.log_end_offset)
+    bench.audit.flush()
+    assert log.delete_old_segments(NOW_MS, 0) == 0, "a new leader's high watermark is lower"
+    log.update_config(replace(SMALL, retention_bytes=1_000_000))
+    assert log.delete_old_segments(NOW_MS, log.log_end_offset) == 0
+    assert shape(log) == before
+    await bench.directory.close()
+
+
+async def test_segments_that_came_in_place_of_others_are_asked_for_again(tmp_path: Path) -> None:
+    bench, log = await filled(tmp_path, BY_SIZE)
+    bench.audit.slow = True
+    with pytest.raises(AuditPending):
+        log.delete_old_segments(NOW_MS, log.log_end_offset)
+    with pytest.raises(AuditPending):
+        log.truncate_fully_and_start_at(100)
+    bench.audit.flush()
+    log.truncate_fully_and_start_at(100)
+    for _ in range(20):
+        append(log, produced(1, size=60))
+    await bench.directory.settle()
+    with pytest.raises(AuditPending):
+        log.delete_old_segments(NOW_MS, log.log_end_offset)
+    (asked,) = bench.audit.waiting
+    assert asked.after["log_start_offset"] > 100
+    await bench.directory.close()
+
+
 async def test_a_log_that_leaves_its_directory_waits(tmp_path: Path) -> None:
     bench, log = await filled(tmp_path)
     bench.audit.slow = True
