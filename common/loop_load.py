@@ -5,10 +5,13 @@ done, its load is the share of time in which it is busy. Near saturation that sh
 just keeps up and for one that is hopelessly behind, and other processes and slow devices make it seem full. What
 clients feel is how long jobs wait, and Kingman's formula for such a queue tells the load from that:
 
-    E[W] = load / (1 - load) * k,  k = E[S] * (ca² + cs²) / 2,  so  load = E[W] / (E[W] + k)
+    E[W] = load / (1 - load) * k,  k = E[S] * (ca² + cs²) / 2 + t,  so  load = E[W] / (E[W] + k)
 
 E[W] is a job's mean wait, E[S] its mean service time, cs² the squared coefficient of variation of service times, all
-three measured. ca², that of the times between arrivals, is the constant `ARRIVAL_VARIATION`, which was fitted.
+three measured. ca², that of the times between arrivals, is 1: many clients that know nothing of each other. t is what
+turns cost. Jobs that come in a turn wait for the next one; if each begins with a fixed cost F, they wait
+F * (1 + load) / 2 / (1 - load) longer (a queue with gated vacations). From 0.6 on that is about load / (1 - load) * t
+with t = 1.25 * F. It matters where jobs are as short as turns are dear. `TURN_COST_S` was fitted.
 """
 
 from __future__ import annotations
@@ -22,12 +25,9 @@ MEAN_OVER_S = 60.0
 """A sample that is so old counts 1/e of a new one."""
 BUSY_BELOW, WAITS_ABOVE = 0.5, 0.7
 """Below the first the busy share alone is the load, above the second the waits alone; the busy share decides."""
-POISSON = 1.0
-"""ca² of many independent clients, whose jobs wait for nothing but each other."""
-ARRIVAL_VARIATION = 2.0
-"""Fitted to the steps of `bench/kora/load.py`. It is more than `POISSON`, though requests come at such times there:
-requests also wait for what a turn costs beside them, the network brings them in bursts, the loop has other work, and
-other processes take its processor away for moments."""
+TURN_COST_S = 50e-6
+"""t. Fitted to the steps of `bench/kora/load.py`; it stands for a turn's step of 10 µs, its fixed cost of up to 30, and
+what else makes jobs wait: the network brings them in bursts, and other processes take the processor away."""
 SERVICE_VARIATION_MAX = 100.0  # cs²; a few enormous jobs do not hide that all others wait
 COUNTER_MAX = 1e15  # no loop runs for so many seconds
 WAIT_MAX_S, SERVICE_MAX_S = 3_600.0, 60.0
@@ -127,24 +127,18 @@ class LoadMeans(NamedTuple):
 
     @property
     def load(self) -> float:
-        return self.load_where(ARRIVAL_VARIATION)
+        return self.load_where(TURN_COST_S)
 
-    def load_where(self, arrival_variation: float) -> float:
-        return load(self.busy, self.wait_s, self.job_s, self.service_variation, arrival_variation)
+    def load_where(self, turn_s: float) -> float:
+        return load(self.busy, self.wait_s, self.job_s, self.service_variation, turn_s)
 
 
-def load(
-    busy: float,
-    wait_s: float,
-    job_s: float,
-    service_variation: float,
-    arrival_variation: float = ARRIVAL_VARIATION,
-) -> float:
-    """From 0 to 1, for E[W], E[S], cs² and ca²."""
+def load(busy: float, wait_s: float, job_s: float, service_variation: float, turn_s: float = TURN_COST_S) -> float:
+    """From 0 to 1, for E[W], E[S], cs² and t."""
     busy = min(max(busy, 0.0), 1.0)
     if busy <= BUSY_BELOW:
         return busy
-    k = job_s * (arrival_variation + service_variation) / 2
+    k = job_s * (1 + service_variation) / 2 + turn_s
     waits = wait_s / (wait_s + k) if wait_s + k > 0 else 0.0
     share = min((busy - BUSY_BELOW) / (WAITS_ABOVE - BUSY_BELOW), 1.0)
     return busy + share * (waits - busy)

@@ -19,7 +19,7 @@ import statistics
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from common.loop_load import POISSON, LoadMeans, LoopCounters, sample
+from common.loop_load import LoadMeans, LoopCounters, sample
 from kraft.balancer.load_shares import WEIGHTS
 from wire.loop_meter import LoopMeter
 
@@ -315,7 +315,7 @@ class Run:
         one = None if added is None else sample(added, seconds)
         if one is None:
             raise RuntimeError("nothing was simulated")
-        return LoadMeans().with_sample(one, seconds).load_where(POISSON), one.busy
+        return LoadMeans().with_sample(one, seconds).load_where(0.0), one.busy
 
     def _until(self, end: float) -> None:
         while self._events and self._events[0][0] <= end:

@@ -10,10 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from common.loop_load import (
-    ARRIVAL_VARIATION,
     BUSY_BELOW,
     MEAN_OVER_S,
-    POISSON,
+    TURN_COST_S,
     WAITS_ABOVE,
     LoadMeans,
     LoopCounters,
@@ -43,15 +42,15 @@ def test_below_one_half_only_the_busy_share_counts(wait_s: float, job_s: float, 
 
 @given(st.floats(0.01, 0.99), st.floats(1e-6, 1.0), VARIATIONS, st.floats(WAITS_ABOVE, 1.0))
 def test_above_it_kingmans_formula_is_inverted(rho: float, job_s: float, variation: float, busy: float) -> None:
-    wait_s = rho / (1 - rho) * job_s * (ARRIVAL_VARIATION + variation) / 2
+    wait_s = rho / (1 - rho) * (job_s * (1 + variation) / 2 + TURN_COST_S)
     assert load(busy, wait_s, job_s, variation) == pytest.approx(rho)
 
 
 @given(TIMES, st.floats(1e-6, 1.0), VARIATIONS)
-def test_the_less_even_arrivals_are_the_less_a_wait_says(wait_s: float, job_s: float, variation: float) -> None:
+def test_the_more_turns_cost_the_less_a_wait_says(wait_s: float, job_s: float, variation: float) -> None:
     means = LoadMeans().with_sample(Sample(1.0, wait_s, 1.0, job_s, job_s * job_s * (1 + variation)), 5.0)
-    assert means.load == means.load_where(ARRIVAL_VARIATION)
-    assert means.load_where(ARRIVAL_VARIATION + 1) <= means.load <= means.load_where(POISSON)
+    assert means.load == means.load_where(TURN_COST_S)
+    assert means.load_where(2 * TURN_COST_S) <= means.load <= means.load_where(0.0)
 
 
 @given(TIMES, st.floats(1e-6, 1e3), VARIATIONS)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from common.loop_load import ARRIVAL_VARIATION, LoopCounters
+from common.loop_load import TURN_COST_S, LoopCounters
 from common.metrics import Metrics
 from common.pacing import at_once
 from kraft.balancer.load_shares import Traffic, replica_load, tenant_load
@@ -26,6 +26,7 @@ from wire.messages import DescribeUsageRequest
 
 INTERVAL_S = 5.0
 WAITED_S = ROUNDS_WAITED * INTERVAL_S
+WAIT_S = 0.5e-3 + TURN_COST_S  # of even jobs of 1 ms, where rho / (1 - rho) is 1
 ALPHA, BETA = "lkc-aaaaaa", "lkc-bbbbbb"
 
 
@@ -43,7 +44,7 @@ def steady(round_number: int, busy: float) -> dict[str, Any]:
     """Counters after so many rounds, of a loop with 1,000 even jobs of 1 ms a second and the waits of rho = 0.9."""
     seconds = 5.0 * round_number
     jobs = int(1_000 * seconds)
-    return loop(LoopCounters(jobs, jobs * 9 * 0.5e-3 * ARRIVAL_VARIATION, jobs * 1e-3, jobs * 1e-6, busy * seconds))
+    return loop(LoopCounters(jobs, jobs * 9 * WAIT_S, jobs * 1e-3, jobs * 1e-6, busy * seconds))
 
 
 def told(usage: ReportedUsage, image: MetadataImage, broker: int, number: int, now: float, **fields: Any) -> None:
@@ -99,7 +100,7 @@ def test_the_load_is_shown_with_its_parts() -> None:
     rows = {row.broker_id: row for row in at_once(describe_usage(image, wanted, usage, 5.0)).reply.brokers}
     assert rows[0].load == pytest.approx(0.4)
     assert rows[0].loop_busy == pytest.approx(0.4)
-    assert rows[0].queue_wait == pytest.approx(4.5e-3 * ARRIVAL_VARIATION)
+    assert rows[0].queue_wait == pytest.approx(9 * WAIT_S)
     assert {row.tenant: row.load for row in rows[0].tenants} == {ALPHA: pytest.approx(0.3), BETA: pytest.approx(0.1)}
     assert [row.load for row in rows[0].partitions] == [pytest.approx(0.4)]
     assert (rows[1].load, rows[1].queue_wait, rows[1].loop_busy) == (-1.0, -1.0, -1.0)

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from common.errors import OutcomeUnknown
-from common.loop_load import ARRIVAL_VARIATION
+from common.loop_load import TURN_COST_S
 from common.node_settings.balance import BalanceSettings
 from common.ports import Ports
 from kraft.controller.node import ControllerConfig
@@ -93,7 +93,7 @@ class TenantsBroker(DatalessBroker):
                 self._counted[tenant.id] = self._counted.get(tenant.id, 0) + int(part * REPORT_S * 1e9)
         jobs = int(load * REPORT_S * 1e9) // JOB_NS
         self._jobs += jobs
-        each_ns = JOB_NS * (ARRIVAL_VARIATION + 1) / 2  # job times vary as exponential ones
+        each_ns = JOB_NS + TURN_COST_S * 1e9  # job times vary as exponential ones
         self._wait_ns += int(jobs * each_ns * load / max(1 - load, 0.01))
 
 

@@ -7,10 +7,10 @@ import random
 
 import pytest
 
-from common.loop_load import POISSON, LoopCounters
+from common.loop_load import LoopCounters
 from tests.common.call_count import counted_calls
 from tests.wire.fakes import Bench, turns
-from tests.wire.loop_queue import Drawn, served
+from tests.wire.loop_queue import POLL_S, Drawn, served
 from wire.connection import TURN_S, Connection
 from wire.loop_meter import BACK_TO_BACK_S, FIXED_MAX_S, LINE_TURNS, LoopMeter
 from wire.tick import Tick
@@ -42,21 +42,23 @@ def test_the_mean_wait_is_what_probes_at_random_times_wait(service: Drawn, rho: 
 @pytest.mark.parametrize("rho", [0.1, 0.3, 0.5, 0.6, 0.7, 0.8, 0.95])
 def test_the_load_is_the_share_that_jobs_need_while_waits_explode(service: Drawn, rho: float) -> None:
     outcome = served(rho, service)
-    assert outcome.means.load_where(POISSON) == pytest.approx(outcome.rho, abs=0.03)
+    assert outcome.means.load_where(0.0) == pytest.approx(outcome.rho, abs=0.03)
     assert outcome.means.busy == pytest.approx(outcome.rho, abs=0.03)
 
 
-def short(rng: random.Random) -> float:
-    return rng.uniform(60e-6, 100e-6)
-
-
 @pytest.mark.parametrize("rho", [0.3, 0.5, 0.7, 0.9])
-def test_what_the_jobs_of_a_turn_share_is_no_load(rho: float) -> None:
-    """A turn costs a fourth of a job beside its jobs; the more jobs come, the more of them share that."""
-    outcome = served(rho, short, mean_s=80e-6, seconds=10.0)
-    assert outcome.rho > outcome.needed * 1.05
-    assert outcome.means.load == pytest.approx(outcome.needed, abs=0.03)
-    assert outcome.means.busy == pytest.approx(outcome.needed, abs=0.03)
+@pytest.mark.parametrize("mean_s", [60e-6, 80e-6, 160e-6, 320e-6])
+def test_what_the_jobs_of_a_turn_share_is_no_load(mean_s: float, rho: float) -> None:
+    """A turn costs 20 µs beside its jobs; the more jobs come, the more of them share that."""
+
+    def service(rng: random.Random) -> float:
+        return rng.uniform(0.75, 1.25) * mean_s
+
+    turn_s = 20e-6
+    outcome = served(rho, service, mean_s=mean_s, turn_s=turn_s, seconds=mean_s * 125_000)
+    assert outcome.rho > outcome.needed * (1 + turn_s / mean_s / 6)
+    assert outcome.means.load_where(1.25 * (turn_s + POLL_S)) == pytest.approx(outcome.needed, abs=0.02)
+    assert outcome.means.busy == pytest.approx(outcome.needed, abs=0.02)
 
 
 @pytest.mark.parametrize("rho", [0.3, 0.6, 0.9])
