@@ -1,10 +1,9 @@
 """Load and latency as more is asked of a broker (Kora, Fig. 3): `python -m bench.kora --only load`.
 
 One broker is asked for 10 to 95 % of what it can do, at random times (Poisson), in three shapes. What it can do is what
-clients get of it that ask again once they are answered, or less, if requests that come as often at random times are not
-answered as fast. A machine's pace changes within seconds, so what such clients get is measured again right before and
-after each part of a step. A step's figures are the medians of its parts; of the load it is the median distance from
-what was offered in the same part, because both follow the pace. The load follows from the broker's own
+clients get that ask again once they are answered. A machine's pace changes within seconds, so that is measured again
+right before and after each part of a step. A step's figures are the medians of its parts; of the load it is the median
+distance from what was offered in the same part, because both follow the pace. The load follows from the broker's own
 counters, latencies count from the time at which a request was due, and the rate that was reached is kept beside the one
 that was asked for. The load should be a straight line while latencies explode.
 """
@@ -22,17 +21,17 @@ from typing import Any, NamedTuple
 from bench.kora.evidence import Evidence, Parts, Row, span
 from bench.kora.lone_broker import LoneBroker, lone_broker
 from bench.kora.random_requests import Client, Offered
-from common.loop_load import ARRIVAL_VARIATION, LoadMeans, LoopCounters, sample
+from common.loop_load import TURN_COST_S, LoadMeans, LoopCounters, sample
 from records.builder import build_batch
 from records.record import Record
 from wire.codec import encode_request
 from wire.messages import FetchRequest, ProduceRequest
 
 STEPS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
-ROUNDS, SOUGHT_ROUNDS, PART_S, SOUGHT_S, PACE_S = 7, 5, 2.5, 4.0, 0.8
-IN_FLIGHT, MANY_IN_FLIGHT = 6, 24
-"""Requests while the capacity is sought. Many fill turns of the loop, whose jobs share more than random ones do; what
-they get is kept beside the capacity."""
+ROUNDS, SOUGHT_ROUNDS, PART_S, PACE_S = 7, 5, 2.5, 0.8
+IN_FLIGHT = 12
+"""Requests while the capacity is sought: about as many as are there at once when 95 % of it is asked for at random
+times. With fewer the loop waits for its client between long requests; with more, turns have more jobs that share."""
 KEPT_BYTES, SEGMENT_BYTES = 256 << 20, 16 << 20
 STRAIGHT, ERROR_MAX, EXPLODES = 0.95, 0.1, 3.0
 
@@ -73,20 +72,6 @@ def fetch_frame(topic: str, size: int) -> bytes:
     return encode_request(request, 11, 1, "load")
 
 
-def capacity(client: Client) -> dict[str, float]:
-    """Requests a second, medians: `in_turns`, of clients that wait for their answers, and `at_random`, answered of as
-    many that did not wait. `many`: with more in flight."""
-    client.in_turns(1.0, IN_FLIGHT)  # to be warm
-    rng, pairs = random.Random(1), list[tuple[float, float]]()
-    for _ in range(SOUGHT_ROUNDS):
-        rate = client.in_turns(SOUGHT_S / 2, IN_FLIGHT)
-        pairs.append((rate, client.offer(rate, SOUGHT_S / 2, rng).reached))
-    in_turns, at_random = (statistics.median(rates) for rates in zip(*pairs, strict=True))
-    many = client.in_turns(SOUGHT_S / 2, MANY_IN_FLIGHT)
-    found = {"capacity": min(in_turns, at_random), "in_turns": in_turns, "at_random": at_random, "many": many}
-    return {name: round(rate, 1) for name, rate in found.items()}
-
-
 class Part(NamedTuple):
     """A part of a step. `capacity`: requests a second, of the time before and after it. `added`: to the broker's
     counters."""
@@ -98,16 +83,16 @@ class Part(NamedTuple):
 
 
 class Prober:
-    """A client that asks a broker for shares of what it can do at that time. `found`: its capacity."""
+    """A client that asks a broker for shares of what it can do at that time."""
 
-    def __init__(self, client: Client, broker: LoneBroker, found: dict[str, float]) -> None:
+    def __init__(self, client: Client, broker: LoneBroker) -> None:
         self._client = client
         self._broker = broker
-        self._at_random_to_in_turns = found["capacity"] / found["in_turns"]
         self._rng = random.Random(1)
 
     def capacity(self) -> float:
-        return self._client.in_turns(PACE_S, IN_FLIGHT) * self._at_random_to_in_turns
+        """Requests a second."""
+        return self._client.in_turns(PACE_S, IN_FLIGHT)
 
     def part(self, share: float) -> Part:
         before = self.capacity()
@@ -175,16 +160,16 @@ def measure(shape: Shape) -> dict[str, Any]:
     with lone_broker("load", *words) as broker:
         client = Client(broker.address, frames)
         client.offer(50, 1.0, random.Random(0))
-        found = capacity(client)
-        prober = Prober(client, broker, found)
+        prober = Prober(client, broker)
+        found = round(statistics.median(prober.capacity() for _ in range(SOUGHT_ROUNDS)), 1)
         rounds = [[prober.part(share) for share in STEPS] for _ in range(ROUNDS)]
         client.close()
     figures = [[figures_of(part) for part in parts] for parts in zip(*rounds, strict=True)]
     steps = [step_of(one) for one in figures]
     return {
         "shape": shape._asdict(),
-        "arrival_variation": ARRIVAL_VARIATION,
-        **found,
+        "turn_us": TURN_COST_S * 1e6,
+        "capacity": found,
         "steps": steps,
         "parts": [" ".join(f"{one['offered']:.3f}:{one['load']:.3f}" for one in step) for step in figures],
         "line": line_through(steps),

@@ -213,7 +213,7 @@ def watched(cluster: EmbeddedCluster) -> list[Watched]:
 
 
 def measure() -> dict[str, Any]:
-    settings = SETTINGS | {"tidelog.balance.enable": "false"}
+    settings = SETTINGS | {"log.dir.free.bytes.min": "0", "tidelog.balance.enable": "false"}
     with EmbeddedCluster(brokers=2, controllers=1, settings=settings) as cluster:
         create_topics(cluster.bootstrap)
         host, port = cluster.bootstrap.split(",")[LEADER].rsplit(":", 1)

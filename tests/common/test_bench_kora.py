@@ -19,9 +19,11 @@ from bench.kora.__main__ import draw, measure, show
 from bench.kora.evidence import ALL, RESULTS, Evidence, Row, keep, kept, row_of, span
 from bench.kora.grid import gathered, p95_ms
 from bench.kora.grid_load import latencies
-from bench.kora.load import capacity, line_through
+from bench.kora.load import Prober, line_through
+from bench.kora.lone_broker import LoneBroker
 from bench.kora.random_requests import Client, Offered
 from bench.kora.suite import SUITE
+from common.loop_load import LoopCounters
 from kraft.controller.unfair_time import UnfairTime
 from kraft.quotas.shares import even_share
 from kraft.quotas.split_quota import SplitRules
@@ -265,17 +267,26 @@ def test_clients_that_wait_for_their_answers_ask_again(client: Client) -> None:
     assert client.in_turns(0.2, 3) > 100
 
 
-def test_the_capacity_is_what_both_kinds_of_clients_get() -> None:
-    class Slow:
+def test_shares_are_of_the_capacity_before_and_counted_against_that_around() -> None:
+    class Hastening:
+        asked = 0.0
+
         def in_turns(self, seconds: float, in_flight: int) -> float:
-            return 10.0 * in_flight
+            self.asked += 100.0
+            return self.asked
 
         def offer(self, rate: float, seconds: float, rng: random.Random) -> Offered:
-            return Offered(2.0, 3.0, int(rate), [], [])
+            return Offered(seconds, seconds, int(rate * seconds), [], [])
 
-    found = capacity(cast("Client", Slow()))
-    assert found["capacity"] == found["at_random"] == found["in_turns"] / 2
-    assert found["many"] > found["in_turns"]
+    class Resting:
+        def counters(self) -> LoopCounters:
+            return LoopCounters()
+
+        def added_since(self, before: LoopCounters) -> LoopCounters:
+            return before
+
+    part = Prober(cast("Client", Hastening()), cast("LoneBroker", Resting())).part(0.5)
+    assert (part.rate, part.capacity) == (50.0, 150.0)
 
 
 # -- quotas
