@@ -193,8 +193,8 @@ class Duties:
                     await log.when_in_memory(partial(log.maybe_roll, now_ms))
                 if log.config.remote_storage_enable:
                     log.roll_for_tier(now_ms)
-            left = partitions
-            while left:
+            left, end = partitions, self._clock.monotonic() + self._config.log_retention_check_interval_ms / 1000
+            while left and self._clock.monotonic() < end:  # a log may grow as fast as it is shortened: others wait too
                 left, pending = await self._delete_old(left, now_ms)
                 if pending is not None:
                     await pending.wait()

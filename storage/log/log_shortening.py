@@ -265,11 +265,11 @@ class LogShortening(Struct, eq=False):
 
     def _carry_out(self, plan: RetentionPlan, now_ms: int) -> int:
         """Carry out `plan`. Returns the number of removed segments. AuditPending, before any effect."""
-        if not plan.doomed:
-            return 0
         if plan.doomed == len(self._segments.all):
             self._tail.roll(now_ms)
         plan = self._segments.settle_removal(plan)
+        if not plan.doomed:
+            return 0
         doomed = self._segments.all[: plan.doomed]
         if not self.advance_log_start(plan.log_start_offset, str(plan.cause)):
             before = {"local_log_start_offset": doomed[0].base_offset, "bytes": sum(one.size for one in doomed)}

@@ -88,8 +88,12 @@ class SegmentList:
     def settle_removal(self, plan: RetentionPlan) -> RetentionPlan:
         """`plan`, or an earlier one that still waits for the audit, if that is the first part of it.
 
-        A log that grows while the audit writes would always ask for more otherwise, and never remove anything.
+        A log that grows while the audit writes would always ask for more otherwise, and never remove anything. An empty
+        plan makes it forget.
         """
+        if not plan.doomed:
+            self._removal = None
+            return plan
         start, earlier = self._ends.log_start, self._removal
         if earlier is not None and earlier.plan.is_within(plan):
             count = earlier.plan.doomed

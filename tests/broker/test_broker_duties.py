@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -20,7 +20,9 @@ from common.node_settings.replication import ReplicationSettings
 from common.pacing import Pacer, Work
 from storage.audit.audit_trail import NoTrail
 from storage.directory.log_directory import LogDirectory
+from storage.log.log_config import LogConfig
 from tests.sim.loop import NS, SimLoop, run
+from tests.virtual_time import LoopClock
 
 pytestmark = pytest.mark.virtual_time
 
@@ -82,6 +84,42 @@ def test_the_reviews_after_a_stall_give_its_time_back_to_followers(tmp_path: Pat
     for stalls in given.values():
         assert stalls[0] == 0
         assert 2.8 < stalls[-1] < 3.1
+
+
+class Growing:
+    """A partition whose log grows as fast as it is shortened; `steps` of retention."""
+
+    holds_erased = False
+
+    def __init__(self) -> None:
+        self.log = self
+        self.closed = False
+        self.config = LogConfig()
+        self.steps = 0
+
+    async def when_in_memory(self, ask: Callable[[], int]) -> int:
+        await asyncio.sleep(0.001)
+        return ask()
+
+    def delete_old_segments(self, now_ms: int) -> int:
+        self.steps += 1
+        return 1
+
+
+async def test_a_log_that_grows_as_fast_as_it_is_shortened_does_not_keep_others_waiting(tmp_path: Path) -> None:
+    ports, pacer = machine_ports(tmp_path), Pacer()
+    logs = LogDirectory(ports, "", 0, NoTrail(), DirectoryConfig())
+    hosted = HostedPartitions(0, logs, LogSettings(0, {}), lambda: 0.0, ReplicationSettings(), pacer)
+    partitions = [Growing() for _ in range(3)]
+    for number, partition in enumerate(partitions):
+        hosted.by_id[bytes([number]) * 16] = {0: cast(Any, partition)}
+    config = LogDuties(log_cleaner_enable=False, log_retention_check_interval_ms=50)
+    duties = Duties(hosted, logs, LoopClock(), config, 60.0, 60.0, 1 << 20, 10.0, pacer)
+    duties.start()
+    await asyncio.sleep(1.0)
+    await duties.stop()
+    fewest, most = min(one.steps for one in partitions), max(one.steps for one in partitions)
+    assert fewest > 20 and most < 3 * fewest
 
 
 class Noting(Pacer):
