@@ -9,9 +9,9 @@ clients feel is how long jobs wait, and Kingman's formula for such a queue tells
 
 E[W] is a job's mean wait, E[S] its mean service time, cs² the squared coefficient of variation of service times, all
 three measured. ca², that of the times between arrivals, is 1: many clients that know nothing of each other. t is what
-turns cost. Jobs that come in a turn wait for the next one; if each begins with a fixed cost F, they wait
-F * (1 + load) / 2 / (1 - load) longer (a queue with gated vacations). From 0.6 on that is about load / (1 - load) * t
-with t = 1.25 * F. It matters where jobs are as short as turns are dear. `TURN_COST_S` was fitted.
+turns cost. Jobs that come in a turn wait for the next one; if each begins with a fixed cost F, they wait about
+F * (1 + load) / 2 / (1 - load) longer (a queue with gated vacations). From 0.6 on that is nearly load / (1 - load) * t
+with t = 1.25 * F. It matters where jobs are hardly longer than F.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ MEAN_OVER_S = 60.0
 BUSY_BELOW, WAITS_ABOVE = 0.5, 0.7
 """Below the first the busy share alone is the load, above the second the waits alone; the busy share decides."""
 TURN_COST_S = 50e-6
-"""t. Fitted to the steps of `bench/kora/load.py`; it stands for a turn's step of 10 µs, its fixed cost of up to 30, and
-what else makes jobs wait: the network brings them in bursts, and other processes take the processor away."""
+"""t, for turns whose step takes 10 µs and whose fixed cost 30, the most that `wire.loop_meter` leaves out. The steps of
+`bench/kora/load.py` fit it: for 40 to 80 µs they are equally near to the line."""
 SERVICE_VARIATION_MAX = 100.0  # cs²; a few enormous jobs do not hide that all others wait
 COUNTER_MAX = 1e15  # no loop runs for so many seconds
 WAIT_MAX_S, SERVICE_MAX_S = 3_600.0, 60.0

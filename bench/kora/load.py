@@ -1,11 +1,11 @@
 """Load and latency as more is asked of a broker (Kora, Fig. 3): `python -m bench.kora --only load`.
 
 One broker is asked for 10 to 95 % of what it can do, at random times (Poisson), in three shapes. What it can do is what
-clients get that ask again once they are answered. A machine's pace changes within seconds, so that is measured again
-right before and after each part of a step. A step's figures are the medians of its parts; of the load it is the median
-distance from what was offered in the same part, because both follow the pace. The load follows from the broker's own
-counters, latencies count from the time at which a request was due, and the rate that was reached is kept beside the one
-that was asked for. The load should be a straight line while latencies explode.
+a client gets that always has some requests without an answer. A machine's pace changes within seconds, so that is
+measured again right before and after each part of a step. A step's figures are the medians of its parts; of the load it
+is the median distance from what was offered in the same part, because both follow the pace. The load follows from the
+broker's own counters, latencies count from the time at which a request was due, and the rate that was reached is kept
+beside the one that was asked for. The load should be a straight line while latencies explode.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from wire.messages import FetchRequest, ProduceRequest
 STEPS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
 ROUNDS, SOUGHT_ROUNDS, PART_S, PACE_S = 7, 5, 2.5, 0.8
 IN_FLIGHT = 12
-"""Requests while the capacity is sought: about as many as are there at once when 95 % of it is asked for at random
-times. With fewer the loop waits for its client between long requests; with more, turns have more jobs that share."""
+"""Requests without an answer while the capacity is sought; 5 to 17 are there at once when 95 % of it is asked for at
+random times. With fewer the loop waits for its client between long requests; with more, more jobs share a turn."""
 KEPT_BYTES, SEGMENT_BYTES = 256 << 20, 16 << 20
 STRAIGHT, ERROR_MAX, EXPLODES = 0.95, 0.1, 3.0
 
