@@ -116,7 +116,7 @@ def test_the_smallest_set_of_tenants_leaves_with_a_reason_in_the_audit() -> None
     assert (operation.kind, operation.state) == (OperationKind.RELIEVE, OperationState.DONE)
     assert after.balance.operations[operation.id] == operation
     event = operation_event(operation)
-    assert "cell east has load 0.86 for 600 s" in event["cause"]
+    assert "cell east has load 0.90 for 600 s" in event["cause"]
     assert "tenant c (" in event["cause"]
     assert "moves to cell west" in event["cause"]
 
