@@ -25,9 +25,9 @@ MEAN_OVER_S = 60.0
 """A sample that is so old counts 1/e of a new one."""
 BUSY_BELOW, WAITS_ABOVE = 0.5, 0.7
 """Below the first the busy share alone is the load, above the second the waits alone; the busy share decides."""
-TURN_COST_S = 50e-6
-"""t, for turns whose step takes 10 µs and whose fixed cost 30, the most that `wire.loop_meter` leaves out. The steps of
-`bench/kora/load.py` fit it: for 40 to 80 µs they are equally near to the line."""
+TURN_COST_S = 45e-6
+"""t. Turns whose step takes 10 µs and whose fixed cost is 20 to 30 need 37 to 50; this is within 0.03 of the load in a
+simulated queue for both."""
 SERVICE_VARIATION_MAX = 100.0  # cs²; a few enormous jobs do not hide that all others wait
 COUNTER_MAX = 1e15  # no loop runs for so many seconds
 WAIT_MAX_S, SERVICE_MAX_S = 3_600.0, 60.0

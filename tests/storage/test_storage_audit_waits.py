@@ -108,7 +108,9 @@ async def test_a_log_that_grows_while_it_waits_deletes_what_it_asked_for(tmp_pat
         await bench.directory.settle()
         bench.audit.flush()
         assert log.delete_old_segments(NOW_MS, log.log_end_offset, log.log_end_offset) > 0
-        assert bench.audit.acts[-1] == asked and not bench.audit.waiting, "nothing is told that is not done"
+        assert bench.audit.acts[-1] == asked and not bench.audit.waiting, (
+            "the audit has no event of a deletion that was not done"
+        )
     await bench.directory.close()
 
 
