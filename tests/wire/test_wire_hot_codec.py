@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from msgspec.structs import astuple
+from msgspec.structs import astuple, replace
 
 from common.errors import MalformedFrame
 from common.pacing import at_once
@@ -184,6 +184,20 @@ def test_produce_response_is_the_schemas_byte_for_byte(
     schema = schema_produce_response(version, rows, throttle, endpoints)
     assert ours == encode_response(0, version, correlation, schema)
     assert ours == at_once(hot.produce_encoding(version, correlation, rows, throttle, endpoints))
+
+
+@quick
+@given(PRODUCE, INT32, INT32, INT32, st.tuples(INT64, INT64, INT64), st.integers(1, 249), st.integers(0, 30))
+def test_the_response_to_one_appended_batch_is_the_schemas(
+    version: int, correlation: int, throttle: int, partition: int, numbers: tuple[int, int, int], size: int, cut: int
+) -> None:
+    if version >= 13:
+        size, cut = 16, 0
+    rows = [hot.ProducedRow(b"p" * cut + b"t" * size, partition, 0, *numbers)]
+    asked = [replace(rows[0], topic=b"t" * size)]
+    expected = encode_response(0, version, correlation, schema_produce_response(version, asked, throttle, []))
+    assert hot.encode_produce_response(version, correlation, rows, throttle, (), b"p" * cut) == expected
+    assert at_once(hot.produce_encoding(version, correlation, rows, throttle, (), b"p" * cut)) == expected
 
 
 # fetch -------------------------------------------------------------------------------------------------------
