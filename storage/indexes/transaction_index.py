@@ -46,6 +46,22 @@ def decode(data: Buffer) -> list[AbortedTransaction]:
     return found
 
 
+def decode_below(data: Buffer, offset: int) -> list[AbortedTransaction]:
+    """The entries of a file whose markers lie below `offset`; what comes after them need not be sound. ValueError if
+    another thing than an entry comes before their end."""
+    found: list[AbortedTransaction] = []
+    for at in range(0, len(data) - len(data) % ENTRY_BYTES, ENTRY_BYTES):
+        version, *fields = _ENTRY.unpack_from(data, at)
+        entry = AbortedTransaction(*fields)
+        before = found[-1].last_offset if found else -1
+        if version != VERSION or entry.first_offset >= entry.last_offset or entry.last_offset <= before:
+            raise ValueError(f"transaction index entry {len(found)} is damaged")
+        if entry.last_offset >= offset:
+            break
+        found.append(entry)
+    return found
+
+
 def collect(
     entries: Iterable[AbortedTransaction], fetch_offset: int, upper_bound: int
 ) -> tuple[list[AbortedTransaction], bool]:

@@ -190,6 +190,6 @@ def _index_paths(segment: Segment) -> list[str]:
         paths = [path for path, file in zip(paths, files, strict=True) if not file.is_blank]
     elif segment.is_fresh:
         paths = []
-    if segment.transaction_bytes:
+    if segment.has_transaction_file:  # also when it was cut to nothing: else a loss of power brings the entries back
         paths.append(segment.stem + TRANSACTION_INDEX_SUFFIX)
     return paths

@@ -124,7 +124,7 @@ class LogFiles:
         """Delete its files; regions being sent keep theirs open. OSError."""
         segment.retire()
         for suffix in SEGMENT_SUFFIXES:  # also for a segment without room: some files may exist
-            if suffix != SEGMENT_SUFFIXES[-1] or segment.transaction_bytes:
+            if suffix != SEGMENT_SUFFIXES[-1] or segment.has_transaction_file:
                 self.discard(segment.stem + suffix)
 
     def discard_snapshot(self, offset: int) -> None:

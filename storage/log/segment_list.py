@@ -131,7 +131,7 @@ class SegmentList:
             oldest.base_offset,
             size=size,
             created_ms=newest.created_ms,
-            transaction_bytes=transaction_bytes,
+            transaction_bytes=transaction_bytes or None,
         )
         self.all[first : first + len(replaced)] = [swapped]
         self._bound = None

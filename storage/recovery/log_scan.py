@@ -5,13 +5,13 @@ from collections.abc import Callable
 
 from common.errors import ProtocolError
 from common.ports import Disk, File
-from common.whole_files import read_whole, write_fully
+from common.whole_files import read_whole
 from records.audit_event import AuditKind
 from records.batch import CONTROL, HEADER_BYTES, MAGIC, BatchHeader, read_header
 from storage.audit.audit_trail import Act, AuditPermits, require_agreed
 from storage.disk.open_files import OpenFiles
 from storage.indexes.index_builder import IndexBuilder
-from storage.indexes.transaction_index import ENTRY_BYTES, AbortedTransaction, decode, encode
+from storage.indexes.transaction_index import ENTRY_BYTES, AbortedTransaction, decode_below, encode
 from storage.log.loaded_log import LoadedLog
 from storage.producers.producer_replay import load_newest, marker_of, replay_segments
 from storage.segments.segment import (
@@ -28,6 +28,7 @@ from storage.segments.segment_scan import (
     IndexedPart,
     SoundBatch,
     nothing_indexed,
+    settle_file,
     settle_index_file,
     sound_batches,
     trusted_part,
@@ -60,6 +61,8 @@ class LogScan:
         self._gaps_below = gaps_below
         self._on_loss = on_loss
         self._aborted: list[AbortedTransaction] = []  # of the segment being scanned
+        self._aborted_kept = 0  # so many of them are on the device
+        self._replaces = False  # whole files, because trusted bytes are damaged
         self.directory = log.directory
         self.epochs = log.epochs
         self.producers = log.producers
@@ -69,8 +72,10 @@ class LogScan:
         self.lost_records = False
         self.cut_segment: int | None = None  # base offset of the segment that was truncated: not on the device yet
 
-    def run(self, first: int, recovery_point: int) -> None:
-        """Scan from segment number `first` on; in that segment from `recovery_point` on, if its indexes lead there."""
+    def run(self, first: int, recovery_point: int, *, is_damaged: bool) -> None:
+        """Scan from segment number `first` on; in that segment from `recovery_point` on, if its indexes lead there.
+        `is_damaged`: the device has more than what lies before `recovery_point`, and it is not trusted any more."""
+        self._replaces = is_damaged
         part = self._trusted_part(self.segments[first], recovery_point)
         self._prepare(first, part)
         for number in range(first, len(self.segments)):
@@ -94,8 +99,12 @@ class LogScan:
         if recovery_point <= segment.base_offset:
             return nothing_indexed(segment.base_offset)
         try:
-            return trusted_part(self._disk, segment, recovery_point)
+            part = trusted_part(self._disk, segment, recovery_point)
+            self._aborted = self._read_aborted(segment, recovery_point)
+            self._aborted_kept = len(self._aborted)
+            return part
         except (ValueError, ProtocolError):  # the log is shorter than it was, or its indexes are missing
+            self._replaces = True
             return nothing_indexed(segment.base_offset)
 
     def _prepare(self, first: int, part: IndexedPart) -> None:
@@ -107,9 +116,6 @@ class LogScan:
             self.snapshots.remove(offset)
         load_newest(self._disk, self, start_offset, self._now_ms)
         replay_segments(self._disk, self, self.segments[: first + 1], part.size)
-        self._aborted = [
-            entry for entry in self._read_aborted(self.segments[first]) if entry.last_offset < start_offset
-        ]
 
     def _is_hole(self, segment: Segment, end_offset: int) -> bool:
         """Whether records are missing before the segment: it does not begin where the previous one ends, and compaction
@@ -140,7 +146,7 @@ class LogScan:
         if not is_last and size == segment.size:
             builder.finish()
         for index in (indexes.offset_file, indexes.time_file):
-            settle_index_file(self._disk, index)
+            settle_index_file(self._disk, index, replaces=self._replaces)
         segment.adopt_indexes(indexes, builder.largest)
         segment.recovered(builder.bytes_since_index, self._write_aborted(segment))
         return end_offset, size
@@ -170,35 +176,26 @@ class LogScan:
 
     # Aborted transactions and snapshots
 
-    def _read_aborted(self, segment: Segment) -> list[AbortedTransaction]:
+    def _read_aborted(self, segment: Segment, below: int) -> list[AbortedTransaction]:
+        """Those with markers below that offset. ValueError if the file is damaged there."""
         if not segment.transaction_bytes:
             return []
-        data = read_whole(self._disk, segment.stem + TRANSACTION_INDEX_SUFFIX) or b""
-        try:
-            return decode(data[: len(data) - len(data) % ENTRY_BYTES])
-        except ValueError:
-            return []
+        return decode_below(read_whole(self._disk, segment.stem + TRANSACTION_INDEX_SUFFIX) or b"", below)
 
     def _write_aborted(self, segment: Segment) -> int:
         """Returns the length of the file."""
-        data = b"".join(encode(entry) for entry in self._aborted)
-        self._aborted = []
-        if data or segment.transaction_bytes:
-            self._replace_bytes(segment.stem + TRANSACTION_INDEX_SUFFIX, data)
-        return len(data)
+        kept = self._aborted_kept
+        data = b"".join(encode(entry) for entry in self._aborted[kept:])
+        self._aborted, self._aborted_kept = [], 0
+        if data or segment.has_transaction_file:
+            path = segment.stem + TRANSACTION_INDEX_SUFFIX
+            settle_file(self._disk, path, kept * ENTRY_BYTES, data, replaces=self._replaces)
+        return kept * ENTRY_BYTES + len(data)
 
     def _write_snapshot(self, offset: int) -> None:
-        self._replace_bytes(file_stem(self.directory, offset) + SNAPSHOT_SUFFIX, self.producers.snapshot())
+        path = file_stem(self.directory, offset) + SNAPSHOT_SUFFIX
+        settle_file(self._disk, path, 0, self.producers.snapshot(), replaces=self._replaces)
         self.snapshots.append(offset)
-
-    def _replace_bytes(self, path: str, data: bytes) -> None:
-        file = self._disk.open(path, create=True)
-        try:
-            file.truncate(0)
-            if data:
-                write_fully(file, data, 0)
-        finally:
-            file.close()
 
     # Cutting
 

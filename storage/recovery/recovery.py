@@ -166,10 +166,11 @@ def _load_segments(
             is_damaged = True
             given.on_loss()
     if loaded is None:
-        recovery_point = given.recovery_point if epochs is not None and not given.clean else 0
+        is_trusted = epochs is not None and not given.clean and not given.is_damaged
+        recovery_point = given.recovery_point if is_trusted else 0
         found.epochs.not_saved()
         scan = LogScan(disk, open_files, audit, given.now_ms, found, given.gaps_below, given.on_loss)
-        scan.run(first_to_scan(bases, recovery_point), recovery_point)
+        scan.run(first_to_scan(bases, recovery_point), recovery_point, is_damaged=not is_trusted)
         loaded = replace(
             found,
             segments=scan.segments,
@@ -213,7 +214,7 @@ def _trusted_segment(
         base_offset,
         size=size,
         created_ms=given.now_ms,
-        transaction_bytes=disk.file_size(stem + TRANSACTION_INDEX_SUFFIX) if has_transactions else 0,
+        transaction_bytes=disk.file_size(stem + TRANSACTION_INDEX_SUFFIX) if has_transactions else None,
     )
 
 

@@ -113,6 +113,7 @@ class Segment:
         "bytes_since_index",
         "created_ms",
         "exists",
+        "has_transaction_file",
         "is_fresh",
         "is_least_known",
         "least_aborted",
@@ -134,9 +135,10 @@ class Segment:
         *,
         size: int,
         created_ms: int,
-        transaction_bytes: int = 0,
+        transaction_bytes: int | None = None,
         is_fresh: bool = False,
     ) -> None:
+        """`transaction_bytes`: the length of its `.txnindex`, None if there is none."""
         self._open_files = open_files
         self._indexes: SegmentIndexes | None = None
         self.is_fresh = is_fresh  # created by this process: without indexes in memory it has none on disk
@@ -150,7 +152,8 @@ class Segment:
         self.max_timestamp_offset = base_offset  # last offset of the first batch with it
         self.rolling_timestamp: int | None = None  # of the first batch; None: unknown
         self.created_ms = created_ms  # when it was created, or opened again
-        self.transaction_bytes = transaction_bytes  # length of its `.txnindex`
+        self.has_transaction_file = transaction_bytes is not None  # maybe without an entry, after a truncation
+        self.transaction_bytes = transaction_bytes or 0
         self.aborted_file: FileHandle | None = None  # that file, once it was used
         self.least_aborted = OFFSET_MAX  # where the aborted transactions begin that were appended, or looked up ...
         self.is_least_known = is_fresh  # ... which was done
@@ -222,6 +225,7 @@ class Segment:
 
     def add_aborted(self, entry: AbortedTransaction) -> None:
         """`entry` is the last one of its `.txnindex`."""
+        self.has_transaction_file = True
         self.transaction_bytes += transaction_index.ENTRY_BYTES
         self.least_aborted = min(self.least_aborted, entry.first_offset)
 
@@ -244,6 +248,7 @@ class Segment:
         """Note that the scan after an unclean stop has rebuilt the indexes."""
         self.bytes_since_index = bytes_since_index
         self.transaction_bytes = transaction_bytes
+        self.has_transaction_file |= transaction_bytes > 0
 
     def _load_indexes(self) -> SegmentIndexes:
         indexes = SegmentIndexes.empty(self._open_files, self.stem, self.base_offset)

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from common.errors import ProtocolError
 from common.ports import Disk, File
-from common.whole_files import read_whole, write_fully
+from common.whole_files import read_whole, replace_file, write_fully
 from records.batch import HEADER_BYTES, BatchHeader, iterate_batches, read_header
 from storage.indexes import offset_index, time_index
 from storage.indexes.index_file import IndexFile, used_bytes
@@ -133,19 +133,29 @@ def _read_index(disk: Disk, path: str, entry_bytes: int) -> bytes:
         file.close()
 
 
-def settle_index_file(disk: Disk, index: IndexFile) -> None:
-    """Make the file match the scan: kept entries, then rebuilt ones. Not written if it already does."""
-    path = index.handle.path
-    kept, (position, built) = index.flushed, index.take_pending()
+def settle_file(disk: Disk, path: str, kept: int, rest: bytes, *, replaces: bool) -> None:
+    """Make a file its first `kept` bytes and `rest`, without a flush. Not written if it already is.
+
+    A later loss of power may take what is written here, and the next recovery trusts what the device had before. So the
+    kept bytes are not touched. With `replaces` the file may have trusted bytes that are not kept, because others are
+    damaged: then the new file is on the device before it takes the old one's place.
+    """
     present = read_whole(disk, path)
-    if present is None and not built:
-        return
-    if present is not None and len(present) == kept + len(built) and present[kept:] == built:
-        return
-    file = disk.open(path, create=True)
-    try:
-        file.truncate(kept)
-        if built:
-            write_fully(file, built, position)
-    finally:
-        file.close()
+    if rest if present is None else present[kept:] != rest or len(present) < kept:
+        if replaces and present:
+            directory, _, name = path.rpartition("/")
+            replace_file(disk, directory, name, present[:kept] + rest)
+            return
+        file = disk.open(path, create=True)
+        try:
+            file.truncate(kept)
+            if rest:
+                write_fully(file, rest, kept)
+        finally:
+            file.close()
+
+
+def settle_index_file(disk: Disk, index: IndexFile, *, replaces: bool) -> None:
+    """Make the file match the scan: kept entries, then rebuilt ones."""
+    kept, built = index.take_pending()
+    settle_file(disk, index.handle.path, kept, built, replaces=replaces)

@@ -1,36 +1,41 @@
 """One log directory alone: appends, flushes, truncations and rolls under deaths and losses of power, then recovery.
 
 After a death of the process the log holds all that counted as written; after a loss of power all that was flushed. In
-both cases it is one run of batches that were really appended, and producers, epochs and reads say what they say.
+both cases it is one run of batches that were really appended, and producers, epochs, aborted transactions and reads say
+what they say.
 """
 
 from __future__ import annotations
 
 import asyncio
 import random
-from typing import Any
+from typing import Any, NamedTuple
 
 from common.directory_config import DirectoryConfig
 from common.errors import ProtocolError
 from common.ports import Ports
 from records.batch import BatchHeader, read_header
 from records.builder import build_batch
+from records.control import MarkerKind, read_marker
 from records.record import Record
 from storage.audit.audit_trail import NoTrail
 from storage.directory.log_directory import LogDirectory
 from storage.log.log_config import LogConfig
 from storage.log.partition_log import PartitionLog
 from storage.producers.known_producer import BATCHES_KEPT
+from tests.records.control_batches import build_control_batch
 from tests.sim import nemesis
 from tests.sim.loop import SimulationFailure
 from tests.sim.nemesis import Nemesis, Targets
-from tests.sim.replica_files import Batch, ReplicaFiles
+from tests.sim.replica_files import Batch, ReplicaFiles, batch_at
 from tests.sim.world import World, no_collection
 from tests.storage.log_workbench import checkpoint_high_watermarks
 
 TOPIC_ID = bytes(range(16))
 FAULTS_MS = (200, 2_500)
 PRODUCER = 7
+TRANSACTIONAL = (8, 9)  # producers whose batches lie in transactions
+TRANSACTIONAL_SHARE, END_SHARE = 0.4, 0.4  # of the appends; of those of an open transaction
 KINDS = ("kill", "kill_in_write", "power", "stop", "slow_disk", "stuck_disk", "wall_jump", "pause")
 
 
@@ -45,10 +50,11 @@ class Model:
         self.ever: dict[Batch, None] = {}
         self.written = 0  # ends that survive a kill
         self.flushed = 0  # ends that survive a loss of power
-        self.sequence = 0
+        self.sequence = 0  # of `PRODUCER`
         self.epoch = 1
         self.power_lost = False
         self.recoveries = 0
+        self.aborted_seen = 0  # in recovered logs
         self.longest = 0
 
     def check_recovered(self, log: PartitionLog, files: ReplicaFiles) -> None:
@@ -70,9 +76,34 @@ class Model:
         self.written, self.flushed = end, min(self.flushed, end)  # recovery itself flushes nothing
         self.power_lost = False
 
+    @property
+    def own(self) -> list[Batch]:
+        """Those of `PRODUCER`."""
+        return [batch for batch in self.batches if batch.producer_id == PRODUCER]
+
     def truncated(self, end: int) -> None:
         self.batches = [batch for batch in self.batches if batch.next_offset <= end]
         self.written, self.flushed = min(self.written, end), min(self.flushed, end)
+
+
+class Transactions(NamedTuple):
+    """As the batches of a log have them: (producer, first offset), the ended ones in the order of their markers."""
+
+    open: dict[int, int]
+    aborted: list[tuple[int, int]]
+
+
+def transactions_in(files: ReplicaFiles) -> Transactions:
+    found = Transactions({}, [])
+    for number, batch in enumerate(files.look().batches):
+        if batch.is_control:
+            first, content = found.open.pop(batch.producer_id, None), files.content(number)
+            marker = read_marker(memoryview(content), 0, len(content))
+            if first is not None and marker is not None and marker.kind is MarkerKind.ABORT:
+                found.aborted.append((batch.producer_id, first))
+        elif batch.is_transactional:
+            found.open.setdefault(batch.producer_id, batch.base_offset)
+    return found
 
 
 class StorageRun:
@@ -86,6 +117,7 @@ class StorageRun:
         )
         self.truncates = rng.random() < 0.3
         self.replay_bytes_max = rng.choice((0, 1 << 17))
+        self.has_transactions = rng.random() < 0.5
         self.world.add_node("store", self._main)
         self.files = ReplicaFiles(self.world.nodes["store"].device, "data/t-0")
         targets = Targets(crashable=["store"], linked=["store", "elsewhere"])
@@ -145,19 +177,37 @@ class StorageRun:
 
     def _append(self, ports: Ports, log: PartitionLog) -> None:
         model, rng = self.model, ports.random
-        now_ms, text = ports.clock.wall_ms(), b"v" * rng.randint(1, 200)
-        records = [Record(number, now_ms, b"k", text, ()) for number in range(rng.randint(1, 4))]
-        data = build_batch(records, producer_id=PRODUCER, producer_epoch=0, base_sequence=model.sequence)
+        if self.has_transactions and rng.random() < TRANSACTIONAL_SHARE:
+            data = self._in_transaction(rng.choice(TRANSACTIONAL), ports)
+        else:
+            data = self._records(ports, PRODUCER, model.sequence)
         with memoryview(data) as view:
-            appended = log.append_as_leader(data, view, 0, len(data), model.epoch, now_ms)
+            appended = log.append_as_leader(data, view, 0, len(data), model.epoch, ports.clock.wall_ms())
         if appended.duplicate:
             raise StorageBroken(f"sequence {model.sequence} is new and was taken for a duplicate")
-        model.sequence += len(records)
-        header = read_header(data, 0)
-        fields = (header.crc, header.leader_epoch, PRODUCER, 0, header.base_sequence, False)
-        batch = Batch(header.base_offset, header.next_offset, *fields)
+        batch = batch_at(data, 0)
+        if batch.producer_id == PRODUCER:
+            model.sequence += batch.next_offset - batch.base_offset
         model.batches.append(batch)
         model.ever[batch] = None
+
+    def _records(self, ports: Ports, producer: int, sequence: int, *, transactional: bool = False) -> bytearray:
+        now_ms, rng = ports.clock.wall_ms(), ports.random
+        text = b"v" * rng.randint(1, 200)
+        records = [Record(number, now_ms, b"k", text, ()) for number in range(rng.randint(1, 4))]
+        return build_batch(
+            records, producer_id=producer, producer_epoch=0, base_sequence=sequence, transactional=transactional
+        )
+
+    def _in_transaction(self, producer: int, ports: Ports) -> bytearray:
+        """A batch of records, or the marker that ends the transaction."""
+        if producer in transactions_in(self.files).open and ports.random.random() < END_SHARE:
+            kind = ports.random.choice((MarkerKind.ABORT, MarkerKind.COMMIT))
+            now_ms = ports.clock.wall_ms()
+            return build_control_batch(
+                kind, producer_id=producer, producer_epoch=0, coordinator_epoch=0, timestamp=now_ms
+            )
+        return self._records(ports, producer, 0, transactional=True)
 
     async def _truncate(self, rng: random.Random, directory: LogDirectory, log: PartitionLog) -> None:
         """As a follower does, also below its high watermark: an unclean election may ask for that."""
@@ -180,8 +230,8 @@ class StorageRun:
                 await asyncio.sleep(0.02)
         self.model.truncated(end)
         self.model.epoch += 1  # whoever leads now begins an epoch of its own
-        if self.model.batches:
-            last = self.model.batches[-1]
+        if self.model.own:
+            last = self.model.own[-1]
             self.model.sequence = last.base_sequence + last.next_offset - last.base_offset
         else:
             self.model.sequence = 0
@@ -193,14 +243,17 @@ class StorageRun:
         starts: dict[int, int] = {}
         for batch in batches:
             starts.setdefault(batch.leader_epoch, batch.base_offset)
-            model_sequence = batch.base_sequence + batch.next_offset - batch.base_offset
+            if batch.producer_id == PRODUCER:
+                model_sequence = batch.base_sequence + batch.next_offset - batch.base_offset
         self.model.sequence = model_sequence
         if log.leader_epochs.entries() != list(starts.items()):
             raise StorageBroken(f"leader epochs {log.leader_epochs.entries()} where the log has {list(starts.items())}")
         known = log.producers.last_records().get(PRODUCER)
-        if batches and (known is None or known.last_data_offset != batches[-1].next_offset - 1):
-            raise StorageBroken(f"the producer is known as {known}, the log ends with {batches[-1]}")
+        own = self.model.own
+        if own and (known is None or known.last_data_offset != own[-1].next_offset - 1):
+            raise StorageBroken(f"the producer is known as {known}, its last batch is {own[-1]}")
         self._check_retries(log)
+        self._check_transactions(log)
         for batch in batches:
             region = log.read(batch.next_offset - 1, 1 << 20, log.log_end_offset)
             if region is None or read_header(region.read(), 0).base_offset != batch.base_offset:
@@ -208,12 +261,23 @@ class StorageRun:
             region.release()
 
     def _check_retries(self, log: PartitionLog) -> None:
-        for batch in self.model.batches[-BATCHES_KEPT:]:
+        for batch in self.model.own[-BATCHES_KEPT:]:
             count = batch.next_offset - batch.base_offset
             again = BatchHeader(0, 0, 0, 2, 0, 0, count - 1, 0, 0, PRODUCER, 0, batch.base_sequence, count)
             known = log.producers.check(again)
             if known is None or known[:2] != (batch.base_offset, batch.next_offset):
                 raise StorageBroken(f"{batch} comes again and is taken for {known}")
+
+    def _check_transactions(self, log: PartitionLog) -> None:
+        expected = transactions_in(self.files)
+        aborted = log.aborted_transactions(0, log.log_end_offset)
+        if sorted(aborted) != sorted(expected.aborted):
+            raise StorageBroken(f"aborted transactions {aborted} where the log has {expected.aborted}")
+        first = min(expected.open.values(), default=None)
+        log.producers.on_high_watermark(log.log_end_offset)
+        if log.first_unstable_offset != first:
+            raise StorageBroken(f"first unstable offset {log.first_unstable_offset} where the log has {expected.open}")
+        self.model.aborted_seen += len(aborted)
 
     def run(self) -> Any:
         """Raises what is found to be wrong."""

@@ -64,7 +64,12 @@ class FaultyFile(MachineFile):
         return size
 
     def pwrite(self, data: Buffer, position: int) -> int:
+        self.disk.changes.append((self.path, position))
         return super().pwrite(self.disk.admitted(data), position)
+
+    def truncate(self, size: int) -> None:
+        self.disk.changes.append((self.path, size))
+        super().truncate(size)
 
     def close(self) -> None:
         if self.fd >= 0:
@@ -138,6 +143,7 @@ class FaultyDisk(UnsyncedDisk):
         self.loop_writes = 0
         self.loop_syncs = 0
         self.fsyncs: list[str] = []
+        self.changes: list[tuple[str, int]] = []  # path and position of each write, path and size of each truncation
         self.sync_watch: SyncWatch | None = None
         self.opened: list[str] = []
         self.bytes_read = Counter[str]()  # by path

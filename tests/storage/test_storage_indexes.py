@@ -159,6 +159,28 @@ def test_the_transaction_index(entries: list[AbortedTransaction], start: int, le
     assert kept == [entry for entry in entries if entry.last_offset < start]
 
 
+@given(transactions, st.integers(0, 100), st.binary(max_size=80))
+def test_a_transaction_index_is_read_up_to_an_offset(
+    entries: list[AbortedTransaction], offset: int, behind: bytes
+) -> None:
+    entries = [entry for entry in entries if entry.first_offset < entry.last_offset]
+    data = b"".join(transaction_index.encode(entry) for entry in entries)
+    below = [entry for entry in entries if entry.last_offset < offset]
+    assert transaction_index.decode_below(data, offset) == below
+    if len(below) < len(entries):
+        cut = (len(below) + 1) * transaction_index.ENTRY_BYTES
+        assert transaction_index.decode_below(data[:cut] + behind, offset) == below
+
+
+@pytest.mark.parametrize("at", [0, 1])
+def test_what_is_no_entry_is_refused_before_the_offset(at: int) -> None:
+    """Zeros are what a lost write leaves before one that was kept."""
+    entries = [transaction_index.encode(AbortedTransaction(5, n, n + 3, n)) for n in (10, 20)]
+    entries.insert(at, bytes(transaction_index.ENTRY_BYTES))
+    with pytest.raises(ValueError, match="is damaged"):
+        transaction_index.decode_below(b"".join(entries), 100)
+
+
 def test_a_damaged_transaction_index_is_refused() -> None:
     entry = transaction_index.encode(AbortedTransaction(5, 10, 20, 21))
     backwards = transaction_index.encode(AbortedTransaction(5, 21, 20, 21))

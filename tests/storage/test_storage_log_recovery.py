@@ -207,6 +207,47 @@ async def test_a_log_start_past_the_end_starts_over(tmp_path: Path) -> None:
     assert (log.log_start_offset, log.log_end_offset) == (6, 7)
 
 
+@pytest.mark.parametrize("damage", [bytes(34), b"\xff" * 34, bytes(68)])
+async def test_a_damaged_transaction_index_is_built_again(tmp_path: Path, damage: bytes) -> None:
+    """All of the segment is scanned for it; what was damaged is replaced by a file that the device has."""
+    bench = Workbench(tmp_path)
+    log = await bench.log()
+    append(log, produced(2, producer_id=1, transactional=True))
+    append(log, marker(MarkerKind.ABORT, 1))
+    await bench.restart(clean=True)
+    await bench.directory.close()
+    path = tmp_path / "t-0" / f"{0:020d}.txnindex"
+    sound, inode = path.read_bytes(), path.stat().st_ino
+    path.write_bytes(damage)
+    bench.disk.fsyncs.clear()
+    await bench.start()
+    log = await bench.log()
+    assert log.aborted_transactions(0, 3) == [(1, 0)]
+    assert path.read_bytes() == sound
+    assert path.stat().st_ino != inode
+    assert bench.disk.fsyncs.count(f"t-0/{0:020d}.txnindex.tmp") == 1
+
+
+async def test_recovery_does_not_touch_what_the_device_has_of_a_transaction_index(tmp_path: Path) -> None:
+    """A loss of power could take what it writes, and the next recovery trusts what was flushed."""
+    bench = Workbench(tmp_path)
+    log = await bench.log()
+    append(log, produced(2, producer_id=1, transactional=True))
+    append(log, marker(MarkerKind.ABORT, 1))
+    log = await bench.restart(clean=True)
+    path = tmp_path / "t-0" / f"{0:020d}.txnindex"
+    flushed = path.read_bytes()
+    append(log, produced(2, producer_id=1, transactional=True))
+    append(log, marker(MarkerKind.ABORT, 1))
+    await bench.directory.close()
+    path.write_bytes(flushed + b"torn")
+    bench.disk.changes.clear()
+    await bench.start()
+    log = await bench.log()
+    assert log.aborted_transactions(0, 6) == [(1, 0), (1, 3)]
+    assert {position for name, position in bench.disk.changes if name.endswith(".txnindex")} == {len(flushed)}
+
+
 async def test_transactions_survive_every_start(tmp_path: Path) -> None:
     bench = Workbench(tmp_path)
     log = await bench.log()
