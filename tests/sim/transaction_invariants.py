@@ -110,6 +110,7 @@ class MarkersAgree:
         decisions.is_open_in = lambda producer_id, partition: producer_id in self.open.get(partition, {})
         self.open: dict[TopicPartition, dict[int, list[OpenBatch]]] = {}
         self.outcomes: dict[tuple[TopicPartition, int], bool] = {}  # of batches in ended transactions
+        self.intents: dict[tuple[TopicPartition, int], Intent | None] = {}  # of the same
         self._of_intents: dict[Intent, bool] = {}
 
     def batch(self, partition: TopicPartition, batch: Batch, intent: Intent | None) -> None:
@@ -133,6 +134,7 @@ class MarkersAgree:
         self._decisions.marked(batch.producer_id, partition)
         for one in self.open.get(partition, {}).pop(batch.producer_id, []):
             self.outcomes[partition, one.batch.base_offset] = commit
+            self.intents[partition, one.batch.base_offset] = one.intent
             if one.intent is not None and self._of_intents.setdefault(one.intent, commit) is not commit:
                 raise InvariantBroken(self, f"{partition}: {one.intent} is committed in part")
 
@@ -201,7 +203,7 @@ class PromisesAreKept:
         state = self._decisions.states[item.intent.transactional_id]
         decided = OUTCOME.get(state.state)
         for partition, base_offset in item.batches:
-            outcome = self._markers.outcomes.get((partition, base_offset))
+            outcome = self._outcome(item, partition, base_offset)
             if outcome is None and self._decisions.is_gone(partition):
                 continue
             if outcome is None and state.state.is_prepared and state.has(*partition):
@@ -210,11 +212,19 @@ class PromisesAreKept:
                 text = f"{kind(item.commit)} is acknowledged, {partition} at {base_offset} is {outcome}"
                 raise InvariantBroken(self, f"{item.intent}: {text} and recorded {state.state.title}")
 
+    def _outcome(self, item: Ended, partition: TopicPartition, base_offset: int) -> bool | None:
+        """None if it is not known: the topic may be made again under its name, and the outcomes are those of the first
+        one."""
+        place = partition, base_offset
+        if self._decisions.is_gone(partition) and self._markers.intents.get(place) != item.intent:
+            return None
+        return self._markers.outcomes.get(place)
+
     def check_ends(self) -> None:
         """When all transactions have ended."""
         for item in self.ended:
             for partition, base_offset in item.batches:
-                outcome = self._markers.outcomes.get((partition, base_offset))
+                outcome = self._outcome(item, partition, base_offset)
                 if outcome is not item.commit and not (outcome is None and self._decisions.is_gone(partition)):
                     text = f"{kind(item.commit)} is acknowledged, {partition} at {base_offset} is {outcome}"
                     raise InvariantBroken(self, f"{item.intent}: {text}")
