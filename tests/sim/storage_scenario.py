@@ -34,7 +34,9 @@ from tests.storage.log_workbench import checkpoint_high_watermarks
 TOPIC_ID = bytes(range(16))
 FAULTS_MS = (200, 2_500)
 PRODUCER = 7
+LATE_MS = 400
 TRANSACTIONAL = (8, 9)  # producers whose batches lie in transactions
+TIMES_ASKED = 8
 TRANSACTIONAL_SHARE, END_SHARE = 0.4, 0.4  # of the appends; of those of an open transaction
 KINDS = ("kill", "kill_in_write", "power", "stop", "slow_disk", "stuck_disk", "wall_jump", "pause")
 
@@ -117,7 +119,7 @@ class StorageRun:
         )
         self.truncates = rng.random() < 0.3
         self.replay_bytes_max = rng.choice((0, 1 << 17))
-        self.has_transactions = rng.random() < 0.5
+        self.is_varied = rng.random() < 0.5  # it has transactions, and timestamps out of order
         self.world.add_node("store", self._main)
         self.files = ReplicaFiles(self.world.nodes["store"].device, "data/t-0")
         targets = Targets(crashable=["store"], linked=["store", "elsewhere"])
@@ -177,7 +179,7 @@ class StorageRun:
 
     def _append(self, ports: Ports, log: PartitionLog) -> None:
         model, rng = self.model, ports.random
-        if self.has_transactions and rng.random() < TRANSACTIONAL_SHARE:
+        if self.is_varied and rng.random() < TRANSACTIONAL_SHARE:
             data = self._in_transaction(rng.choice(TRANSACTIONAL), ports)
         else:
             data = self._records(ports, PRODUCER, model.sequence)
@@ -194,7 +196,8 @@ class StorageRun:
     def _records(self, ports: Ports, producer: int, sequence: int, *, transactional: bool = False) -> bytearray:
         now_ms, rng = ports.clock.wall_ms(), ports.random
         text = b"v" * rng.randint(1, 200)
-        records = [Record(number, now_ms, b"k", text, ()) for number in range(rng.randint(1, 4))]
+        made_ms = now_ms - rng.randint(0, LATE_MS) if self.is_varied else now_ms
+        records = [Record(number, made_ms, b"k", text, ()) for number in range(rng.randint(1, 4))]
         return build_batch(
             records, producer_id=producer, producer_epoch=0, base_sequence=sequence, transactional=transactional
         )
@@ -254,6 +257,7 @@ class StorageRun:
             raise StorageBroken(f"the producer is known as {known}, its last batch is {own[-1]}")
         self._check_retries(log)
         self._check_transactions(log)
+        self._check_times(log)
         for batch in batches:
             region = log.read(batch.next_offset - 1, 1 << 20, log.log_end_offset)
             if region is None or read_header(region.read(), 0).base_offset != batch.base_offset:
@@ -278,6 +282,19 @@ class StorageRun:
         if log.first_unstable_offset != first:
             raise StorageBroken(f"first unstable offset {log.first_unstable_offset} where the log has {expected.open}")
         self.model.aborted_seen += len(aborted)
+
+    def _check_times(self, log: PartitionLog) -> None:
+        headers = [read_header(self.files.content(number), 0) for number in range(len(self.files.look().batches))]
+        times = sorted({header.max_timestamp for header in headers})
+        for wanted in [*times[:: max(len(times) // TIMES_ASKED, 1)], *(time + 1 for time in times[-1:])]:
+            expected = next((header.base_offset for header in headers if header.max_timestamp >= wanted), None)
+            hit = log.locate_timestamp(wanted)
+            found = None
+            if hit is not None:
+                found = hit.header.base_offset
+                hit.region.release()
+            if found != expected:
+                raise StorageBroken(f"time {wanted} is found at {found}, the log has it at {expected}")
 
     def run(self) -> Any:
         """Raises what is found to be wrong."""

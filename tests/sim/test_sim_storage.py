@@ -31,6 +31,7 @@ def test_what_was_safe_is_there_after_recovery(first: int) -> None:
     runs = [run(seed) for seed in range(first, first + CHUNK)]
     assert sum(run.model.recoveries for run in runs) > 2 * CHUNK
     assert max(run.model.longest for run in runs) > 50
+    assert sum(run.model.aborted_seen for run in runs) > 3 * CHUNK
 
 
 @pytest.mark.parametrize("seed", FAILED_ONCE)
