@@ -134,25 +134,28 @@ def _read_index(disk: Disk, path: str, entry_bytes: int) -> bytes:
 
 
 def settle_file(disk: Disk, path: str, kept: int, rest: bytes, *, replaces: bool) -> None:
-    """Make a file its first `kept` bytes and `rest`, without a flush. Not written if it already is.
+    """Make a file its first `kept` bytes and `rest`. Not written if it already is.
 
-    A later loss of power may take what is written here, and the next recovery trusts what the device had before. So the
-    kept bytes are not touched. With `replaces` the file may have trusted bytes that are not kept, because others are
-    damaged: then the new file is on the device before it takes the old one's place.
+    What is written here is not flushed: a loss of power may take it, and the next recovery trusts what the device had
+    before. The kept bytes are therefore not touched. With `replaces` the device may have more that is trusted, which is
+    not kept because something else is damaged: then the new file is flushed before it takes the old one's place.
     """
     present = read_whole(disk, path)
-    if rest if present is None else present[kept:] != rest or len(present) < kept:
-        if replaces and present:
-            directory, _, name = path.rpartition("/")
-            replace_file(disk, directory, name, present[:kept] + rest)
-            return
-        file = disk.open(path, create=True)
-        try:
-            file.truncate(kept)
-            if rest:
-                write_fully(file, rest, kept)
-        finally:
-            file.close()
+    if present is None and not rest:
+        return
+    if present is not None and len(present) >= kept and present[kept:] == rest:
+        return
+    if replaces and present:
+        directory, _, name = path.rpartition("/")
+        replace_file(disk, directory, name, present[:kept] + rest)
+        return
+    file = disk.open(path, create=True)
+    try:
+        file.truncate(kept)
+        if rest:
+            write_fully(file, rest, kept)
+    finally:
+        file.close()
 
 
 def settle_index_file(disk: Disk, index: IndexFile, *, replaces: bool) -> None:
