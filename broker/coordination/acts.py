@@ -7,13 +7,6 @@ from collections import deque
 from collections.abc import Callable
 
 ACTS_AT_ONCE = 200  # in one turn of the loop; a load may find thousands
-STEPS_AT_ONCE = 5_000  # begun in one turn, or a single act with more
-
-
-def steps_of(act: object) -> int:
-    """Of how many parts an act consists, such as markers to be written: what it takes to begin it grows with them."""
-    steps: int = getattr(act, "steps", 1)
-    return steps
 
 
 class Acts:
@@ -42,10 +35,8 @@ class Acts:
 
     def _begin_some(self) -> None:
         self._turn = None
-        acts = steps = 0
-        while self._due and acts < ACTS_AT_ONCE:  # an act may drop the shard
-            acts, steps = acts + 1, steps + steps_of(self._due[0])
-            if acts > 1 and steps > STEPS_AT_ONCE:
+        for _ in range(ACTS_AT_ONCE):
+            if not self._due:  # an act may drop the shard
                 break
             self._begin(self._due.popleft())
         if self._due and self._turn is None:

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.coordination.acts import ACTS_AT_ONCE, STEPS_AT_ONCE, steps_of
+from broker.coordination.acts import ACTS_AT_ONCE
 from broker.coordination.runtime import CoordinatorRuntime, RuntimeConfig
 from broker.coordination.shard import CoordinatorRecord, Now, Ticket, replay_each
-from broker.coordination.transactions.values import MarkersToWrite
 from broker.partitions.transactional_appends import Marker, Permission
 from common.backoff import Backoff
 from common.decision import Decision, ProducerStamp
@@ -245,38 +243,6 @@ async def test_many_acts_begin_in_several_turns(world: World) -> None:
     await turns()
     assert ACTS_AT_ONCE in in_turn
     assert world.acts == list(range(2 * ACTS_AT_ONCE))
-
-
-class LongAct(NamedTuple):
-    number: int
-    steps: int = 2_000
-
-
-async def test_long_acts_begin_in_several_turns(world: World) -> None:
-    acts = [*map(LongAct, range(9)), LongAct(9, 3 * STEPS_AT_ONCE), LongAct(10)]
-
-    def ask(shard: Ledger, _: Now) -> list[CoordinatorRecord]:
-        shard.acts += acts
-        return []
-
-    in_turn = [0]
-
-    def look() -> None:
-        in_turn.append(len(world.begun))
-        if len(world.begun) < len(acts):
-            asyncio.get_running_loop().call_soon(look)
-
-    world.runtime.notify(TOPIC, ask)
-    look()
-    await turns()
-    assert world.acts == acts
-    begun = [after - before for before, after in pairwise(in_turn) if after > before]
-    assert begun == [2, 2, 2, 2, 1, 1, 1], "one that is longer than all of a turn's begins alone"
-
-
-def test_markers_are_a_step_each() -> None:
-    assert steps_of(MarkersToWrite("t", 7, 0, True, {"flights": (0, 1), "gates": (2,)}, True)) == 3
-    assert steps_of(b"do") == 1
 
 
 STEPS = st.lists(st.sampled_from(["do", "do", "done", "commit", "commit all", "reload", "full"]), max_size=25)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -272,6 +272,8 @@ async def test_markers_are_batched_by_broker_and_turn() -> None:
     for one in rows:
         brokers.sender.begin(3, 4, one)
         brokers.sender.begin(3, 4, one)
+    assert brokers.sender.unwritten("t1") is None, "they are not on their way yet"
+    await asyncio.sleep(0)
     assert brokers.sender.unwritten("t1") == dict.fromkeys((("a", 0), ("a", 1), ("a", 2), ("b", 0)), ErrorCode.NONE)
     await eventually(lambda: len(brokers.done) == 10, "all are written")
     assert sorted(brokers.done) == [(3, 4, one) for one in rows]
@@ -429,15 +431,30 @@ async def test_a_partition_in_a_later_epoch_is_past_the_transaction() -> None:
     await brokers.sender.stop()
 
 
+class CountedByTurn(tuple[int, ...]):
+    """Counts how many of its items are taken in each turn of the loop."""
+
+    def __iter__(self) -> Iterator[int]:
+        self.taken: list[int] = [0]
+        turn = asyncio.get_running_loop()
+        for item in super().__iter__():
+            self.taken[-1] += 1
+            if self.taken[-1] == 1:
+                turn.call_soon(self.taken.append, 0)
+            yield item
+
+
 async def test_transactions_without_partitions_and_with_very_many() -> None:
     brokers = FakeBrokers()
     brokers.leaders = {"a": {at: at % 3 for at in range(10_000)}}
     topics = brokers.topics
     brokers.__class__ = type("Frozen", (FakeBrokers,), {"topics": property(lambda _: topics)})
     brokers.sender.begin(3, 4, decided("none", 7, 1, True, {}))
-    brokers.sender.begin(3, 4, decided("many", 8, 1, True, {"a": tuple(range(10_000))}))
+    partitions = CountedByTurn(range(10_000))
+    brokers.sender.begin(3, 4, decided("many", 8, 1, True, {"a": partitions}))
     assert not brokers.done, "never within the call"
     await eventually(lambda: len(brokers.done) == 2, "both")
+    assert max(partitions.taken) <= MarkerLimits().partitions_per_turn_max, "never all in one turn"
     sizes = [
         sum(len(t.partition_indexes) for one in request.markers for t in one.topics) for _, request in brokers.requests
     ]

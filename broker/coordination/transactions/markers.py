@@ -17,7 +17,7 @@ import asyncio
 import logging
 import random
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Protocol
 
 from msgspec import Struct
@@ -69,21 +69,31 @@ class MarkerLimits(Struct, frozen=True):
 class _Sending:
     """One decided transaction until every partition has its marker."""
 
-    __slots__ = ("_failed", "index", "leader_epoch", "left", "markers", "retries")
+    __slots__ = ("_failed", "index", "is_routed", "leader_epoch", "left", "markers", "retries")
 
     def __init__(self, index: int, leader_epoch: int, markers: MarkersToWrite, retries: Retries) -> None:
         """`index`, `leader_epoch`: of the coordinator's partition."""
         self.index = index
         self.leader_epoch = leader_epoch
         self.markers = markers
-        self.left: dict[TopicPartition, ErrorCode] = {
-            (topic, partition): ErrorCode.NONE
-            for topic, partitions in markers.partitions.items()
-            for partition in partitions
-        }
-        """Partitions without a marker, with the last error."""
+        self.left: dict[TopicPartition, ErrorCode] = {}
+        """Partitions without a marker, with the last error; those alone that are on their way, until `is_routed`."""
+        self.is_routed = False  # a transaction may have 100,000 partitions
         self._failed: list[TopicPartition] = []  # to be sent again when the pause is over
         self.retries = retries
+
+    def partitions(self) -> Iterator[TopicPartition]:
+        for topic, partitions in self.markers.partitions.items():
+            for partition in partitions:
+                yield topic, partition
+
+    def send(self, partition: TopicPartition) -> None:
+        """It is on its way."""
+        self.left[partition] = ErrorCode.NONE
+
+    def routed(self) -> None:
+        """All are on their way."""
+        self.is_routed = True
 
     def fail(self, partition: TopicPartition) -> bool:
         """It is to be sent again. Returns whether it is the first since `take_failed`."""
@@ -205,7 +215,7 @@ class TransactionMarkers:
         self._backoff = Backoff(limits.backoff_min_s, limits.backoff_max_s)
         self._sendings: dict[tuple[int, int, str, int], _Sending] = {}
         self._newest: dict[str, _Sending] = {}  # of `_sendings`, by transactional id
-        self._unrouted: deque[tuple[_Sending, deque[TopicPartition], bool]] = deque()
+        self._unrouted: deque[tuple[_Sending, Iterator[TopicPartition], bool]] = deque()
         self._routing: asyncio.Handle | None = None
         self._couriers: dict[tuple[int, bool], _Courier] = {}
         self._loop = asyncio.get_running_loop()
@@ -221,13 +231,13 @@ class TransactionMarkers:
         if before is not None and before.index == index:
             self._drop(before)  # it is complete, or asked for again
         self._sendings[sending.key] = self._newest[markers.transactional_id] = sending
-        self._route(sending, sending.left, is_retry=False)
+        self._route(sending, sending.partitions(), is_retry=False)
 
     def unwritten(self, transactional_id: str) -> Mapping[TopicPartition, ErrorCode] | None:
         """The partitions that have no marker of this decided transaction yet, with the last error of each. None if its
-        markers are not being written."""
+        markers are not being written, or not all are on their way."""
         sending = self._newest.get(transactional_id)
-        return None if sending is None else sending.left
+        return None if sending is None or not sending.is_routed else sending.left
 
     def __len__(self) -> int:
         """Number of transactions whose markers are being written."""
@@ -263,7 +273,7 @@ class TransactionMarkers:
         self._finish(sending)
 
     def _finish(self, sending: _Sending) -> None:
-        if not sending.left and self.is_current(sending):
+        if sending.is_routed and not sending.left and self.is_current(sending):
             self._drop(sending)
             self._written(sending.index, sending.leader_epoch, sending.markers)
 
@@ -284,13 +294,13 @@ class TransactionMarkers:
     def _retry(self, sending: _Sending) -> None:
         failed = sending.take_failed()
         if not self._stopped:
-            self._route(sending, failed, is_retry=True)
+            self._route(sending, iter(failed), is_retry=True)
 
     # routing -----------------------------------------------------------------------------------------------
 
-    def _route(self, sending: _Sending, partitions: Iterable[TopicPartition], *, is_retry: bool) -> None:
+    def _route(self, sending: _Sending, partitions: Iterator[TopicPartition], *, is_retry: bool) -> None:
         """Give the partitions to their leaders' couriers, some per turn."""
-        self._unrouted.append((sending, deque(partitions), is_retry))
+        self._unrouted.append((sending, partitions, is_retry))
         if self._routing is None:
             self._routing = self._loop.call_soon(self._route_some)
 
@@ -300,11 +310,16 @@ class TransactionMarkers:
         while self._unrouted and room > 0:
             sending, partitions, is_retry = self._unrouted[0]
             room -= 1
-            if not partitions or not self.is_current(sending):
+            partition = next(partitions, None) if self.is_current(sending) else None
+            if partition is None:
                 self._unrouted.popleft()
+                if not is_retry:
+                    sending.routed()
                 self._finish(sending)
                 continue
-            self._route_one(sending, partitions.popleft(), is_retry=is_retry)
+            if not is_retry:
+                sending.send(partition)
+            self._route_one(sending, partition, is_retry=is_retry)
         if self._unrouted:
             self._routing = self._loop.call_soon(self._route_some)
 

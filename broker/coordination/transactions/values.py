@@ -160,11 +160,6 @@ class MarkersToWrite(NamedTuple):
     epoch_floor: int = 0
     serial: int = 0
 
-    @property
-    def steps(self) -> int:
-        """See `coordination.acts.steps_of`."""
-        return sum(map(len, self.partitions.values()))
-
 
 class TransactionFilter(NamedTuple):
     """`states` and `producer_ids`: None for all. `longer_than_ms`: -1 for all. `prefix`: of a tenant's ids."""
