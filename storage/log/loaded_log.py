@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from storage.disk.open_files import OpenFiles
 from storage.log.leader_epochs import LeaderEpochCache
 from storage.log.log_config import LogConfig
+from storage.log.log_ends import LogEnds
 from storage.producers.producer_state import ProducerStates
 from storage.segments.segment import Segment
 
@@ -28,6 +29,11 @@ class LoadedLog:
     lost_records: bool = False  # appended records are gone, for which a kill of the process is no explanation
     is_new: bool = False  # the directory was just created, nothing of it is on the device
     names_changed: bool = True  # whether names in it are not on the device
+
+    @property
+    def ends(self) -> LogEnds:
+        counts_flushed = self.config.flush_messages == 1
+        return LogEnds(self.log_start_offset, self.log_end_offset, self.recovery_point, counts_flushed=counts_flushed)
 
 
 def empty_log(

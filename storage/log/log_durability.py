@@ -169,14 +169,18 @@ class LogDurability(Struct, eq=False):
 
     def plan_stop(self, *, is_new: bool) -> FlushJob | None:
         """See `Stopping`."""
-        ends, job = self._ends, self.plan_flush(FlushDepth.COMPLETE)
-        if is_new:
+        ends, active = self._ends, self._segments.active
+        if ends.recovery_point < ends.log_end and active.size:
+            active.close_indexes()  # else a roll after the next start adds the last entry, which no flush would include
+        job = self.plan_flush(FlushDepth.COMPLETE)
+        wanted = [self._snapshot_path(ends.log_end)] if is_new else []
+        if ends.generation and active.exists:  # no offset tells of what a truncation took from its files
+            wanted += [active.stem + LOG_SUFFIX, *_index_paths(active)]
+        if wanted:
             job = job or FlushJob(self.directory, ends.generation, ends.log_end, ends.recovery_point)
-            path = self._snapshot_path(ends.log_end)
-            if path not in job.paths:
-                job.paths.append(path)
-            if self.directory not in job.directories:
-                job.directories.append(self.directory)
+            job.paths.extend(path for path in wanted if path not in job.paths)
+        if is_new and job is not None and self.directory not in job.directories:
+            job.directories.append(self.directory)
         return job
 
 

@@ -26,13 +26,14 @@ class LogEnds:
         "written",
     )
 
-    def __init__(self, log_start: int, log_end: int, recovery_point: int) -> None:
+    def __init__(self, log_start: int, log_end: int, recovery_point: int, *, counts_flushed: bool = False) -> None:
         self.log_start = log_start  # the first offset that is served
         self.log_end = log_end  # the next offset to be assigned
         self.readable = log_end  # in the page cache; less than `log_end` while the disk is slow
-        self.written = log_end  # this replica's end for replication; only a truncation moves it back
-        self.counts_flushed = False  # `written` follows `flushed`, else `readable`
+        self.counts_flushed = counts_flushed  # `written` follows `flushed`, else `readable`
         self.flushed = min(recovery_point, log_end)  # batches below it are on the device
+        self.written = self.flushed if counts_flushed else log_end
+        """This replica's end for replication; only a truncation moves it back."""
         self.recovery_point = self.flushed  # below it, indexes and producer state are on the device too
         self.flush_requested = self.flushed  # already requested because of flush.messages
         self.generation = 0  # number of truncations, which invalidate earlier plans
@@ -106,7 +107,8 @@ class LogEnds:
         segments.
         """
         self.generation += 1
-        self.log_end = self.readable = self.written = end_offset
+        self.log_end = self.readable = end_offset
+        self.written = min(self.written, end_offset)
         self.flushed = min(self.flushed, active_offset)
         self.flush_requested = min(self.flush_requested, active_offset)
         self.recovery_point = min(self.recovery_point, active_offset)
@@ -114,4 +116,4 @@ class LogEnds:
     def begin_at(self, offset: int) -> None:
         """The log is empty, and begins and ends at `offset`."""
         self.cut(offset, offset)
-        self.flushed = self.flush_requested = self.recovery_point = offset
+        self.written = self.flushed = self.flush_requested = self.recovery_point = offset

@@ -75,6 +75,8 @@ class LogTail:
         self._health = self._context.health
         self._cold = self._context.open_files.cold
         self.configure()
+        if self._ends.written < self._ends.readable:  # killed before their flush: no append may come that requests one
+            self._durability.request(FlushDepth.DATA)
 
     # Settings
 

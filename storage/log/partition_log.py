@@ -19,7 +19,6 @@ from storage.log.loaded_log import LoadedLog
 from storage.log.log_config import LogConfig
 from storage.log.log_context import LogContext
 from storage.log.log_durability import LogDurability
-from storage.log.log_ends import LogEnds
 from storage.log.log_files import LogFiles
 from storage.log.log_shortening import DIVERGED, FROM_TIER, TOO_FAR_BEHIND, LogShortening, Reason
 from storage.log.log_tail import Appended, LogTail
@@ -75,7 +74,7 @@ class PartitionLog:
         self.producers = producers = loaded.producers
         producers.join(context.producers)
         self.producer_history = history = ProducerHistory(loaded.snapshots)
-        self.ends = ends = LogEnds(loaded.log_start_offset, loaded.log_end_offset, loaded.recovery_point)
+        self.ends = ends = loaded.ends
         self.copying_offset = OFFSET_MAX  # of the segment that is being copied: nothing from there on is compacted
         self._files = files = LogFiles(context, loaded)
         self._segments = segments = SegmentList(context, files, ends, loaded.segments)

@@ -63,6 +63,7 @@ class LogScan:
         self._aborted: list[AbortedTransaction] = []  # of the segment being scanned
         self._aborted_kept = 0  # so many of them are on the device
         self._replaces = False  # whole files, because trusted bytes are damaged
+        self._changed: list[str] = []  # files with changes that are not on the device
         self.directory = log.directory
         self.epochs = log.epochs
         self.producers = log.producers
@@ -94,6 +95,8 @@ class LogScan:
                     self._cut(number + 1)
                 break
         self.producers.advance_to(self.log_end_offset)
+        if self.log_end_offset <= recovery_point:
+            self._flush()
 
     def _trusted_part(self, segment: Segment, recovery_point: int) -> IndexedPart:
         if recovery_point <= segment.base_offset:
@@ -146,7 +149,8 @@ class LogScan:
         if not is_last and size == segment.size:
             builder.finish()
         for index in (indexes.offset_file, indexes.time_file):
-            settle_index_file(self._disk, index, replaces=self._replaces)
+            if settle_index_file(self._disk, index, replaces=self._replaces):
+                self._changed.append(index.handle.path)
         segment.adopt_indexes(indexes, builder.largest)
         segment.recovered(builder.bytes_since_index, self._write_aborted(segment))
         return end_offset, size
@@ -189,13 +193,28 @@ class LogScan:
         self._aborted, self._aborted_kept = [], 0
         if data or segment.has_transaction_file:
             path = segment.stem + TRANSACTION_INDEX_SUFFIX
-            settle_file(self._disk, path, kept * ENTRY_BYTES, data, replaces=self._replaces)
+            self._settle(path, kept * ENTRY_BYTES, data)
         return kept * ENTRY_BYTES + len(data)
 
     def _write_snapshot(self, offset: int) -> None:
         path = file_stem(self.directory, offset) + SNAPSHOT_SUFFIX
-        settle_file(self._disk, path, 0, self.producers.snapshot(), replaces=self._replaces)
+        self._settle(path, 0, self.producers.snapshot())
         self.snapshots.append(offset)
+
+    def _settle(self, path: str, kept: int, rest: bytes) -> None:
+        if settle_file(self._disk, path, kept, rest, replaces=self._replaces):
+            self._changed.append(path)
+
+    def _flush(self) -> None:
+        """Have the device lose what lies behind the log's end, too. Later flushes include no file for it, because all
+        offsets are on the device."""
+        for path in self._changed:
+            with contextlib.suppress(FileNotFoundError):  # its segment was removed
+                file = self._disk.open(path)
+                try:
+                    file.fsync()
+                finally:
+                    file.close()
 
     # Cutting
 
@@ -222,6 +241,7 @@ class LogScan:
             file.truncate(size)
         finally:
             file.close()
+        self._changed.append(segment.stem + LOG_SUFFIX)
         segment.appended(size)
         self.cut_segment = segment.base_offset
 

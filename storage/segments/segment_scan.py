@@ -108,6 +108,8 @@ def trusted_part(disk: Disk, segment: Segment, end_offset: int | None) -> Indexe
 def _walk_to(file: File, size: int, end_offset: int | None, part: IndexedPart) -> IndexedPart:
     largest = part.largest
     last_end = part.end_offset
+    if part.offsets.last_position >= size:
+        raise ValueError("the last entry of an offset index lies behind the segment's end")
     for position, header in walk(file, part.offsets.last_position, size):
         if header.max_timestamp > largest.timestamp:
             largest = LargestTimestamp(header.max_timestamp, header.last_offset)
@@ -121,20 +123,26 @@ def _walk_to(file: File, size: int, end_offset: int | None, part: IndexedPart) -
 
 
 def _read_index(disk: Disk, path: str, entry_bytes: int) -> bytes:
-    """The entries of an index file, none if it does not exist; empty ones of a preallocated file are left out."""
+    """The entries of an index file up to the first empty one, none if it does not exist. A loss of power may keep a
+    later write and take an earlier one, and searches need entries in order."""
     try:
         file = disk.open(path)
     except FileNotFoundError:
         return b""
     try:
         used = used_bytes(file, file.size(), entry_bytes)
-        return file.pread(used, 0) if used else b""
+        data = file.pread(used, 0) if used else b""
     finally:
         file.close()
+    empty = bytes(entry_bytes)
+    at = data.find(empty)
+    while at >= 0 and at % entry_bytes:
+        at = data.find(empty, at + 1)
+    return data if at < 0 else data[:at]
 
 
-def settle_file(disk: Disk, path: str, kept: int, rest: bytes, *, replaces: bool) -> None:
-    """Make a file its first `kept` bytes and `rest`. Not written if it already is.
+def settle_file(disk: Disk, path: str, kept: int, rest: bytes, *, replaces: bool) -> bool:
+    """Make a file its first `kept` bytes and `rest`. Not written if it already is. Returns whether it is to be flushed.
 
     What is written here is not flushed: a loss of power may take it, and the next recovery trusts what the device had
     before. The kept bytes are therefore not touched. With `replaces` the device may have more that is trusted, which is
@@ -142,13 +150,13 @@ def settle_file(disk: Disk, path: str, kept: int, rest: bytes, *, replaces: bool
     """
     present = read_whole(disk, path)
     if present is None and not rest:
-        return
+        return False
     if present is not None and len(present) >= kept and present[kept:] == rest:
-        return
+        return False
     if replaces and present:
         directory, _, name = path.rpartition("/")
         replace_file(disk, directory, name, present[:kept] + rest)
-        return
+        return False
     file = disk.open(path, create=True)
     try:
         file.truncate(kept)
@@ -156,9 +164,10 @@ def settle_file(disk: Disk, path: str, kept: int, rest: bytes, *, replaces: bool
             write_fully(file, rest, kept)
     finally:
         file.close()
+    return True
 
 
-def settle_index_file(disk: Disk, index: IndexFile, *, replaces: bool) -> None:
-    """Make the file match the scan: kept entries, then rebuilt ones."""
+def settle_index_file(disk: Disk, index: IndexFile, *, replaces: bool) -> bool:
+    """Make the file match the scan: kept entries, then rebuilt ones. Returns whether it is to be flushed."""
     kept, built = index.take_pending()
-    settle_file(disk, index.handle.path, kept, built, replaces=replaces)
+    return settle_file(disk, index.handle.path, kept, built, replaces=replaces)

@@ -65,6 +65,8 @@ class Directory:
 
 
 Entry = FileNode | Directory
+Keeps = Callable[[str, int, bytes | None], bool]
+"""Whether a loss of power keeps this write: path, position, bytes; without bytes it is a truncation."""
 Change = tuple[Directory, str, Entry | None]
 
 
@@ -166,10 +168,13 @@ class Device:
                 set_name(directory.durable, name, entry)
         del self.journal[:count]
 
-    def lose_power(self) -> str:
-        """Returns a sentence for the trace."""
+    def lose_power(self, keeps: Keeps | None = None) -> str:
+        """Returns a sentence for the trace. `keeps` decides instead of chance; then all changes of names are kept."""
         self.power_losses += 1
         rng = self.random
+        if keeps is not None:
+            self._persist(len(self.journal))
+            return self._lose_writes(keeps)
         self._persist(rng.randint(0, len(self.journal)))
         dropped_names, dropped, torn = len(self.journal), 0, 0
         self.journal.clear()
@@ -190,6 +195,18 @@ class Device:
             node.cached = bytearray(node.durable)
             node.cold_below = len(node.cached)
         return f"{dropped} writes dropped, {torn} torn, {dropped_names} changes of names dropped"
+
+    def _lose_writes(self, keeps: Keeps) -> str:
+        dropped = 0
+        for path, node in named_files(self.root):
+            kept = [(position, data) for position, data in node.unflushed if keeps(path, position, data)]
+            dropped += len(node.unflushed) - len(kept)
+            for position, data in kept:
+                apply(node.durable, position, data)
+            node.unflushed.clear()
+            node.cached = bytearray(node.durable)
+            node.cold_below = len(node.cached)
+        return f"{dropped} writes dropped"
 
     def find(self, path: str) -> Entry | None:
         entry: Entry = self.root
@@ -230,6 +247,14 @@ def walk_files(directory: Directory) -> Iterator[FileNode]:
             yield from walk_files(entry)
         else:
             yield entry
+
+
+def named_files(directory: Directory, path: str = "") -> Iterator[tuple[str, FileNode]]:
+    for name, entry in directory.names.items():
+        if isinstance(entry, Directory):
+            yield from named_files(entry, f"{path}{name}/")
+        else:
+            yield path + name, entry
 
 
 class SimFile:

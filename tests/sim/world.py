@@ -21,7 +21,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from typing import Any, cast
 
 from common.ports import Ports
-from tests.sim.disk import Device, SimDisk
+from tests.sim.disk import Device, Keeps, SimDisk
 from tests.sim.loop import NS, LeakedTasks, NodeDead, Scheduler, SimLoop, describe
 from tests.sim.network import Fabric, SimNetwork
 from tidelog.nodes.logs import KeyValueFormatter
@@ -155,11 +155,11 @@ class World:
         self.nodes[name].down_until_started = True
         self._end_life(name, silent=False)
 
-    def power_off(self, name: str) -> None:
+    def power_off(self, name: str, keeps: Keeps | None = None) -> None:
         self.nodes[name].down_until_started = True
         self._end_life(name, silent=True)
         self.fabric.hosts_up[name] = False
-        self.trace(f"{name} lost power: {self.nodes[name].device.lose_power()}")
+        self.trace(f"{name} lost power: {self.nodes[name].device.lose_power(keeps)}")
 
     def _end_life(self, name: str, *, silent: bool) -> None:
         node = self.nodes[name]
