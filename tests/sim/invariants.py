@@ -283,11 +283,12 @@ class InSyncReplicasHoldCommitted:
 
 
 class AcknowledgedIsCommitted:
-    """When a producer hears of success, exactly its batch is committed at exactly that offset."""
+    """When a producer hears of success, exactly its batch is committed at exactly that offset. It hears in order; one
+    that was fenced may hear of its last batch after its successor has begun."""
 
     def __init__(self, committed: CommittedLog) -> None:
         self._committed = committed
-        self._last: dict[tuple[TopicPartition, int], int] = {}
+        self._last: dict[tuple[TopicPartition, int, int], int] = {}
 
     def acknowledged(self, item: Acknowledged) -> None:
         if item.base_offset < 0:
@@ -300,7 +301,7 @@ class AcknowledgedIsCommitted:
         if (batch.crc, batch.producer_id, batch.base_sequence) != told:
             text = f"sequence {item.base_sequence} is acknowledged at {item.base_offset}, where {tell(batch)} is"
             raise InvariantBroken(self, f"{item.partition}: {text}")
-        key = (item.partition, item.producer_id)
+        key = (item.partition, item.producer_id, batch.producer_epoch)
         if item.base_offset <= self._last.get(key, -1):
             raise InvariantBroken(self, f"{item.partition}: {item.base_offset} is acknowledged out of order")
         self._last[key] = item.base_offset
