@@ -37,6 +37,7 @@ PRODUCER = 7
 LATE_MS = 400
 TRANSACTIONAL = (8, 9)  # producers whose batches lie in transactions
 TIMES_ASKED = 8
+TENDED_SHARE, SHORT_LIVES = 0.2, 8
 TRANSACTIONAL_SHARE, END_SHARE = 0.4, 0.4  # of the appends; of those of an open transaction
 KINDS = ("kill", "kill_in_write", "power", "stop", "slow_disk", "stuck_disk", "wall_jump", "pause")
 
@@ -55,6 +56,7 @@ class Model:
         self.sequence = 0  # of `PRODUCER`
         self.epoch = 1
         self.power_lost = False
+        self.is_exact = False  # it was stopped cleanly: `batches` are all that it had
         self.recoveries = 0
         self.aborted_seen = 0  # in recovered logs
         self.longest = 0
@@ -70,6 +72,9 @@ class Model:
             if batch not in self.ever or batch.base_offset != end:
                 raise StorageBroken(f"{batch} at {end} was never appended so")
             end = batch.next_offset
+        if self.is_exact and found != self.batches:
+            raise StorageBroken(f"{len(found)} batches after a clean stop with {len(self.batches)}, {found[-1:]}")
+        self.is_exact = False
         safe = self.flushed if self.power_lost else self.written
         for index, batch in enumerate(self.batches):
             if batch.next_offset <= safe and (index >= len(found) or found[index] != batch):
@@ -139,15 +144,19 @@ class StorageRun:
         )
         directory = LogDirectory(ports, "data", 0, NoTrail(), config)
         await directory.open("cluster")
+        is_recovered = False
         try:
             await directory.recover(lambda topic: self.config)
             log = directory.create_log("t", 0, TOPIC_ID, self.config)
             self.model.check_recovered(log, self.files)
             self._check_derived(log)
+            is_recovered = True
             await self._use(ports, directory, log)
         finally:
             await directory.close_clean(5)
-            self.model.written = self.model.flushed = self.files.look().end_offset
+            if is_recovered and directory.offline is None:
+                self.model.written = self.model.flushed = self.files.look().end_offset
+                self.model.batches, self.model.is_exact = list(self.files.batches), True
 
     async def _use(self, ports: Ports, directory: LogDirectory, log: PartitionLog) -> None:
         rng = ports.random
@@ -156,7 +165,9 @@ class StorageRun:
             await asyncio.sleep(rng.expovariate(1 / 0.01))
             choice = rng.random()
             try:
-                if choice < 0.85:
+                if self.is_varied and rng.random() < TENDED_SHARE:
+                    await self._tend(ports, directory, log)
+                elif choice < 0.85:
                     self._append(ports, log)
                 elif choice < 0.92:
                     await log.flush()
@@ -168,6 +179,19 @@ class StorageRun:
                 if directory.offline is not None:
                     raise StorageBroken(f"{directory.offline}: {error}") from error
             self._written(log)
+
+    async def _tend(self, ports: Ports, directory: LogDirectory, log: PartitionLog) -> None:
+        """What else happens to a log: it is rolled by time, flushed by its upkeep, cut to the begin of a segment."""
+        rng = ports.random
+        choice = rng.random()
+        if choice < 0.5:
+            log.roll(ports.clock.wall_ms())
+        elif choice < 0.7:
+            await log.flush_closed()
+        elif choice < 0.8 or not self.truncates:
+            await directory.checkpoint_recovery_points()
+        else:
+            await self._truncate(rng, directory, log, rng.choice(log.segments).base_offset)
 
     def _written(self, log: PartitionLog) -> None:
         log.ends.check()
@@ -212,14 +236,17 @@ class StorageRun:
             )
         return self._records(ports, producer, 0, transactional=True)
 
-    async def _truncate(self, rng: random.Random, directory: LogDirectory, log: PartitionLog) -> None:
+    async def _truncate(
+        self, rng: random.Random, directory: LogDirectory, log: PartitionLog, offset: int | None = None
+    ) -> None:
         """As a follower does, also below its high watermark: an unclean election may ask for that."""
         batches = self.model.batches
         if not batches:
             return
         high_watermark = rng.choice(batches).base_offset
         await checkpoint_high_watermarks(directory, {("t", 0): high_watermark})
-        offset = rng.randint(0, log.log_end_offset)
+        if offset is None:
+            offset = rng.randint(0, log.log_end_offset)
         batch_start = max((batch.base_offset for batch in batches if batch.base_offset <= offset), default=0)
         while True:
             self.model.written = min(self.model.written, batch_start)  # death may come in the middle
@@ -284,6 +311,7 @@ class StorageRun:
         self.model.aborted_seen += len(aborted)
 
     def _check_times(self, log: PartitionLog) -> None:
+        bases = [segment.base_offset for segment in log.segments]
         headers = [read_header(self.files.content(number), 0) for number in range(len(self.files.look().batches))]
         times = sorted({header.max_timestamp for header in headers})
         for wanted in [*times[:: max(len(times) // TIMES_ASKED, 1)], *(time + 1 for time in times[-1:])]:
@@ -295,6 +323,27 @@ class StorageRun:
                 hit.region.release()
             if found != expected:
                 raise StorageBroken(f"time {wanted} is found at {found}, the log has it at {expected}")
+        for segment, end in zip(log.segments, [*bases[1:], log.log_end_offset], strict=True):
+            inside = [one.max_timestamp for one in headers if segment.base_offset <= one.base_offset < end]
+            if (largest := segment.largest_timestamp().timestamp) != max(inside, default=-1):
+                raise StorageBroken(f"{largest} is the largest time of {segment.base_offset}, it has {max(inside)}")
+
+    def _live_shortly(self) -> None:
+        world, rng = self.world, self.world.stream("ends")
+        world.set_stuck("store", stuck=False)
+        world.nodes["store"].device.slow_factor = 1
+        for _ in range(SHORT_LIVES):
+            world.start("store")
+            world.run_for(rng.choice((0.02, 0.1, 0.3)))
+            end = rng.choice(("kill", "power", "stop", "stop and power"))
+            if end.startswith("stop"):
+                world.stop("store")
+                if not world.run_until(lambda: world.nodes["store"].loop is None, 20.0):
+                    raise StorageBroken("it does not stop")
+            if end == "kill":
+                world.kill("store")
+            elif end.endswith("power"):
+                world.power_off("store")
 
     def run(self) -> Any:
         """Raises what is found to be wrong."""
@@ -309,6 +358,8 @@ class StorageRun:
                     world.start("store")
                     world.run_for(0.5)
                     end("store")
+                if self.is_varied:
+                    self._live_shortly()
                 world.start("store")
                 world.run_for(0.2)
                 if world.nodes["store"].device.blocking_sync_count:
