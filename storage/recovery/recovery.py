@@ -94,6 +94,7 @@ def _load(disk: Disk, open_files: OpenFiles, audit: AuditPermits, given: Recover
     names = disk.list(given.directory)
     if any(name.endswith(_LEFTOVERS) for name in names):
         names = _settle(disk, given.directory, names)
+    names = _without_strays(disk, given.directory, names)
     empty = empty_log(
         open_files,
         given.directory,
@@ -114,7 +115,7 @@ def _load(disk: Disk, open_files: OpenFiles, audit: AuditPermits, given: Recover
     loaded = _load_segments(disk, open_files, audit, given, found, names, bases) if bases else found
     if not any(segment.size for segment in loaded.segments):  # a clean stop flushes nothing of a log without records
         loaded = replace(loaded, is_new=True, names_changed=True)
-    return _without_strays(disk, loaded, names)
+    return _without_old_snapshots(disk, loaded)
 
 
 def _settle(disk: Disk, directory: str, names: list[str]) -> list[str]:
@@ -123,6 +124,26 @@ def _settle(disk: Disk, directory: str, names: list[str]) -> list[str]:
         if name.endswith(TEMPORARY_SUFFIX):
             disk.remove(join(directory, name))
     return settle(disk, directory, [name for name in names if not name.endswith(TEMPORARY_SUFFIX)])
+
+
+def _without_strays(disk: Disk, directory: str, names: list[str]) -> list[str]:
+    """Remove what a removed segment left: indexes without a log, and if no log is left, also producers and leader
+    epochs. Returns the other names.
+
+    It comes first, because a new segment of that base offset would inherit them.
+    """
+    logs = _stems(names, LOG_SUFFIX)
+    strays = {
+        stem + suffix
+        for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX, TRANSACTION_INDEX_SUFFIX)
+        for stem in set(_stems(names, suffix)).difference(logs)
+    }
+    if not logs:
+        strays.update(stem + SNAPSHOT_SUFFIX for stem in _stems(names, SNAPSHOT_SUFFIX))
+        strays.update(name for name in names if name == LEADER_EPOCHS)
+    for name in sorted(strays):
+        disk.remove(join(directory, name))
+    return [name for name in names if name not in strays]
 
 
 def _stems(names: list[str], suffix: str) -> list[str]:
@@ -259,13 +280,9 @@ def _start_over(
     return replace(loaded, segments=[segment], snapshots=[], log_end_offset=start, recovery_point=point)
 
 
-def _without_strays(disk: Disk, loaded: LoadedLog, names: list[str]) -> LoadedLog:
-    """Remove indexes without a log, and snapshots at which no segment begins, except the newest."""
+def _without_old_snapshots(disk: Disk, loaded: LoadedLog) -> LoadedLog:
+    """Remove snapshots at which no segment begins, except the newest."""
     bases = {segment.base_offset for segment in loaded.segments}
-    for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX, TRANSACTION_INDEX_SUFFIX):
-        for stem in _stems(names, suffix):
-            if int(stem) not in bases:
-                _remove_if_there(disk, f"{loaded.directory}/{stem}{suffix}")
     newest = max((offset for offset in loaded.snapshots if offset <= loaded.log_end_offset), default=-1)
     kept = [offset for offset in loaded.snapshots if offset == newest or (offset in bases and offset <= newest)]
     for offset in loaded.snapshots:
