@@ -121,10 +121,21 @@ class LogShortening(Struct, eq=False):
         self._context.health.fail(f"{what} {self._files.directory}: {error}")
         return self._context.health.error()
 
-    def truncate_fully_and_start_at(self, offset: int, reason: Reason, log_start_offset: int | None = None) -> None:
+    def truncate_fully_and_start_at(self, offset: int, reason: Reason) -> None:
         """As `PartitionLog.truncate_fully_and_start_at`."""
+        self.begin_without_files(offset, reason, offset)
+        try:
+            self._tail.create_files()
+        except ProtocolError:
+            if self._context.health.offline is not None:
+                raise
+            self._segments.active.lacks_files()
+
+    def begin_without_files(self, offset: int, reason: Reason, log_start_offset: int) -> None:
+        """Drop everything, and begin and end at `offset`: after a kill from here on the log has no record and begins at
+        its start."""
         self._tail.check_idle()
-        self._check_announced(offset, offset, offset if log_start_offset is None else log_start_offset, reason)
+        self._check_announced(offset, offset, log_start_offset, reason)
         try:
             self._segments.remove(self._segments.all)
             self._discard_snapshots(self._history.cut(-1))
@@ -133,21 +144,15 @@ class LogShortening(Struct, eq=False):
         self._tail.begin_segment(offset, self._context.clock.wall_ms())
         self._epochs.clear()
         self._producers.reset(offset)
-        self.serve_from(offset)
+        self._serve_from(log_start_offset)
         self._ends.begin_at(offset)
         self._context.checkpoints.note(RECOVERY_POINTS)
-        try:
-            self._tail.create_files()
-        except ProtocolError:
-            if self._context.health.offline is not None:
-                raise
-            self._segments.active.lacks_files()
 
     def _discard_snapshots(self, offsets: list[int]) -> None:
         for offset in offsets:
             self._files.discard_snapshot(offset)
 
-    def serve_from(self, offset: int) -> None:
+    def _serve_from(self, offset: int) -> None:
         """Move the log start to `offset`."""
         self._ends.start_at(offset)
         self._context.checkpoints.note(LOG_STARTS)
@@ -212,7 +217,7 @@ class LogShortening(Struct, eq=False):
             return False
         before, after = {"log_start_offset": self._ends.log_start}, {"log_start_offset": offset}
         require(self._context.audit, self._act(AuditKind.LOG_START_MOVED, Reason(cause, actor), before, after))
-        self.serve_from(offset)
+        self._serve_from(offset)
         self._epochs.truncate_from_start(offset)
         self._producers.advance_log_start(offset)
         count = min(self._segments.index_of(offset), retention.SEGMENTS_AT_ONCE_MAX)

@@ -344,12 +344,10 @@ class PartitionLog:
         """
         return self._shortening.truncate_to(offset, reason, only_in_memory=only_in_memory)
 
-    def truncate_fully_and_start_at(
-        self, offset: int, reason: Reason = TOO_FAR_BEHIND, log_start_offset: int | None = None
-    ) -> None:
+    def truncate_fully_and_start_at(self, offset: int, reason: Reason = TOO_FAR_BEHIND) -> None:
         """Drop everything and begin at `offset`, the log's start and end: this replica is too far behind its leader's
-        log start. `log_start_offset` is for the audit, where the caller sets another start. Raises as `truncate_to`."""
-        self._shortening.truncate_fully_and_start_at(offset, reason, log_start_offset)
+        log start. Raises as `truncate_to`."""
+        self._shortening.truncate_fully_and_start_at(offset, reason)
 
     def advance_log_start(self, offset: int, cause: str, actor: str = "") -> bool:
         """Serve nothing below `offset` any more; segments wholly below it go, unless there are very many. Whether it
@@ -458,8 +456,7 @@ class PartitionLog:
         """
         decode_snapshot(producer_snapshot)
         log_start_offset = min(log_start_offset, offset)
-        self.truncate_fully_and_start_at(offset, FROM_TIER, log_start_offset)
-        self._shortening.serve_from(log_start_offset)
+        self._shortening.begin_without_files(offset, FROM_TIER, log_start_offset)
         for epoch, start_offset in epochs:
             if start_offset < offset:
                 self.leader_epochs.assign(epoch, start_offset)
@@ -470,7 +467,7 @@ class PartitionLog:
     def plan_beginning(self) -> Beginning:
         """The changes of `start_at`, to be made durable."""
         stem = file_stem(self.directory, self.ends.log_end)
-        return Beginning(stem, self._segments.active.exists, self.producers.snapshot(), self.leader_epochs.encode())
+        return Beginning(stem, self.producers.snapshot(), self.leader_epochs.encode())
 
     # Flush and close
 

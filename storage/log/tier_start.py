@@ -1,5 +1,9 @@
 """Starts a replica at the tier's end: what is before is in the object store, and its leader epochs and producers are
-installed as if the replica had read it."""
+installed as if the replica had read it.
+
+The first segment's `.log` gets its name last. A start that does not find it knows that the beginning was not finished:
+the log is then empty at its log start, and the replica starts at the tier's end again.
+"""
 
 import asyncio
 from collections.abc import Callable
@@ -23,7 +27,6 @@ class Beginning(NamedTuple):
     """What must be made durable when a log starts at the tier's end."""
 
     stem: str  # of its first segment's files
-    has_file: bool  # otherwise the first segment's file must be created
     producer_snapshot: bytes
     epochs: bytes
 
@@ -38,9 +41,6 @@ class BeginningLog(Protocol):
 
     @property
     def directory(self) -> str: ...
-
-    @property
-    def pending_writes(self) -> int: ...
 
     def bar(self, reason: str) -> None: ...
 
@@ -105,14 +105,10 @@ async def _finish(log: BeginningLog, at_rest: asyncio.Event) -> None:
 
 
 async def make_durable(log: BeginningLog) -> None:
-    """Make the epochs, the snapshot and the names of the files durable, unless the log is closed meanwhile. Nothing may
-    be appended before. Raises ProtocolError."""
+    """Make the snapshot, the epochs and then the first segment's name durable, unless the log is closed meanwhile.
+    Nothing may be appended before. Raises ProtocolError."""
     context, disk = log.context, log.context.disk
-    stem, has_file, snapshot, epochs = log.plan_beginning()
-    while log.pending_writes and not log.closed:  # file creations may be among the writes that wait for a slow disk
-        if context.health.offline is not None:
-            raise context.health.error()
-        await context.writer.drained()
+    stem, snapshot, epochs = log.plan_beginning()
     await context.flusher.turn_over()  # a flush may be about to overwrite the epochs' file with older content
 
     def put(path: str, data: bytes) -> None:
@@ -121,9 +117,8 @@ async def make_durable(log: BeginningLog) -> None:
 
     def write() -> None:
         put(stem + SNAPSHOT_SUFFIX, snapshot)  # no flush writes it: flushes only look above the recovery point
-        if not has_file:
-            put(stem + LOG_SUFFIX, b"")  # there was no room for it before
         put(join(log.directory, LEADER_EPOCHS), epochs)
+        put(stem + LOG_SUFFIX, b"")
         if not log.closed:
             disk.sync_directory(log.directory)
 

@@ -8,9 +8,13 @@ from common.directory_config import DirectoryConfig
 from common.ports import Ports
 from storage.audit.audit_trail import NoTrail
 from storage.directory.log_directory import LogDirectory
+from storage.log import tier_start
 from storage.log.log_config import LogConfig
-from tests.sim.sample_nodes import Main, world_of
+from storage.log.partition_log import PartitionLog
+from storage.producers.producer_snapshot import Snapshot, SnapshotEntry, encode_snapshot
+from tests.sim.sample_nodes import Main, forever, world_of
 from tests.sim.storage_scenario import TOPIC_ID, StorageRun
+from tests.storage.log_workbench import append, produced
 
 pytestmark = pytest.mark.simulation
 SEEDS, CHUNK = 120, 30
@@ -98,3 +102,65 @@ def test_a_stop_during_recovery_leaves_no_marker_of_a_clean_one() -> None:
         await logs.close()
 
     run_to_end(first, stopped_before_recovery, last)
+
+
+TIERED = LogConfig(remote_storage_enable=True, segment_bytes=400, producer_id_expiration_ms=2**60)
+TIER_END = 200
+OPEN = SnapshotEntry(9, 0, 3, TIER_END - 1, 0, 0, 0, 150)  # a producer, with the start of its open transaction
+
+State = tuple[int, list[tuple[int, int]], list[int], int | None]
+
+
+def state_of(log: PartitionLog) -> State:
+    """Its end, its leader epochs, its producers, and the start of its first open transaction."""
+    producers = [view.producer_id for view in log.producers.views()]
+    return log.log_end_offset, log.leader_epochs.entries(), producers, log.first_unstable_offset
+
+
+BEGUN = (TIER_END, [(1, 0), (5, 20)], [9], 150)
+
+
+def after_a_death(changes: int, *, loses_power: bool) -> State:
+    """The state of a replica at its next start, if it dies before that change of its disk while it begins at the tier's
+    end."""
+    found: list[State] = []
+
+    async def main(ports: Ports) -> None:
+        logs = directory(ports)
+        await logs.open("cluster")
+        await logs.recover(lambda topic: TIERED)
+        log = logs.create_log("t", 0, TOPIC_ID, TIERED)
+        if world.nodes["store"].life_count > 1:
+            found.append(state_of(log))
+            await forever()
+        for sequence in range(8):
+            append(log, produced(1, producer_id=8, sequence=sequence), 3)
+        await log.flush()
+        await logs.checkpoint_recovery_points()
+        world.nodes["store"].device.kill_countdown = changes
+        snapshot = encode_snapshot(Snapshot([OPEN], []))
+        await tier_start.begin(log, lambda: log.start_at(TIER_END, 0, BEGUN[1], snapshot))
+        await forever()
+
+    world = world_of(store=main)
+    if loses_power:
+        world.nodes["store"].device.kill = lambda: world.power_off("store")
+    world.run_for(1)
+    world.kill("store")
+    world.start("store")
+    world.run_for(1)
+    world.close()
+    return found[0]
+
+
+@pytest.mark.parametrize("loses_power", [False, True])
+def test_a_replica_has_begun_at_the_tiers_end_completely_or_not_at_all(loses_power: bool) -> None:
+    """Else it would lead with an open transaction that it does not know."""
+    states = [after_a_death(changes, loses_power=loses_power) for changes in range(1, 40)]
+    for end, epochs, producers, unstable in states:
+        if end == TIER_END:
+            assert (end, epochs, producers, unstable) == BEGUN
+        else:
+            assert (epochs, producers) == (([(3, 0)], [8]) if end else ([], []))
+    assert {0, 8, TIER_END} <= {state[0] for state in states}
+    assert states[-1] == BEGUN

@@ -19,7 +19,7 @@ from storage.log import tier_start
 from storage.log.leader_epochs import LeaderEpochCache
 from storage.log.partition_log import PartitionLog
 from storage.producers.producer_snapshot import Snapshot, encode_snapshot
-from storage.segments.segment import SNAPSHOT_SUFFIX, file_stem
+from storage.segments.segment import LOG_SUFFIX, SNAPSHOT_SUFFIX, file_stem
 from tests.storage.log_workbench import TOPIC_ID, OpenGate, SyncWatch, Workbench, append, produced
 from tests.storage.test_storage_tiered_log import TIERED
 
@@ -182,8 +182,9 @@ async def test_a_flush_from_before_does_not_write_over_it(bench: Workbench) -> N
     await beginning
     check_on_disk(bench, log)
     assert bench.directory.offline is None
-    begun_with = [temporary(f"{10:020d}{SNAPSHOT_SUFFIX}"), temporary(LEADER_EPOCHS)]
-    assert synced(bench, log)[-3:] == [LEADER_EPOCHS + TEMPORARY_SUFFIX, *begun_with], (
+    named = [f"{10:020d}{SNAPSHOT_SUFFIX}", LEADER_EPOCHS, f"{10:020d}{LOG_SUFFIX}"]
+    begun_with = [temporary(name) for name in named]
+    assert synced(bench, log)[-4:] == [LEADER_EPOCHS + TEMPORARY_SUFFIX, *begun_with], (
         "the flush's, then what it begins with"
     )
 
