@@ -3,8 +3,8 @@
 A follower truncates its log where it diverged from its leader, or completely if the leader's log begins above its end.
 First the audit's event becomes durable, and all checkpoints are lowered to what remains, so that new records in place
 of the truncated ones are scanned after a power loss. Then the log changes, then the files. They are renamed at once, on
-the event loop: a rename changes two names and no data. Each call renames a bounded number; the next call of
-`delete_old_segments` continues.
+the event loop: a rename changes two names and no data. Each call renames a bounded number, and none while writes of the
+log wait for a slow disk; the next call of `delete_old_segments` continues.
 
 Producers are truncated with the log: they are restored from the newest snapshot or mark at or below the new end, and
 the headers after it.
@@ -221,7 +221,7 @@ class LogShortening(Struct, eq=False):
         self._epochs.truncate_from_start(offset)
         self._producers.advance_log_start(offset)
         count = min(self._segments.index_of(offset), retention.SEGMENTS_AT_ONCE_MAX)
-        if count:
+        if count and self._tail.is_idle:  # a write that waits would make its file again: `delete_old_segments` follows
             self._remove_oldest(count)
         return True
 
@@ -272,6 +272,8 @@ class LogShortening(Struct, eq=False):
         """Carry out `plan`. Returns the number of removed segments. AuditPending, before any effect."""
         if plan.doomed == len(self._segments.all):
             self._tail.roll(now_ms)
+        if not self._tail.is_idle:  # the new segment's name, which preserves the log's end, waits for a slow disk
+            return 0
         plan = self._segments.settle_removal(plan)
         if not plan.doomed:
             return 0

@@ -350,8 +350,9 @@ class PartitionLog:
         self._shortening.truncate_fully_and_start_at(offset, reason)
 
     def advance_log_start(self, offset: int, cause: str, actor: str = "") -> bool:
-        """Serve nothing below `offset` any more; segments wholly below it go, unless there are very many. Whether it
-        moved. Raises ProtocolError(OFFSET_OUT_OF_RANGE) past the log's end, and AuditPending as `truncate_to`."""
+        """Serve nothing below `offset` any more; segments wholly below it go, at once or by `delete_old_segments`.
+        Whether it moved. Raises ProtocolError(OFFSET_OUT_OF_RANGE) past the log's end, and AuditPending as
+        `truncate_to`."""
         return self._shortening.advance_log_start(offset, cause, actor)
 
     def delete_old_segments(self, now_ms: int, high_watermark: int, tier_end_offset: int = -1) -> int:

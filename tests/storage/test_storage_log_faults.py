@@ -7,6 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
 
 from common.directory_config import DirectoryConfig
 from common.errors import ErrorCode, ProtocolError
@@ -15,6 +17,7 @@ from tests.storage.log_workbench import (
     EIO,
     ENOSPC,
     FOREVER,
+    NOW_MS,
     Workbench,
     append,
     checkpoint_high_watermarks,
@@ -213,6 +216,58 @@ async def test_rolls_and_restarts_while_the_disk_is_slow(tmp_path: Path) -> None
     log = await bench.restart(clean=True)
     assert len(read_all(log)) == 20
     assert [view.last_sequence for view in log.producers.views()] == [19]
+
+
+STEPS = ("append", "append", "move the start", "move the start to the end", "retain", "retain nothing", "slow", "fast")
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@given(history=st.lists(st.sampled_from(STEPS), max_size=30), clean=st.booleans())
+@example(history=["slow", "append", "move the start to the end"], clean=False)
+@example(history=["slow", "append", "move the start to the end"], clean=True)
+async def test_segments_that_are_deleted_while_the_disk_is_slow_stay_away(
+    tmp_path_factory: pytest.TempPathFactory, history: list[str], clean: bool
+) -> None:
+    config = replace(FOREVER, segment_bytes=250, index_interval_bytes=1)
+    bench = Workbench(tmp_path_factory.mktemp("slow"), config)
+    log = await bench.log()
+    gate = bench.disk.write_gate = threading.Event()
+
+    async def catch_up() -> None:
+        bench.disk.slow_s = 0.0
+        gate.set()
+        await bench.directory.settle()
+
+    append(log, produced())
+    for step in history:
+        if step == "slow":
+            bench.disk.slow_s = 1.0
+            gate.clear()
+            append(log, produced(1, size=90))  # from here on a thread writes
+        elif step == "fast":
+            await catch_up()
+        elif step == "append":
+            for _ in range(3):
+                append(log, produced(1, size=90))
+        elif step.startswith("retain"):
+            log.update_config(replace(config, retention_bytes=500 if step == "retain" else 0))
+            log.delete_old_segments(NOW_MS, log.written_end_offset)
+        else:
+            end = log.log_end_offset
+            log.advance_log_start(end if step.endswith("end") else (log.log_start_offset + end) // 2, "test")
+    await catch_up()
+    log.update_config(config)
+    while log.delete_old_segments(NOW_MS, log.log_end_offset):
+        pass
+    names = sorted(path.name for path in (bench.root / log.directory).glob("*.log"))
+    assert names == [f"{segment.base_offset:020d}.log" for segment in log.segments]
+    assert len(names) == 1 or log.segments[1].base_offset > log.log_start_offset, "what is below the start has gone"
+    kept, bounds = read_all(log), (log.log_start_offset, log.log_end_offset)
+    assert await bench.directory.checkpoint_recovery_points()
+    log = await bench.restart(clean=clean)
+    assert (log.log_start_offset, log.log_end_offset) == bounds
+    assert read_all(log) == kept
+    await bench.directory.close()
 
 
 async def test_a_postponed_write_that_fails_takes_the_directory_offline(bench: Workbench) -> None:

@@ -16,6 +16,7 @@ from common.whole_files import TEMPORARY_SUFFIX, join
 from records.batch import iterate_batches
 from records.control import MarkerKind
 from storage.disk.checkpoint_files import PARTITION_METADATA
+from storage.disk.log_flusher import FlushDepth
 from storage.indexes.offset_index import OffsetIndex
 from storage.indexes.time_index import TimeIndex
 from storage.indexes.transaction_index import decode
@@ -139,6 +140,35 @@ async def test_a_kill_among_segments_that_go_leaves_no_hole(bench: Workbench, re
     assert log.local_log_start_offset in bases[:4]
     first = log.local_log_start_offset
     assert bases_from(log, first) == [offset for offset in held if offset >= first]
+
+
+@pytest.mark.parametrize("how", ["retention", "erasure"])
+async def test_while_the_disk_is_slow_some_file_keeps_the_logs_end(bench: Workbench, how: str) -> None:
+    """All that the log has goes, and the empty segment behind it has no file before the disk has caught up."""
+    log, other = await filled(bench, config=replace(TIERED, local_retention_ms=0)), await bench.log("other")
+    end = log.log_end_offset
+    await log.durability.flush_once(FlushDepth.COMPLETE)
+    assert log.recovery_point == end
+    bench.disk.slow_s = 1.0
+    append(other, produced())
+    gate = bench.disk.write_gate = threading.Event()
+
+    def drop() -> int:
+        if how == "retention":
+            return log.delete_old_segments(NOW_MS, end, end)
+        return log.drop_erased(NOW_MS, end, end, end)
+
+    held = [segment.base_offset for segment in log.segments]
+    for _ in range(2):
+        assert drop() == 0
+    files = bench.root / log.directory
+    assert {int(path.stem) for path in files.glob("*.log")} >= set(held)
+    bench.disk.slow_s = 0.0
+    gate.set()
+    await bench.directory.settle()
+    assert drop() == len(held)
+    assert [int(path.stem) for path in files.glob("*.log")] == [end]
+    assert (await bench.restart(clean=False)).log_end_offset == end
 
 
 async def test_local_retention_is_the_total_one_where_none_is_given(bench: Workbench) -> None:
