@@ -109,7 +109,6 @@ class Duties:
         if config.log_cleaner_enable:
             self._cleaner = LogCleaner(
                 self._logs.context,
-                "",
                 self._compacted_logs,
                 self._high_watermark_of,
                 self._cleaner_config,

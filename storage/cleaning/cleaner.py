@@ -14,16 +14,9 @@ from common.errors import ProtocolError
 from common.node_settings.topics import BrokerLogSettings, TopicDefaults
 from common.pacing import Work
 from common.settings import same
-from common.whole_files import join, read_whole, replace_file
 from storage.cleaning.cleaning_pass import CleaningPass, PassInput
 from storage.cleaning.compaction import CleaningPlan, CompactionSegment, plan_cleaning
-from storage.disk.checkpoint_files import (
-    CLEANER_OFFSETS,
-    RECOVERY_POINTS,
-    TopicPartition,
-    decode_offsets,
-    encode_offsets,
-)
+from storage.disk.checkpoint_files import CLEANER_OFFSETS, RECOVERY_POINTS, TopicPartition
 from storage.disk.checkpoints import collector
 from storage.disk.cold_reads import PagesMissing
 from storage.log.log_config import FOREVER_MS, LogConfig
@@ -35,7 +28,7 @@ from storage.segments.segment import Segment
 LOOK_COST = 1  # of checking a log that is not due
 SEGMENT_COST = 3
 STEP_COST = 250
-LOGS_PER_REST = 2_048
+OFFSETS_PER_STEP = 256
 IDLE_MAX = 200_000  # number of remembered logs
 
 
@@ -48,14 +41,6 @@ class CleanerConfig:
     io_bytes_per_second_max: float = same(BrokerLogSettings, "log_cleaner_io_max_bytes_per_second")
     inflated_bytes_max: int = same(TopicDefaults, "inflated_bytes_max")  # of one batch; a larger one is kept unchanged
     reports_max: int = 10  # unreadable batches logged per pass; the others are counted
-
-
-class _CleanUpTo(NamedTuple):
-    """Valid for this log object until it is truncated."""
-
-    topic_id: bytes
-    generation: int
-    offset: int
 
 
 class _Chosen(NamedTuple):
@@ -90,19 +75,15 @@ class LogCleaner:
     def __init__(
         self,
         context: LogContext,
-        directory: str,
         logs: Callable[[], Iterable[PartitionLog]],
         high_watermark: Callable[[PartitionLog], int],
         config: CleanerConfig,
     ) -> None:
-        """`directory`: the log directory's path; `logs` in a stable order."""
+        """`logs`: the compacted ones, in a stable order."""
         self._context = context
-        self._directory = directory
         self._logs = logs
         self._high_watermark = high_watermark
         self._config = config
-        self._checkpoints: dict[TopicPartition, int] | None = None  # of the last run, until the log is seen
-        self._clean: dict[TopicPartition, _CleanUpTo] = {}
         self._idle: dict[TopicPartition, _State] = {}  # states of logs that were found not to be due
         self._uncleanable: dict[TopicPartition, bytes] = {}  # topic ids of logs that a pass found damaged
 
@@ -123,8 +104,7 @@ class LogCleaner:
 
     async def clean_dirtiest(self) -> bool:
         """Clean the due log with the largest dirty share. Returns whether a pass was finished."""
-        if self._checkpoints is None:
-            self._checkpoints = await asyncio.to_thread(self._read_checkpoints)
+        await self._forget_absent()
         best = await self._context.pacer.run(self._choose(), "cleaner", own=True)
         chosen = self._plan(best) if best is not None else None  # in its current state
         if chosen is None:
@@ -173,7 +153,7 @@ class LogCleaner:
             return None
         if self._uncleanable.get((log.topic, log.partition)) == log.topic_id:
             return None
-        start = self._clean_up_to(log)
+        start = self._context.checkpoints.on_device(CLEANER_OFFSETS).get(log.who)
         if start is not None and log.active.base_offset <= start:
             return None
         try:
@@ -198,15 +178,6 @@ class LogCleaner:
         if len(self._idle) > IDLE_MAX:
             del self._idle[next(iter(self._idle))]
 
-    def _clean_up_to(self, log: PartitionLog) -> int | None:
-        key = (log.topic, log.partition)
-        clean = self._clean.get(key)
-        if clean is None and self._checkpoints and key in self._checkpoints:
-            clean = self._clean[key] = _CleanUpTo(log.topic_id, log.generation, self._checkpoints.pop(key))
-        if clean is None or clean.topic_id != log.topic_id or clean.generation != log.generation:
-            return None
-        return clean.offset
-
     # One pass
 
     async def _clean_log(self, chosen: _Chosen) -> None:
@@ -230,8 +201,7 @@ class LogCleaner:
         await self._tell_recovery_point(log, cleaning.end_offset)
         for group in groups:
             await self._clean_group(log, generation, cleaning, [segments[view.base_offset] for view in group], group)
-        self._clean[log.topic, log.partition] = _CleanUpTo(log.topic_id, generation, cleaning.end_offset)
-        await self._write_checkpoints()
+        await self._checkpoint(log, generation, cleaning.end_offset)
         counts = cleaning.counts
         self._context.audit.note(
             "log_compacted",
@@ -311,30 +281,35 @@ class LogCleaner:
 
         return report
 
-    # Checkpoints
+    # Checkpoint: the offsets are those of the directory's checkpoints, which withdraw them before a log is truncated or
+    # another one gets its name
 
-    def _read_checkpoints(self) -> dict[TopicPartition, int]:
-        """A lost or damaged file costs only one pass over each log."""
-        data = read_whole(self._context.disk, join(self._directory, CLEANER_OFFSETS))
-        try:
-            return decode_offsets(data) if data else {}
-        except ValueError:
-            return {}
+    async def _checkpoint(self, log: PartitionLog, generation: int, offset: int) -> None:
+        """Note that the log is clean up to `offset`, unless it was truncated or closed during the pass."""
 
-    async def _write_checkpoints(self) -> None:
-        """Only for existing logs: a topic created again under an old name begins dirty."""
-        present: dict[TopicPartition, bytes] = {}
-        logs = iter(list(self._logs()))
-        while some := list(islice(logs, LOGS_PER_REST)):
-            present.update({(log.topic, log.partition): log.topic_id for log in some})
-            await self._context.pacer.rest("cleaner")
-        self._clean = {key: clean for key, clean in self._clean.items() if present.get(key) == clean.topic_id}
-        self._uncleanable = {key: topic_id for key, topic_id in self._uncleanable.items() if key in present}
-        offsets = {key: offset for key, offset in (self._checkpoints or {}).items() if key in present}
-        offsets |= {key: clean.offset for key, clean in self._clean.items()}
-        await asyncio.to_thread(
-            lambda: replace_file(self._context.disk, self._directory, CLEANER_OFFSETS, encode_offsets(offsets))
-        )
+        def collect(into: dict[TopicPartition, int]) -> Work[None]:
+            yield from self._collect_present(into)
+            if log.generation == generation and not log.closed:
+                into[log.who] = offset
+
+        self._uncleanable = {key: id_ for key, id_ in self._uncleanable.items() if key in self._context.compacted}
+        checkpoints = self._context.checkpoints
+        checkpoints.note(CLEANER_OFFSETS)
+        if not await checkpoints.write_collected(CLEANER_OFFSETS, collect):
+            raise _PassAborted
+
+    async def _forget_absent(self) -> None:
+        """Remove the offsets of logs that are deleted or not compacted any more."""
+        checkpoints = self._context.checkpoints
+        if checkpoints.on_device(CLEANER_OFFSETS):
+            await checkpoints.write_collected(CLEANER_OFFSETS, self._collect_present)
+
+    def _collect_present(self, into: dict[TopicPartition, int]) -> Work[None]:
+        """What the file says of the logs that are there."""
+        rows = iter(self._context.checkpoints.on_device(CLEANER_OFFSETS).items())
+        while some := list(islice(rows, OFFSETS_PER_STEP)):
+            into.update((who, offset) for who, offset in some if who in self._context.compacted)
+            yield len(some) // 2
 
 
 def _views(log: PartitionLog) -> list[CompactionSegment]:

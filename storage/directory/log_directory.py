@@ -30,13 +30,7 @@ from storage.directory.directory_files import (
 )
 from storage.directory.prepared_logs import PreparedLogs, make_log_directory
 from storage.disk import checkpoint_files
-from storage.disk.checkpoint_files import (
-    CLEAN_STOP,
-    HIGH_WATERMARKS,
-    LOG_STARTS,
-    RECOVERY_POINTS,
-    TopicPartition,
-)
+from storage.disk.checkpoint_files import CLEANER_OFFSETS, HIGH_WATERMARKS, LOG_STARTS, RECOVERY_POINTS, TopicPartition
 from storage.disk.checkpoints import Checkpoints, Collect, collector
 from storage.disk.directory_health import DirectoryHealth, FreeSpace
 from storage.disk.log_flusher import LogFlusher
@@ -131,6 +125,7 @@ class LogDirectory:
         self._checkpoints.found(RECOVERY_POINTS, state.recovery_points)
         self._checkpoints.found(HIGH_WATERMARKS, state.high_watermarks)
         self._checkpoints.found(LOG_STARTS, state.log_starts)
+        self._checkpoints.found(CLEANER_OFFSETS, state.cleaned)
         self.cluster_id = cluster_id
         self.directory_id = state.meta.directory_id
         self.stray_count = state.strays
@@ -301,7 +296,7 @@ class LogDirectory:
         """Called on the loop: renaming a directory takes some microseconds, however large it is."""
         log.close()
         del self._logs[log.topic, log.partition]
-        for name in (RECOVERY_POINTS, LOG_STARTS):
+        for name in (RECOVERY_POINTS, LOG_STARTS, CLEANER_OFFSETS):
             self._checkpoints.note(name)
         path = join(self._path, renamed(log.topic, log.partition, random_uuid(self._ports.random), suffix))
         try:
@@ -472,7 +467,7 @@ class LogDirectory:
                 if await self.checkpoint_recovery_points() and self._health.offline is None:
                     known = -1 if self._lacks_records else max(broker_epoch, self.continues.broker_epoch)
                     marker = checkpoint_files.encode_clean_stop(known)
-                    await asyncio.to_thread(replace_file, self._disk, self._path, CLEAN_STOP, marker)
+                    await asyncio.to_thread(replace_file, self._disk, self._path, checkpoint_files.CLEAN_STOP, marker)
             except (OSError, ProtocolError) as error:
                 self._health.fail(f"clean stop: {error}")
         await self._close_logs()

@@ -1,7 +1,8 @@
 """The offset checkpoints of a log directory, written one at a time, and their possible values on the device.
 
 The next start trusts them: it does not scan a log below its recovery point, serves nothing below its log start, and
-treats everything below the high watermark as committed. So before a log's content below one of these changes (it is
+treats everything below the high watermark as committed. It takes gaps below the cleaner's offset for compaction's, and
+the cleaner takes the records there for compacted. So before a log's content below one of these changes (it is
 truncated, starts over, or another topic gets its name), the values must be lowered on the device.
 """
 
@@ -17,7 +18,14 @@ from common.lifecycle import duty
 from common.pacing import Pacer, Work
 from common.ports import Disk
 from common.whole_files import replace_file
-from storage.disk.checkpoint_files import HIGH_WATERMARKS, LOG_STARTS, RECOVERY_POINTS, TopicPartition, encode_offsets
+from storage.disk.checkpoint_files import (
+    CLEANER_OFFSETS,
+    HIGH_WATERMARKS,
+    LOG_STARTS,
+    RECOVERY_POINTS,
+    TopicPartition,
+    encode_offsets,
+)
 from storage.disk.directory_health import OUT_OF_FILES_PAUSE_S, DirectoryHealth
 
 T = TypeVar("T")
@@ -100,7 +108,7 @@ class Checkpoints:
         self._directory = directory
         self._health = health
         self._turn = asyncio.Lock()
-        self._said: dict[str, Offsets] = {HIGH_WATERMARKS: {}, LOG_STARTS: {}, RECOVERY_POINTS: {}}
+        self._said: dict[str, Offsets] = {HIGH_WATERMARKS: {}, LOG_STARTS: {}, RECOVERY_POINTS: {}, CLEANER_OFFSETS: {}}
         # the first of each may be being written
         self._waiting: dict[str, deque[Offsets]] = {name: deque() for name in self._said}
         self._changes = dict.fromkeys(self._said, 1)  # number of changes, the start included
@@ -172,7 +180,7 @@ class Checkpoints:
 
     def exceed(self, who: TopicPartition, recovery_point: int, offset: int) -> bool:
         """Whether a start after a power loss might read a larger recovery point of `who` than `recovery_point`, or a
-        larger value than `offset` in the other two files."""
+        larger value than `offset` in the other files."""
         return any(
             one.get(who, 0) > (recovery_point if name == RECOVERY_POINTS else offset)
             for name, said in self._said.items()

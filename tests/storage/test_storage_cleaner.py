@@ -106,9 +106,7 @@ class World:
         self.opened = [self.context.open_files]
         self.high_watermark: int | None = None
         self.high_watermarks_asked = 0
-        self.cleaner = LogCleaner(
-            self.context, "", lambda: [self.log], self._high_watermark, cleaner or CleanerConfig()
-        )
+        self.cleaner = LogCleaner(self.context, lambda: [self.log], self._high_watermark, cleaner or CleanerConfig())
 
     def _high_watermark(self, log: PartitionLog) -> int:
         """The cleaner asks for that of each log that it looks into."""
@@ -223,7 +221,7 @@ async def test_a_restarted_cleaner_goes_on_where_the_last_one_stopped(tmp_path: 
     world = World(tmp_path)
     await world.fill(60)
     assert await world.cleaner.clean_dirtiest()
-    again = LogCleaner(world.context, "", lambda: [world.log], lambda log: log.log_end_offset, CleanerConfig())
+    again = LogCleaner(world.context, lambda: [world.log], lambda log: log.log_end_offset, CleanerConfig())
     assert not await again.clean_dirtiest()
     await world.fill(60)
     assert await again.clean_dirtiest()
@@ -395,7 +393,7 @@ async def test_a_choice_among_many_logs_is_made_in_slices(tmp_path: Path) -> Non
     world = World(tmp_path)
     pacer = world.context.pacer
     logs = [world.log] * 20_000
-    many = LogCleaner(world.context, "", lambda: logs, lambda log: log.log_end_offset, CleanerConfig())
+    many = LogCleaner(world.context, lambda: logs, lambda log: log.log_end_offset, CleanerConfig())
     assert not await many.clean_dirtiest()
     assert pacer.slices >= 20
     assert pacer.costliest <= 2 * SLICE_COST
