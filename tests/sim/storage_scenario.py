@@ -185,7 +185,7 @@ class StorageRun:
         rng = ports.random
         choice = rng.random()
         if choice < 0.5:
-            log.roll(ports.clock.wall_ms())
+            log.roll_now(ports.clock.wall_ms())
         elif choice < 0.7:
             await log.flush_closed()
         elif choice < 0.8 or not self.truncates:

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+from functools import partial
+
 import pytest
 
 from common.directory_config import DirectoryConfig
+from common.errors import ProtocolError
 from common.ports import Ports
+from records.builder import build_batch
+from records.record import Record
 from storage.audit.audit_trail import NoTrail
+from storage.cleaning.cleaner import CleanerConfig, LogCleaner
 from storage.directory.log_directory import LogDirectory
+from storage.disk.checkpoint_files import CLEANER_OFFSETS
+from storage.disk.log_flusher import FlushDepth
 from storage.log import tier_start
 from storage.log.log_config import LogConfig
 from storage.log.partition_log import PartitionLog
@@ -18,6 +27,9 @@ from tests.storage.log_workbench import append, produced
 
 pytestmark = pytest.mark.simulation
 SEEDS, CHUNK = 120, 30
+OTHER_ID = bytes(range(1, 17))
+COMPACTED = LogConfig(cleanup_policy=("compact",), min_cleanable_dirty_ratio=0.0)
+CLEANED, CUT = 30, 10
 FAILED_ONCE = (143, 187, 286, 296, 397, 435, 462, 526, 539, 543, 545, 652)
 
 
@@ -164,3 +176,93 @@ def test_a_replica_has_begun_at_the_tiers_end_completely_or_not_at_all(loses_pow
             assert (epochs, producers) == (([(3, 0)], [8]) if end else ([], []))
     assert {0, 8, TIER_END} <= {state[0] for state in states}
     assert states[-1] == BEGUN
+
+
+# The cleaner's offset
+
+LATER_EPOCH, LATER_RECORDS = 2, 25
+OPERATIONS_MAX, LIFE_S = 200, 5
+
+
+async def opened(ports: Ports) -> tuple[LogDirectory, int]:
+    """The directory before its recovery, and the cleaner's offset of t-0 that it finds."""
+    logs = directory(ports)
+    await logs.open("cluster")
+    return logs, logs.context.checkpoints.on_device(CLEANER_OFFSETS).get(("t", 0), 0)
+
+
+def put(log: PartitionLog, epoch: int) -> None:
+    batch = build_batch([Record(0, 1, b"key", b"value", ())])
+    with memoryview(batch) as view:
+        log.append_as_leader(batch, view, 0, len(batch), epoch, 1)
+
+
+async def make_again(logs: LogDirectory, log: PartitionLog) -> PartitionLog:
+    logs.delete_log(log)
+    log = logs.create_log("t", 0, OTHER_ID, COMPACTED)
+    await logs.context.checkpoints.idle()
+    return log
+
+
+async def cut(logs: LogDirectory, log: PartitionLog) -> PartitionLog:
+    with pytest.raises(ProtocolError):
+        log.truncate_to(CUT)
+    await logs.context.checkpoints.idle()
+    assert log.truncate_to(CUT) == CUT
+    return log
+
+
+@pytest.mark.parametrize("change", [make_again, cut])
+def test_wherever_power_is_lost_the_cleaners_offset_reaches_into_no_later_record(
+    change: Callable[[LogDirectory, PartitionLog], Awaitable[PartitionLog]],
+) -> None:
+    """The device dies at each operation in turn, from the moment on when the first log is clean up to its end."""
+    found: list[tuple[int, int]] = []  # the offset, and where later records begin, -1 if there are none
+    lived: list[int] = []  # the last number of a life that ended by itself
+
+    async def first(ports: Ports) -> None:
+        logs, _ = await opened(ports)
+        await logs.recover(lambda topic: COMPACTED)
+        log = logs.create_log("t", 0, TOPIC_ID, COMPACTED)
+        for _ in range(CLEANED):
+            put(log, 1)
+        log.roll(1)
+        await log.flush(depth=FlushDepth.COMPLETE)
+        cleaner = LogCleaner(logs.context, lambda: [log], lambda log: log.log_end_offset, CleanerConfig())
+        assert await cleaner.clean_dirtiest()
+        await logs.settle()
+        device.kill_countdown = dies_at
+        log = await change(logs, log)
+        for _ in range(LATER_RECORDS):
+            put(log, LATER_EPOCH)
+        await log.flush(depth=FlushDepth.COMPLETE)
+        await logs.settle()
+        lived.append(dies_at)
+        await forever()
+
+    async def second(ports: Ports) -> None:
+        logs, offset = await opened(ports)
+        await logs.recover(lambda topic: COMPACTED)
+        log = logs.get("t", 0)
+        entries = log.leader_epochs.entries() if log is not None else []
+        found.append((offset, dict(entries).get(LATER_EPOCH, -1)))
+        await logs.close()
+
+    async def main(ports: Ports) -> None:
+        await (first if world.nodes["store"].life_count == 1 else second)(ports)
+
+    for dies_at in range(1, OPERATIONS_MAX):
+        world = world_of(dies_at, store=main)
+        device = world.nodes["store"].device
+        device.kill = partial(world.power_off, "store")
+        world.run_for(LIFE_S)
+        world.power_off("store")
+        world.start("store")
+        world.run_for(LIFE_S)
+        world.close()
+        if lived:
+            break
+    assert len(found) == dies_at
+    assert all(offset <= begins for offset, begins in found if begins >= 0), found
+    assert {begins >= 0 for _, begins in found} == {False, True}
+    assert {offset == CLEANED for offset, _ in found} == {False, True}
