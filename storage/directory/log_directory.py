@@ -453,7 +453,7 @@ class LogDirectory:
     async def close_clean(self, broker_epoch: int) -> None:
         """Write, flush and checkpoint everything, then write the clean-stop marker with `broker_epoch`, -1 if unknown.
 
-        No marker if recovery was not completed or the directory is or goes offline: then the next start recovers.
+        No marker if a log was not recovered or is not complete, or the disk has failed: then the next start recovers.
         """
         await self._stop_tasks()
         if self._health.offline is None and self._is_recovered:
@@ -461,10 +461,10 @@ class LogDirectory:
                 self._context.writer.write_at_once()
                 context = self._context
                 logs = [log.durability for log in self._logs.values()]
-                await context.flusher.flush_completely(logs, context.snapshots.idle, self._pacer)
+                is_complete = await context.flusher.flush_completely(logs, context.snapshots.idle, self._pacer)
                 for name in (RECOVERY_POINTS, LOG_STARTS):
                     self._checkpoints.note(name)
-                if await self.checkpoint_recovery_points() and self._health.offline is None:
+                if await self.checkpoint_recovery_points() and self._health.offline is None and is_complete:
                     known = -1 if self._lacks_records else max(broker_epoch, self.continues.broker_epoch)
                     marker = checkpoint_files.encode_clean_stop(known)
                     await asyncio.to_thread(replace_file, self._disk, self._path, checkpoint_files.CLEAN_STOP, marker)

@@ -8,6 +8,7 @@ the kernel may have dropped the pages.
 
 import asyncio
 import enum
+import logging
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from itertools import islice
 from typing import Protocol
@@ -27,6 +28,8 @@ from storage.disk.own_files import replace_own_file
 JOBS_PER_TURN_MAX = 64
 CHUNK_LOGS = 64  # per job, for a clean stop
 THREADS = 4  # for a clean stop: the device merges concurrent fsyncs
+
+_logger = logging.getLogger(__name__)
 
 
 class FlushDepth(enum.IntEnum):
@@ -108,6 +111,14 @@ class Flushable(Protocol):
 
 class Stopping(Flushable, Protocol):
     """A log, at a clean stop."""
+
+    @property
+    def directory(self) -> str: ...
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether all of it is on the device, indexes and producers included."""
+        ...
 
     def write_end_snapshot(self) -> bool:
         """Write the producer snapshot at the log's end, of many producers a little later. Returns whether it was
@@ -220,9 +231,9 @@ class LogFlusher:
 
     async def flush_completely(
         self, logs: Sequence[Stopping], snapshots_idle: Callable[[], Awaitable[None]], pacer: Pacer
-    ) -> None:
+    ) -> bool:
         """Write and flush `logs` to their ends for a clean stop, a few threads at a time. Nothing is appended
-        meanwhile. Raises OSError and ProtocolError."""
+        meanwhile. Returns whether all are complete. Raises OSError and ProtocolError."""
         lacking: dict[Stopping, None] = {}
         for at in range(0, len(logs), CHUNK_LOGS):
             lacking |= dict.fromkeys(log for log in logs[at : at + CHUNK_LOGS] if log.write_end_snapshot())
@@ -231,6 +242,7 @@ class LogFlusher:
             await snapshots_idle()
             await self.idle()
         starts = iter(range(0, len(logs), CHUNK_LOGS))
+        incomplete: list[str] = []
 
         async def work(remaining: Iterator[int]) -> None:
             for at in remaining:
@@ -241,8 +253,12 @@ class LogFlusher:
                 await pacer.rest("clean-stop")
                 for log, job in chunk:
                     log.flush_finished(job)
+                incomplete.extend(log.directory for log, _ in planned if not log.is_complete)
 
         await asyncio.gather(*[asyncio.create_task(work(starts)) for _ in range(THREADS)])
+        if incomplete:
+            _logger.error("the stop is not clean", extra={"logs": len(incomplete), "directory": incomplete[0]})
+        return not incomplete
 
     def _run_last_jobs(self, jobs: list[tuple[Stopping, FlushJob]]) -> None:
         synced: set[str] = set()

@@ -6,6 +6,7 @@ anything waits, nothing is written directly, so each file is written in order.
 """
 
 import asyncio
+import math
 from collections import deque
 from collections.abc import Iterable
 from typing import NamedTuple, Protocol
@@ -83,8 +84,10 @@ class LogWriter:
         return self._waiting.seconds
 
     def write_at_once(self) -> None:
-        """Postpone nothing any more: a clean stop has waited for all postponed writes, and the rest must be written."""
+        """Postpone nothing any more, however long a write takes: a clean stop has waited for all postponed writes, and
+        the rest must be written."""
         self.slow = False
+        self._slow_write_s = math.inf
 
     def admit(self, size: int) -> None:
         """Raise ProtocolError(KAFKA_STORAGE_ERROR) if `size` more bytes would exceed the budget."""

@@ -158,6 +158,11 @@ class LogDurability(Struct, eq=False):
 
     # A clean stop
 
+    @property
+    def is_complete(self) -> bool:
+        """See `Stopping`."""
+        return self._ends.recovery_point == self._ends.log_end
+
     def write_end_snapshot(self) -> bool:
         """See `Stopping`."""
         snapshots, end_offset = self._history.snapshots, self._ends.log_end

@@ -153,6 +153,7 @@ class FaultyDisk(UnsyncedDisk):
         self.looks = 0  # for free bytes
         self.look_gate: threading.Event | None = None  # they wait for it with what they have found
         self.files_max: int | None = None  # how many the system lets be open
+        self.lacks_files_for: str | None = None  # no more files whose names end so
         self.files_open = 0
 
     def admitted(self, data: Buffer) -> Buffer:
@@ -167,7 +168,8 @@ class FaultyDisk(UnsyncedDisk):
         return data if self.bytes_per_write is None else memoryview(data)[: self.bytes_per_write]
 
     def open(self, path: str, *, create: bool = False) -> FaultyFile:
-        if self.files_max is not None and self.files_open >= self.files_max:
+        is_refused = self.lacks_files_for is not None and path.endswith(self.lacks_files_for)
+        if is_refused or (self.files_max is not None and self.files_open >= self.files_max):
             raise OSError(errno.EMFILE, "injected")
         self.files_open += 1
         self.opened.append(path)

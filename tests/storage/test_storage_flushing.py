@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from common.errors import ErrorCode, ProtocolError
 from common.whole_files import read_whole
-from storage.disk.checkpoint_files import LEADER_EPOCHS
+from storage.disk.checkpoint_files import CLEAN_STOP, LEADER_EPOCHS
 from storage.disk.log_flusher import FlushDepth
 from storage.log.leader_epochs import LeaderEpochCache
 from storage.log.partition_log import PartitionLog
@@ -132,6 +132,58 @@ async def test_a_want_of_files_is_told_and_the_flush_is_done_later(tmp_path: Pat
     bench.disk.files_max = None
     await until(lambda: log.flushed_end_offset == 1)
     assert bench.directory.offline is None
+    await bench.directory.close()
+
+
+EACH_INDEXED = replace(FOREVER, index_interval_bytes=1)
+
+
+async def logs_of_many_epochs(bench: Workbench) -> list[PartitionLog]:
+    """Two logs, of which the last clean stop saved two epochs; the newest batches have neither epochs nor indexes on
+    the device."""
+    for epochs in (range(1, 3), range(3, 6)):
+        logs = [await bench.log("t", partition) for partition in range(2)]
+        for log in logs:
+            for epoch in epochs:
+                append(log, produced(producer_id=3, sequence=log.log_end_offset), epoch)
+                append(log, produced(producer_id=3, sequence=log.log_end_offset), epoch)
+            await log.flush()
+        if epochs[0] == 1:
+            await bench.restart(clean=True)
+    return logs
+
+
+async def test_slow_writes_during_a_clean_stop_leave_nothing_out(tmp_path: Path) -> None:
+    bench = Workbench(tmp_path, EACH_INDEXED)
+    epochs = [log.leader_epochs.entries() for log in await logs_of_many_epochs(bench)]
+    assert [epoch for epoch, _ in epochs[0]] == [1, 2, 3, 4, 5]
+    bench.disk.slow_s = 1.0
+    await bench.directory.close_clean(7)
+    bench.disk.slow_s = 0.0
+    assert bench.disk.exists(CLEAN_STOP)
+    await bench.start()
+    logs = [await bench.log("t", partition) for partition in range(2)]
+    assert [log.leader_epochs.entries() for log in logs] == [epochs_on_disk(bench, log) for log in logs] == epochs
+    for log in logs:
+        assert [view.last_sequence for view in log.producers.views()] == [9]
+        assert log.active.indexes.offsets.last_offset == 9
+    await bench.directory.close()
+
+
+async def test_a_stop_that_leaves_out_an_index_is_not_clean(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    bench = Workbench(tmp_path, EACH_INDEXED)
+    logs = await logs_of_many_epochs(bench)
+    epochs = logs[1].leader_epochs.entries()
+    bench.directory.context.open_files.close_all()
+    bench.disk.lacks_files_for = f"{logs[1].directory}/{0:020d}.index"
+    await bench.directory.close_clean(7)
+    bench.disk.lacks_files_for = None
+    assert (bench.failures, bench.directory.offline) == ([], None)
+    assert not bench.disk.exists(CLEAN_STOP)
+    told = [record for record in caplog.records if record.message == "the stop is not clean"]
+    assert [record.__dict__["directory"] for record in told] == [logs[1].directory]
+    await bench.start()
+    assert (await bench.log("t", 1)).leader_epochs.entries() == epochs
     await bench.directory.close()
 
 
