@@ -1,6 +1,9 @@
 """A log's directory and settings: whether it accepts changes, writes and renames of its small files, and names that are
 not durable yet."""
 
+from collections.abc import Callable
+from typing import cast
+
 from common.errors import ProtocolError
 from common.ports import Buffer
 from common.whole_files import join
@@ -84,12 +87,17 @@ class LogFiles:
     def write_finished(self, tag: object) -> None:
         """See `WriteOwner`."""
         self.pending_writes -= 1
+        if tag is not None:
+            cast(Callable[[], None], tag)()
 
-    def write(self, path: str, data: Buffer, position: int = 0) -> None:
-        """Write a file that is not kept open. While the disk is slow, the write queues behind others."""
+    def write(self, path: str, data: Buffer, position: int = 0, on_written: Callable[[], None] | None = None) -> None:
+        """Write a file that is not kept open. While the disk is slow, the write queues behind others. `on_written` is
+        called when the bytes are in the page cache, maybe at once."""
         handle = FileHandle(self._context.open_files, path)
-        if not self._context.writer.write(handle, data, position, self):
+        if not self._context.writer.write(handle, data, position, self, on_written):
             self.begin_write()
+        elif on_written is not None:
+            on_written()
         handle.retire()
         self._names_changed = True
 

@@ -302,7 +302,7 @@ class LogTail:
             active = self._segments.active
             path = active.stem + TRANSACTION_INDEX_SUFFIX
             try:
-                self._files.write(path, encode(entry), active.transaction_bytes)
+                self._files.write(path, encode(entry), active.transaction_bytes, active.aborted_written)
             except ProtocolError as error:  # the producer's state is ahead of the file
                 self._health.fail(f"write {path}: {error}")
                 raise

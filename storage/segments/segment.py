@@ -103,7 +103,11 @@ class SegmentIndexes:
 
 
 class Segment:
-    """`size`: appended bytes; `written`: bytes in the page cache, less than `size` only while the disk is slow."""
+    """`size`: appended bytes; `written`: bytes in the page cache, less than `size` only while the disk is slow.
+
+    `transaction_bytes` and `written_transaction_bytes`: the same of its `.txnindex`. An entry is written before its
+    abort marker, so it is there as soon as readers of committed records may see past that.
+    """
 
     __slots__ = (
         "_indexes",
@@ -125,6 +129,7 @@ class Segment:
         "stem",
         "transaction_bytes",
         "written",
+        "written_transaction_bytes",
     )
 
     def __init__(
@@ -153,7 +158,7 @@ class Segment:
         self.rolling_timestamp: int | None = None  # of the first batch; None: unknown
         self.created_ms = created_ms  # when it was created, or opened again
         self.has_transaction_file = transaction_bytes is not None  # maybe without an entry, after a truncation
-        self.transaction_bytes = transaction_bytes or 0
+        self.transaction_bytes = self.written_transaction_bytes = transaction_bytes or 0
         self.aborted_file: FileHandle | None = None  # that file, once it was used
         self.least_aborted = OFFSET_MAX  # where the aborted transactions begin that were appended, or looked up ...
         self.is_least_known = is_fresh  # ... which was done
@@ -224,10 +229,14 @@ class Segment:
         self.written = max(self.written, size)
 
     def add_aborted(self, entry: AbortedTransaction) -> None:
-        """`entry` is the last one of its `.txnindex`."""
+        """`entry` is the last one of its `.txnindex`, or will be when a slow disk has caught up."""
         self.has_transaction_file = True
         self.transaction_bytes += transaction_index.ENTRY_BYTES
         self.least_aborted = min(self.least_aborted, entry.first_offset)
+
+    def aborted_written(self) -> None:
+        """One more entry of its `.txnindex` is in the page cache."""
+        self.written_transaction_bytes += transaction_index.ENTRY_BYTES
 
     def found_least_aborted(self, offset: int) -> None:
         """The aborted transactions of its `.txnindex` begin at or after `offset`."""
@@ -247,7 +256,7 @@ class Segment:
     def recovered(self, bytes_since_index: int, transaction_bytes: int) -> None:
         """Note that the scan after an unclean stop has rebuilt the indexes."""
         self.bytes_since_index = bytes_since_index
-        self.transaction_bytes = transaction_bytes
+        self.transaction_bytes = self.written_transaction_bytes = transaction_bytes
         self.has_transaction_file |= transaction_bytes > 0
 
     def _load_indexes(self) -> SegmentIndexes:
@@ -342,8 +351,9 @@ class Segment:
         file = self._open_files.disk.open(self.stem + TRANSACTION_INDEX_SUFFIX)
         try:
             entries = transaction_index.decode(file.pread(self.transaction_bytes, 0))
-            self.transaction_bytes = transaction_index.bytes_below(entries, offset)
-            file.truncate(self.transaction_bytes)
+            kept_bytes = transaction_index.bytes_below(entries, offset)
+            self.transaction_bytes = self.written_transaction_bytes = kept_bytes
+            file.truncate(kept_bytes)
         finally:
             file.close()
 
@@ -360,9 +370,10 @@ class Segment:
     def aborted_until(self, offset: int, end_offset: int) -> tuple[list[AbortedTransaction], bool]:
         """Its aborted transactions that overlap [offset, end_offset), and whether later segments have none.
 
-        OSError if the file cannot be read, PagesMissing while reads are strict; ValueError if it is damaged.
+        Entries that wait for a slow disk are left out. OSError if the file cannot be read, PagesMissing while reads are
+        strict; ValueError if it is damaged.
         """
-        if not self.transaction_bytes or (self.is_least_known and self.least_aborted >= end_offset):
+        if not self.written_transaction_bytes or (self.is_least_known and self.least_aborted >= end_offset):
             return [], False
         handle = self.aborted_file
         if handle is None:
@@ -374,7 +385,7 @@ class Segment:
                 raise PagesMissing(cold.begin(looking))
             looking.run()
             looking.finish()
-        return transaction_index.find(handle.pread, self.transaction_bytes, offset, end_offset)
+        return transaction_index.find(handle.pread, self.written_transaction_bytes, offset, end_offset)
 
     def retire(self) -> None:
         """Its files will be deleted; regions being sent keep theirs open."""
@@ -450,7 +461,7 @@ class LookForAborted:
     def run(self) -> None:
         file = self._open_files.disk.open(self._segment.stem + TRANSACTION_INDEX_SUFFIX)
         try:
-            self._least = transaction_index.least_first_offset(file.pread, self._segment.transaction_bytes)
+            self._least = transaction_index.least_first_offset(file.pread, self._segment.written_transaction_bytes)
         finally:
             file.close()
 

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from common.directory_config import DirectoryConfig
 from common.errors import ErrorCode, ProtocolError
+from records.control import MarkerKind
 from storage.disk.directory_health import FreeSpace
 from tests.storage.log_workbench import (
     EIO,
@@ -21,6 +22,7 @@ from tests.storage.log_workbench import (
     Workbench,
     append,
     checkpoint_high_watermarks,
+    marker,
     produced,
     read_all,
 )
@@ -268,6 +270,46 @@ async def test_segments_that_are_deleted_while_the_disk_is_slow_stay_away(
     assert (log.log_start_offset, log.log_end_offset) == bounds
     assert read_all(log) == kept
     await bench.directory.close()
+
+
+@pytest.mark.parametrize("ended_before", range(4))
+async def test_readers_need_no_entry_of_an_abort_marker_that_waits_for_the_disk(
+    bench: Workbench, ended_before: int
+) -> None:
+    """In a segment of an earlier run, with and without a `.txnindex`; some entries wait, and its end is not there."""
+    log = await bench.log()
+    append(log, produced())
+    aborted = [
+        (producer_id, append(log, produced(producer_id=producer_id, transactional=True)).base_offset)
+        for producer_id in range(ended_before + 3)
+    ]
+    for producer_id in range(ended_before):
+        append(log, marker(MarkerKind.ABORT, producer_id))
+    log = await bench.restart(clean=True)
+    bench.disk.slow_s = 1.0
+    append(log, produced())  # from here on a thread writes
+    gate = bench.disk.write_gate = threading.Event()
+    append(log, produced())  # it waits at this one
+    for producer_id in range(ended_before, ended_before + 3):
+        append(log, marker(MarkerKind.ABORT, producer_id))
+
+    async def told(offset: int) -> list[tuple[int, int]]:
+        """What a reader of committed records gets with those from `offset` on."""
+        end = log.last_stable_offset(log.readable_end_offset)
+        found = await log.when_in_memory(lambda: log.aborted_transactions(offset, end, only_in_memory=True))
+        assert found == log.aborted_transactions(offset, end)
+        return found
+
+    assert log.last_stable_offset(log.readable_end_offset) == aborted[ended_before][1]
+    for offset in range(aborted[ended_before][1]):
+        assert await told(offset) == aborted[:ended_before]
+    bench.disk.slow_s = 0.0
+    gate.set()
+    await bench.directory.settle()
+    assert await told(0) == aborted
+    assert bench.directory.offline is None
+    log = await bench.restart(clean=True)
+    assert await told(0) == aborted
 
 
 async def test_a_postponed_write_that_fails_takes_the_directory_offline(bench: Workbench) -> None:
