@@ -154,6 +154,50 @@ async def test_a_deposed_leader_stops_before_it_overwrites_anything(world: TierW
     assert (await manifest(world)).head.leader_epoch == 2
 
 
+def garble(data: bytes) -> bytes:
+    return data[:-1] + bytes([data[-1] ^ 1])
+
+
+class GarblingStore(MemoryStore):
+    """The next answers with a manifest have another last byte."""
+
+    garbled = 0
+
+    async def get(self, key: str, start: int = 0, length: int | None = None) -> bytes:
+        found = await super().get(key, start, length)
+        if self.garbled and "/manifest/" in key:
+            self.garbled -= 1
+            return garble(found)
+        return found
+
+
+@pytest.mark.parametrize("garbled", [1, 2])
+async def test_a_deposed_leader_takes_no_garbled_answer_for_a_damaged_manifest(garbled: int) -> None:
+    """It would write a version after the newest one, which shows an older state."""
+    store = GarblingStore()
+    world = TierWorld(store)
+    old = ManifestWriter(world.services, world.claim(5))
+    world.claim(6, broker_id=2)
+    world.copy([0], 10, leader_epoch=6, broker_id=2)
+    newest = await ManifestWriter(world.services, world.view()).publish()
+    store.garbled = garbled
+    with pytest.raises(Deposed, match="leader epoch 6"):
+        await old.publish()
+    assert (await manifest(world)).head == newest
+
+
+async def test_a_damaged_manifest_is_followed_by_a_whole_one(world: TierWorld) -> None:
+    world.claim(5)
+    first = await ManifestWriter(world.services, world.view()).publish()
+    key = ROOT.manifest_key(PATH, first.version)
+    data, kept = world.store.objects[key]
+    world.store.objects[key] = (garble(data), kept)
+    world.claim(6)
+    head = await ManifestWriter(world.services, world.view()).publish()
+    assert head.version == first.version + 1
+    assert (await manifest(world)).head == head
+
+
 async def test_a_late_version_of_a_deposed_leader_is_passed_over(world: TierWorld) -> None:
     """It was created after the new leader looked, and before that one wrote."""
     old = ManifestWriter(world.services, world.claim(1))

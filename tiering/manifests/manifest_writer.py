@@ -35,6 +35,7 @@ from tiering.manifests.manifest import (
 from tiering.shard.partition_tier import PartitionTier
 
 ATTEMPTS_MAX = 8
+READS_MAX, READ_AGAIN_S = 3, 0.2  # of a manifest that seems damaged: a leader that takes it for that sees no newer one
 
 _log = logging.getLogger(__name__)
 
@@ -130,7 +131,7 @@ class ManifestWriter:
         head: ManifestHead | None = None
         if version:
             try:
-                head = await read_head(services.store, services.root, path, version)
+                head = await self._read(version)
             except ObjectMissing:
                 raise ManifestContested(f"version {version} of {path.topic}-{path.partition} is gone") from None
             except DamagedManifest as error:  # the tier's own state is whole: write the next one without it
@@ -141,6 +142,16 @@ class ManifestWriter:
         await self._keep_pages(pages)
         self.published = head if head is not None and self._is_own(head) else None
         self._version, self._seen_s = version, seen_s
+
+    async def _read(self, version: int) -> ManifestHead:
+        """Raises DamagedManifest only if several reads find it so: a store, or the way to it, may garble one answer."""
+        services = self._services
+        for _ in range(READS_MAX - 1):
+            try:
+                return await read_head(services.store, services.root, self.tier.path, version)
+            except DamagedManifest:
+                await asyncio.sleep(READ_AGAIN_S)
+        return await read_head(services.store, services.root, self.tier.path, version)
 
     async def _keep_pages(self, pages: list[PageRef]) -> None:
         """The valid ones of `pages`. Apart from its end and log start, the tier does not change after the last
