@@ -29,11 +29,17 @@ class LoadedLog:
     lost_records: bool = False  # appended records are gone, for which a kill of the process is no explanation
     is_new: bool = False  # the directory was just created, nothing of it is on the device
     names_changed: bool = True  # whether names in it are not on the device
+    is_flushed: bool = True  # the recovery has cut or rebuilt nothing in place that is not on the device
 
     @property
     def ends(self) -> LogEnds:
-        counts_flushed = self.config.flush_messages == 1
-        return LogEnds(self.log_start_offset, self.log_end_offset, self.recovery_point, counts_flushed=counts_flushed)
+        return LogEnds(
+            self.log_start_offset,
+            self.log_end_offset,
+            self.recovery_point,
+            counts_flushed=self.config.flush_messages == 1,
+            is_cut=not self.is_flushed,
+        )
 
 
 def empty_log(

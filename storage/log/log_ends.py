@@ -26,7 +26,10 @@ class LogEnds:
         "written",
     )
 
-    def __init__(self, log_start: int, log_end: int, recovery_point: int, *, counts_flushed: bool = False) -> None:
+    def __init__(
+        self, log_start: int, log_end: int, recovery_point: int, *, counts_flushed: bool = False, is_cut: bool = False
+    ) -> None:
+        """`is_cut`: the recovery has cut files, which the device does not know yet."""
         self.log_start = log_start  # the first offset that is served
         self.log_end = log_end  # the next offset to be assigned
         self.readable = log_end  # in the page cache; less than `log_end` while the disk is slow
@@ -36,7 +39,7 @@ class LogEnds:
         """This replica's end for replication; only a truncation moves it back."""
         self.recovery_point = self.flushed  # below it, indexes and producer state are on the device too
         self.flush_requested = self.flushed  # already requested because of flush.messages
-        self.generation = 0  # number of truncations, which invalidate earlier plans
+        self.generation = int(is_cut)  # number of truncations, which invalidate earlier plans
         self.on_written: Callable[[], None] | None = None
 
     def check(self) -> None:

@@ -178,6 +178,11 @@ class LogScan:
                 AbortedTransaction(ended.producer_id, ended.first_offset, ended.last_offset, ended.last_stable_offset)
             )
 
+    @property
+    def is_flushed(self) -> bool:
+        """Whether nothing has changed in place, or all of it is on the device."""
+        return not self._changed
+
     # Aborted transactions and snapshots
 
     def _read_aborted(self, segment: Segment, below: int) -> list[AbortedTransaction]:
@@ -215,6 +220,7 @@ class LogScan:
                     file.fsync()
                 finally:
                     file.close()
+        self._changed.clear()
 
     # Cutting
 

@@ -199,6 +199,7 @@ def _load_segments(
             log_end_offset=scan.log_end_offset,
             recovery_point=recovery_point if scan.cut_segment is None else min(recovery_point, scan.cut_segment),
             lost_records=is_damaged or given.is_damaged or scan.lost_records,
+            is_flushed=scan.is_flushed,
             names_changed=True,
         )
     if loaded.log_end_offset < max(given.high_watermark, given.recovery_point):
