@@ -159,9 +159,14 @@ class LogScan:
         """Whether a batch was truncated once from this log, and its replacement did not reach the device.
 
         Such a batch has another leader epoch than its replacement. Epochs never decrease along a log, and only
-        compaction leaves gaps.
+        compaction leaves gaps. The first batch of a log begins it: what the file says of epochs before may be of a log
+        that this replica has given up.
         """
         latest = self.epochs.latest_epoch
+        if end_offset == self.segments[0].base_offset and not self._log.config.may_begin_in_tier:
+            if header.leader_epoch < latest:
+                self.epochs.clear()
+            return False
         if header.leader_epoch < 0 or latest < 0 or header.leader_epoch == latest:
             return False
         is_gap = header.base_offset > end_offset and not self._log.config.is_compacted

@@ -207,6 +207,20 @@ async def test_a_log_start_past_the_end_starts_over(tmp_path: Path) -> None:
     assert (log.log_start_offset, log.log_end_offset) == (6, 7)
 
 
+async def test_epochs_of_a_log_that_was_given_up_do_not_count_against_the_next_one(tmp_path: Path) -> None:
+    """Its leader was elected out of sync: the records that this replica then got have a lower epoch."""
+    bench = Workbench(tmp_path)
+    log = await bench.log()
+    append(log, produced(5), 8)
+    log = await bench.restart(clean=True)
+    log.truncate_fully_and_start_at(10)
+    append(log, produced(2), 4)
+    append(log, produced(1), 9)
+    log = await bench.restart(clean=False)
+    assert (log.log_start_offset, log.log_end_offset) == (10, 13)
+    assert log.leader_epochs.entries() == [(4, 10), (9, 12)]
+
+
 @pytest.mark.parametrize("damage", [bytes(34), b"\xff" * 34, bytes(68)])
 async def test_a_damaged_transaction_index_is_built_again(tmp_path: Path, damage: bytes) -> None:
     """All of the segment is scanned for it; what was damaged is replaced by a file that the device has."""
