@@ -79,7 +79,6 @@ class TransactionPlane:
                 coordinator=self.coordinator,
                 producer_ids=data_plane.producer_ids,
                 image=self._image,
-                version=self._version,
                 group_partition_of=groups.partition_of,
                 unwritten=self.markers.unwritten,
             ),

@@ -53,7 +53,6 @@ from wire.messages import (
 INIT_FENCED_FROM, FENCED_FROM = 4, 2  # versions of clients that know PRODUCER_FENCED
 BATCHED_FROM = 4
 NEW_END_FROM = 5
-NEW_PROTOCOL_VERSION = 2
 TRANSACTIONS_AT_ONCE = 50  # of one request of a leader that are decided at the same time
 ROW_COST, TOPIC_COST, INDEX_COST = 4, 2, 1  # units of `common.pacing`
 COPIED_PER_UNIT = 100  # indexes
@@ -83,17 +82,14 @@ class TransactionHandlers:
         coordinator: TransactionCoordinator,
         producer_ids: ProducerIds,
         image: Callable[[], MetadataImage],
-        version: Callable[[], int],
         group_partition_of: Callable[[str], int],
         unwritten: Callable[[str], Iterable[tuple[str, int]] | None],
     ) -> None:
-        """`version`: the cluster's finalized `transaction.version`. `group_partition_of`: the partition of
-        `__consumer_offsets` that holds a group; raises ProtocolError. `unwritten`: the partitions of a decided
-        transaction that have no marker yet, None if that is not known."""
+        """`group_partition_of`: the partition of `__consumer_offsets` that holds a group; raises ProtocolError.
+        `unwritten`: the partitions of a decided transaction that have no marker yet, None if that is not known."""
         self._coordinator = coordinator
         self._producer_ids = producer_ids
         self._image = image
-        self._version = version
         self._group_partition_of = group_partition_of
         self._unwritten = unwritten
 
@@ -122,7 +118,7 @@ class TransactionHandlers:
         )
 
     async def end_txn(self, context: RequestContext, request: EndTxnRequest) -> EndTxnResponse:
-        is_new = context.api_version >= NEW_END_FROM and self._version() >= NEW_PROTOCOL_VERSION
+        is_new = context.api_version >= NEW_END_FROM  # the client has seen the level that this broker may not know yet
         end = EndTransaction(
             request.transactional_id, request.producer_id, request.producer_epoch, request.committed, is_new
         )
