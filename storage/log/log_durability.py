@@ -179,7 +179,7 @@ class LogDurability(Struct, eq=False):
             active.close_indexes()  # else a roll after the next start adds the last entry, which no flush would include
         job = self.plan_flush(FlushDepth.COMPLETE)
         wanted = [self._snapshot_path(ends.log_end)] if is_new else []
-        if ends.generation and active.exists:  # no offset tells of what was cut from its files
+        if ends.generation and active.exists:  # its files were truncated, maybe below offsets that are flushed
             wanted += [active.stem + LOG_SUFFIX, *_index_paths(active)]
         if wanted:
             job = job or FlushJob(self.directory, ends.generation, ends.log_end, ends.recovery_point)

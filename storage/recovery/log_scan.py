@@ -163,9 +163,9 @@ class LogScan:
         that this replica has given up.
         """
         latest = self.epochs.latest_epoch
-        if end_offset == self.segments[0].base_offset and not self._log.config.may_begin_in_tier:
-            if header.leader_epoch < latest:
-                self.epochs.clear()
+        is_first = end_offset == self.segments[0].base_offset and not self._log.config.may_begin_in_tier
+        if is_first and header.leader_epoch < latest:
+            self.epochs.clear()
             return False
         if header.leader_epoch < 0 or latest < 0 or header.leader_epoch == latest:
             return False

@@ -180,8 +180,8 @@ async def test_a_stop_that_leaves_out_an_index_is_not_clean(tmp_path: Path, capl
     bench.disk.lacks_files_for = None
     assert (bench.failures, bench.directory.offline) == ([], None)
     assert not bench.disk.exists(CLEAN_STOP)
-    told = [record for record in caplog.records if record.message == "the stop is not clean"]
-    assert [record.__dict__["directory"] for record in told] == [logs[1].directory]
+    logged = [record for record in caplog.records if record.message == "the stop is not clean"]
+    assert [record.__dict__["directory"] for record in logged] == [logs[1].directory]
     await bench.start()
     assert (await bench.log("t", 1)).leader_epochs.entries() == epochs
     await bench.directory.close()

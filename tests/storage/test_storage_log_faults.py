@@ -293,7 +293,7 @@ async def test_readers_need_no_entry_of_an_abort_marker_that_waits_for_the_disk(
     for producer_id in range(ended_before, ended_before + 3):
         append(log, marker(MarkerKind.ABORT, producer_id))
 
-    async def told(offset: int) -> list[tuple[int, int]]:
+    async def listed(offset: int) -> list[tuple[int, int]]:
         """What a reader of committed records gets with those from `offset` on."""
         end = log.last_stable_offset(log.readable_end_offset)
         found = await log.when_in_memory(lambda: log.aborted_transactions(offset, end, only_in_memory=True))
@@ -302,14 +302,14 @@ async def test_readers_need_no_entry_of_an_abort_marker_that_waits_for_the_disk(
 
     assert log.last_stable_offset(log.readable_end_offset) == aborted[ended_before][1]
     for offset in range(aborted[ended_before][1]):
-        assert await told(offset) == aborted[:ended_before]
+        assert await listed(offset) == aborted[:ended_before]
     bench.disk.slow_s = 0.0
     gate.set()
     await bench.directory.settle()
-    assert await told(0) == aborted
+    assert await listed(0) == aborted
     assert bench.directory.offline is None
     log = await bench.restart(clean=True)
-    assert await told(0) == aborted
+    assert await listed(0) == aborted
 
 
 async def test_a_postponed_write_that_fails_takes_the_directory_offline(bench: Workbench) -> None:
