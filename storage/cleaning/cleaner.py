@@ -220,9 +220,9 @@ class LogCleaner:
         """Make the recovery point durable first, because above it the next start treats gaps between segments as
         losses."""
         checkpoints = self._context.checkpoints
-        if checkpoints.on_device(RECOVERY_POINTS).get((log.topic, log.partition), 0) < end_offset:
-            logs = {(one.topic, one.partition): one for one in self._logs()}
-            if not await checkpoints.write_collected(RECOVERY_POINTS, collector(logs, lambda one: one.recovery_point)):
+        if checkpoints.on_device(RECOVERY_POINTS).get(log.who, 0) < end_offset:
+            collect = collector({log.who: log}, lambda one: None if one.closed else one.recovery_point)
+            if not await checkpoints.write_some(RECOVERY_POINTS, collect):
                 raise _PassAborted
 
     async def _clean_group(

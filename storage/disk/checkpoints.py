@@ -150,14 +150,34 @@ class Checkpoints:
             return False
         if self._covered[name] == self._changes[name]:
             return True
+        return await self._write_in_turn(name, collect, covers=True)
+
+    async def write_some(self, name: str, collect: Collect) -> bool:
+        """Rewrite the file `name` with what `collect` adds, and the other offsets as they are; False: retry later."""
+
+        def with_others(into: dict[TopicPartition, int]) -> Work[None]:
+            rows = iter(self._said[name].items())
+            while some := list(islice(rows, STEP)):
+                into.update(some)
+                yield len(some) // 4
+            yield from collect(into)
+
+        if self._health.offline is not None:
+            return False
+        return await self._write_in_turn(name, with_others, covers=False)
+
+    async def _write_in_turn(self, name: str, collect: Collect, *, covers: bool) -> bool:
         offsets: dict[TopicPartition, int] = {}
         self._waiting[name].append(offsets)
         # a thread cannot be cancelled, so it keeps its turn
-        return await asyncio.shield(self._begin(self._collect_and_write(name, offsets, collect)))
+        return await asyncio.shield(self._begin(self._collect_and_write(name, offsets, collect, covers=covers)))
 
-    async def _collect_and_write(self, name: str, offsets: dict[TopicPartition, int], collect: Collect) -> bool:
+    async def _collect_and_write(
+        self, name: str, offsets: dict[TopicPartition, int], collect: Collect, *, covers: bool
+    ) -> bool:
+        """`covers`: all offsets are collected, so the changes until now are in the file."""
         async with self._turn:
-            changes = self._changes[name]
+            changes = self._changes[name] if covers else self._covered[name]
             try:
                 await self._pacer.run(collect(offsets), "checkpoints", own=True)
                 said = self._said[name]  # an empty dictionary does not show whether the file exists

@@ -12,7 +12,7 @@ from records.batch import iterate_batches
 from records.builder import build_batch
 from records.record import Record, decode_records
 from storage.cleaning.cleaner import CleanerConfig, LogCleaner
-from storage.disk.checkpoint_files import CLEANER_OFFSETS, decode_offsets
+from storage.disk.checkpoint_files import CLEANER_OFFSETS, RECOVERY_POINTS, decode_offsets
 from storage.disk.log_flusher import FlushDepth
 from storage.log.log_config import LogConfig
 from storage.log.partition_log import PartitionLog
@@ -245,4 +245,26 @@ async def test_a_loss_below_a_withdrawn_offset_is_no_gap_of_compaction(tmp_path:
     log = bench.directory.create_log("t", 0, OTHER_ID if again else TOPIC_ID, SMALL)
     assert log.active.base_offset == short.base_offset
     assert short.base_offset < log.log_end_offset < after.base_offset
+    await bench.directory.close()
+
+
+async def test_a_pass_leaves_the_recovery_points_of_other_logs_in_the_file(tmp_path: Path) -> None:
+    """A start after a kill scans a log from what the file says of it: without a point, from its beginning."""
+    bench, log = await filled(tmp_path)
+    other = bench.directory.create_log("u", 0, OTHER_ID, FOREVER)
+    append(other, produced(3))
+    await close_segment(other)
+    await bench.directory.checkpoint_recovery_points()
+    for one in (log, other):
+        append(one, produced(2))
+        await close_segment(one)
+    compacting = LogCleaner(bench.directory.context, lambda: [log], _end, CleanerConfig())
+    assert await compacting.clean_dirtiest()
+
+    def points() -> dict[tuple[str, int], int]:
+        return dict(decode_offsets((tmp_path / RECOVERY_POINTS).read_bytes()))
+
+    assert points() == {("t", 0): CLEANED + 2, ("u", 0): 3}
+    await bench.directory.checkpoint_recovery_points()  # the pass has not told where the other one is now
+    assert points() == {("t", 0): CLEANED + 2, ("u", 0): 5}
     await bench.directory.close()
