@@ -90,9 +90,9 @@ class LogScan:
             is_last = number + 1 == len(self.segments)
             self.log_end_offset, size = self._scan_segment(segment, part, is_last)
             if size < segment.size:
-                self._truncate(segment, size)
-                if not is_last:
+                if not is_last:  # first, as long as the damage shows that they come after it
                     self._cut(number + 1)
+                self._truncate(segment, size)
                 break
         self.producers.advance_to(self.log_end_offset)
         if self.log_end_offset <= recovery_point:
@@ -264,6 +264,7 @@ class LogScan:
             self._lost()
         for segment in reversed(gone):
             remove_segment_files(self._disk, segment)
+        self._disk.sync_directory(self.directory)
         del self.segments[number:]
 
     def _lost(self) -> None:

@@ -148,6 +148,7 @@ class FaultyDisk(UnsyncedDisk):
         self.opened: list[str] = []
         self.bytes_read = Counter[str]()  # by path
         self.renames_left: int | None = None  # then the process is killed
+        self.removals_left: int | None = None  # the same
         self.clock = ShiftedClock()
         self.free: int | None = None
         self.looks = 0  # for free bytes
@@ -204,6 +205,13 @@ class FaultyDisk(UnsyncedDisk):
             if self.renames_left < 0:
                 raise Killed
         super().rename(source, target)
+
+    def remove(self, path: str) -> None:
+        if self.removals_left is not None:
+            self.removals_left -= 1
+            if self.removals_left < 0:
+                raise Killed
+        super().remove(path)
 
     def free_bytes(self) -> int:
         found = super().free_bytes() if self.free is None else self.free

@@ -1,5 +1,6 @@
 """Starts after clean and other stops: what is scanned, what is cut, what is built anew."""
 
+import contextlib
 import tarfile
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +15,7 @@ from storage.log.log_config import LogConfig
 from storage.log.partition_log import PartitionLog
 from storage.producers.producer_snapshot import decode_snapshot
 from storage.recovery import recovery
-from tests.storage.log_workbench import FOREVER, NOW_MS, Workbench, append, marker, produced, read_all
+from tests.storage.log_workbench import FOREVER, NOW_MS, Killed, Workbench, append, marker, produced, read_all
 
 SMALL = replace(FOREVER, segment_bytes=600, index_interval_bytes=100)
 APACHE_KAFKA = Path(__file__).parent / "apache_kafka_4_1_directory.tar.xz"
@@ -104,7 +105,7 @@ async def test_every_unflushed_segment_is_scanned_not_only_the_last(tmp_path: Pa
     assert log.active.base_offset == second.base_offset
     assert log.log_end_offset == read_all(log)[-1].next_offset < 20
     causes = [fields["cause"] for event, fields in bench.audit_lines if event == "log_truncated"]
-    assert causes == ["torn tail", "segments behind damage"]
+    assert causes == ["segments behind damage", "torn tail"]
     assert max(epoch for epoch, _ in log.leader_epochs.entries()) == read_all(log)[-1].leader_epoch
 
 
@@ -137,6 +138,29 @@ async def test_a_compacted_log_ends_there_too(tmp_path: Path, left: int) -> None
     assert log.active.base_offset == second.base_offset
     causes = [fields["cause"] for event, fields in bench.audit_lines if event == "log_truncated"]
     assert causes == ["segments behind damage"]
+
+
+@pytest.mark.parametrize("removals", range(0, 12, 2))
+async def test_a_kill_while_it_is_cut_leaves_no_gap_in_a_compacted_log(tmp_path: Path, removals: int) -> None:
+    """The cleaner has been there, so the gap would pass for its work."""
+    bench, log = await filled(tmp_path, config=replace(SMALL, cleanup_policy=("compact",)))
+    second, cleaned = log.segments[1], log.log_end_offset
+    assert len(log.segments) > 4
+    await bench.directory.close()
+    path = tmp_path / f"{second.stem}.log"
+    path.write_bytes(path.read_bytes()[:-1] + b"\xff")  # of the last batch
+    (tmp_path / "cleaner-offset-checkpoint").write_text(f"0\n1\nt 0 {cleaned}\n")
+    bench.disk.removals_left = removals
+    with contextlib.suppress(Killed):
+        await bench.start()
+    assert bench.disk.removals_left < 0
+    bench.disk.removals_left = None
+    await bench.start()
+    log = await bench.log()
+    assert log.active.base_offset == second.base_offset
+    headers = read_all(log)
+    assert [header.base_offset for header in headers] == list(range(0, log.log_end_offset, 2))
+    assert headers[-1].next_offset > second.base_offset
 
 
 async def test_what_was_on_the_device_may_have_gaps_and_what_follows_it_may_not(tmp_path: Path) -> None:
