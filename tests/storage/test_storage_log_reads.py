@@ -230,6 +230,7 @@ async def test_retention_takes_a_bounded_number_of_segments_at_a_time(tmp_path: 
     for at in range(150):
         append(log, produced(1, size=60, timestamps=[NOW_MS + at]))
     assert len(log.segments) == 150
+    await bench.directory.settle()  # a disk that was slow for a moment holds segments back
     assert log.delete_old_segments(NOW_MS + 5_000, 150) == SEGMENTS_AT_ONCE_MAX
     assert (log.log_start_offset, log.segments[0].base_offset) == (SEGMENTS_AT_ONCE_MAX, SEGMENTS_AT_ONCE_MAX)
     while log.delete_old_segments(NOW_MS + 5_000, 150):
