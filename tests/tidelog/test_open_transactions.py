@@ -165,6 +165,27 @@ def test_what_a_leader_does_not_say_the_second_time_is_unknown() -> None:
     assert only(found) == (Class.UNKNOWN, ["t-0: NOT_LEADER_OR_FOLLOWER"])
 
 
+def test_a_partition_whose_leader_says_nothing_is_named_and_does_not_pass_for_a_quiet_one() -> None:
+    refused = "NOT_LEADER_OR_FOLLOWER"
+    world = World([[Happening("refuse", 0)]], PLACES)
+    assert only(asked(world)) == (Class.HANGING, [f"t-0: {refused}"])
+    with pytest.raises(Refused, match=f"unknown what producer {HUNG} has open in t-0: {refused}"):
+        hanging_in(cast("AdminClient", world), PLACES[0], HUNG)
+
+
+def test_a_leader_that_has_just_changed_is_asked_once_more() -> None:
+    """Nothing is known to be missing then."""
+    when = {("DescribeProducers", 0): [Happening("refuse", 0)], ("Metadata", 1): [Happening("refuse_no_more")]}
+    found = asked(World(hung=PLACES, when=when))
+    assert hanging(found) == hung_rows(set(PLACES))
+    assert found.unanswered == ()
+
+
+def test_a_partition_without_a_leader_is_named() -> None:
+    world = World([[Happening("orphan", 0)]], PLACES)
+    assert only(asked(world)) == (Class.HANGING, ["t-0: it has no leader"])
+
+
 @pytest.mark.parametrize(
     ("hidden", "named"),
     [

@@ -63,6 +63,8 @@ def test_what_a_silent_coordinator_may_know_is_unknown_and_stands_behind_what_ha
 def test_one_reason_is_given_for_all_that_have_it() -> None:
     rows = [Unanswered("s-1", "no leader"), Unanswered("broker 1", "slow"), Unanswered("s-2", "no leader")]
     assert reasons(rows) == ["s-1, s-2: no leader", "broker 1: slow"]
+    (many,) = reasons(Unanswered(f"t-{number}", "no leader") for number in range(1_000))
+    assert many.startswith("t-0, t-1, ") and many.endswith(", t-19 and 980 more: no leader")
 
 
 @given(

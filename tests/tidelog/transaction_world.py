@@ -84,6 +84,7 @@ class World:
         self._topic = (ErrorCode.NONE, True)  # of `__transaction_state`: its error, and whether it is internal
         self._ids_hidden = False
         self._refused: set[Place] = set()  # by leaders
+        self._orphans: set[Place] = set()  # partitions without leaders
         for number, place in enumerate(hung):
             self._open(place, HUNG + number, 0)
 
@@ -158,6 +159,14 @@ class World:
         """The partition has another leader, of which metadata says nothing yet."""
         self._refused.add(PLACES[which % len(PLACES)])
 
+    def refuse_no_more(self, *_: int) -> None:
+        """Metadata has caught up."""
+        self._refused.clear()
+
+    def orphan(self, which: int, _: int) -> None:
+        """The partition loses its leader."""
+        self._orphans.add(PLACES[which % len(PLACES)])
+
     def hide_topic(self, *_: int) -> None:
         self._topic = (ErrorCode.TOPIC_AUTHORIZATION_FAILED, False)
 
@@ -223,7 +232,7 @@ class World:
         rows = []
         wanted = ("t", STATE_TOPIC) if request.topics is None else [one.name for one in request.topics]
         for name in wanted:
-            leaders = [(0, 0)] * len(PLACES)
+            leaders = [(-1 if place in self._orphans else 0, 0) for place in PLACES]
             if name == STATE_TOPIC:
                 leaders = [one.known[max(0, len(one.known) - 1 - self._lag)] for one in self.keepers]
             code, is_internal = self._topic if name == STATE_TOPIC else (ErrorCode.NONE, False)

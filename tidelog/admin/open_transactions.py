@@ -56,7 +56,7 @@ def examined(
     leaders = leaders_of(client, topics)
     if unseen := set(topics or ()) - {place.topic for place in leaders}:  # else a wrong name would pass for health
         raise Refused(f"{min(unseen)}: there is no such topic, or this user may not see it")
-    opened, _ = _opened(client, leaders)
+    opened, silent = _opened_by_now(client, leaders)
     look = _Look(opened, *known_open(client))
     if candidates := unclaimed(look.coordinated, opened):
         look = _looked_again(client, look, candidates)
@@ -68,7 +68,7 @@ def examined(
     )
     held = _held(client, asked, leaders, blocked_bytes() if asked else {})
     found = diagnose(coordinated, look.opened, held, time.time_ns() // 1_000_000, look.doubtful)
-    return Examined(found, tuple(dict.fromkeys(look.unanswered)))
+    return Examined(found, tuple(dict.fromkeys([*look.unanswered, *silent])))
 
 
 def hanging_in(client: AdminClient, place: Place, producer_id: int) -> Opened:
@@ -88,6 +88,9 @@ def hanging_in(client: AdminClient, place: Place, producer_id: int) -> Opened:
                 )
             name = one.transactional_id
             raise Refused(f"that is {name}'s transaction, which a coordinator knows: tidelog transactions abort {name}")
+    for silent in unanswered:
+        if silent.who == str(place):
+            raise Refused(f"it is unknown what producer {producer_id} has open in {silent}")
     raise Refused(f"producer {producer_id} has no open transaction in {place}")
 
 
@@ -117,6 +120,19 @@ def abort_in(client: AdminClient, row: Opened) -> None:
             for partition in one.partitions:
                 if (problem := error_text({"error_code": partition.error_code})) is not None:
                     raise Refused(problem)
+
+
+def _opened_by_now(client: AdminClient, leaders: Mapping[Place, int]) -> tuple[list[Opened], list[Unanswered]]:
+    """What is open in these partitions, and the partitions whose leaders do not say. Where the leader has changed, the
+    new one is asked."""
+    opened, refused = _opened(client, leaders)
+    if refused:
+        now = leaders_of(client, sorted({place.topic for place in refused}))
+        leaders = {**leaders, **{place: now[place] for place in refused if place in now}}
+        more, refused = _opened(client, {place: leaders[place] for place in refused if place in now})
+        opened += more
+    refused |= {place: NO_LEADER for place, leader in leaders.items() if leader < 0}
+    return opened, [Unanswered(str(place), why) for place, why in sorted(refused.items())]
 
 
 def _looked_again(client: AdminClient, first: _Look, candidates: list[Opened]) -> _Look:

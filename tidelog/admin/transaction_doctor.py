@@ -15,6 +15,7 @@ PREPARED = ("PrepareCommit", "PrepareAbort", "PrepareEpochFence")
 OPEN_STATES = ("Ongoing", *PREPARED)
 STATE_TOPIC = "__transaction_state"
 NO_LEADER = "it has no leader"
+NAMED_MAX = 20  # partitions or brokers that have not answered for the same reason
 LOOKED_AT_MS = 15_000  # coordinators look for timeouts at intervals; a timeout just passed is nothing strange
 
 
@@ -75,11 +76,15 @@ class Unanswered(NamedTuple):
 
 
 def reasons(unanswered: Iterable[Unanswered]) -> list[str]:
-    """Who has not answered for each reason."""
+    """Who has not answered for each reason: the first few, and how many there are besides."""
     by_reason: dict[str, list[str]] = {}
     for one in unanswered:
         by_reason.setdefault(one.why, []).append(one.who)
-    return [f"{', '.join(who)}: {why}" for why, who in by_reason.items()]
+    rows = []
+    for why, who in by_reason.items():
+        more = len(who) - NAMED_MAX
+        rows.append(f"{', '.join(who[:NAMED_MAX])}{f' and {more} more' if more > 0 else ''}: {why}")
+    return rows
 
 
 class Held(NamedTuple):
