@@ -371,22 +371,22 @@ class HostedShard(Generic[ShardType]):
         try:
             self._end = self.partition.append_records(batch.encoded(now.wall_ms), self.leader_epoch, now.wall_ms)
         except (ProtocolError, StorageFailure) as error:
-            self._rejected(batch, error)
+            self._rejected(batch, acts, error)
             return False
         self._uncommitted.add(self._end, batch.bytes, acts, batch.waiters, now.monotonic_s)
         return True
 
-    def _rejected(self, batch: OpenBatch, error: ProtocolError | StorageFailure) -> None:
+    def _rejected(self, batch: OpenBatch, acts: list[object], error: ProtocolError | StorageFailure) -> None:
         """A full disk rejects any batch, and a producer's state in the log rejects that producer's."""
         code = error.code if isinstance(error, ProtocolError) else None
         is_harmless = code is ErrorCode.KAFKA_STORAGE_ERROR or (code is not None and batch.producer is not None)
         if is_harmless and self._revocable is not None and self.partition.is_leader:
-            self._take_back(self._revocable, batch, code)
+            self._take_back(self._revocable, batch, acts, code)
             return
         self._open.wait(batch.waiters)
         self._lost()
 
-    def _take_back(self, shard: RevocableShard, batch: OpenBatch, code: ErrorCode | None) -> None:
+    def _take_back(self, shard: RevocableShard, batch: OpenBatch, acts: list[object], code: ErrorCode | None) -> None:
         """The log changed between decision and append: reject the requests that saw the decisions."""
         self._undone += 1
         if code is None or code is ErrorCode.KAFKA_STORAGE_ERROR:
@@ -394,6 +394,8 @@ class HostedShard(Generic[ShardType]):
         for future, _ in batch.waiters:
             answer(future, ProtocolError(code, "the log refuses appends"))
         shard.undo(batch.before[::-1], self.now())
+        if self._acting is not None:
+            self._acting.put_back(acts)
         self._uncommitted.join_acts(self._take_acts())
         self._uncommitted.join(self._answered(), self._clock.monotonic())
 

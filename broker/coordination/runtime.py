@@ -351,11 +351,15 @@ class CoordinatorRuntime:
         own: bool = False,
     ) -> Reply:
         """As `read`, for a long query: it runs in slices, between which the shard may change. `lane` and `own`: see
-        `Pacer.start`."""
+        `Pacer.start`. COORDINATOR_NOT_AVAILABLE, too, if it may have seen records that were taken back."""
         hosted = self._hosted(topic, index)
+        undone = hosted.progress().undone
+        before = undone()
         found = await self._pacer.run(work(hosted.shard, hosted.now()), lane, own=own)
         if hosted.closed:
             raise ProtocolError(ErrorCode.NOT_COORDINATOR)
+        if undone() != before:
+            raise ProtocolError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "the log refuses appends")
         future: asyncio.Future[Reply] = hosted.query(lambda _, __: found)
         self._arm(hosted)
         return await future

@@ -123,9 +123,14 @@ class ActingShard(Shard, Protocol):
         """What the records replayed since the last call ask for, and what the loaded state asks for, in `loaded` or
         later.
 
-        The runtime begins it when everything that the shard had replayed is committed, and forgets it if the records
-        are taken back. After a change of leader the new shard names again whatever is not done yet.
+        The runtime begins it when everything that the shard had replayed is committed. After a change of leader the new
+        shard names again whatever is not done yet.
         """
+        ...
+
+    def put_back(self, acts: list[object]) -> None:
+        """These acts have not begun, because the log rejected the newest records, which are undone by now. The next
+        `take_acts` returns again what is still asked for: other records, or the loaded state, may have asked for it."""
         ...
 
 

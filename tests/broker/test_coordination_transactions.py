@@ -57,6 +57,9 @@ class Ledger(Register):
         acts, self.acts = self.acts, []
         return acts
 
+    def put_back(self, acts: list[object]) -> None:
+        self.acts += [key for key in acts if key in self.values]
+
     def before(self, record: CoordinatorRecord) -> Any:
         pending = {producer_id: list(records) for producer_id, records in self.pending.items()}
         return record.key, self.values.get(record.key), pending

@@ -15,7 +15,8 @@ from kraft.image.key_ranges import Keeping
 
 
 class ExpiryBuckets:
-    """Each id is in one bucket, and stays there until the bucket is due, even if it is removed elsewhere."""
+    """An id is in a bucket, and stays there until the bucket is due, even if it is removed elsewhere. One that is
+    removed and made again is in two, which become one when both are due."""
 
     __slots__ = ("_buckets", "_width_ms")
 
@@ -33,7 +34,7 @@ class ExpiryBuckets:
             first = min(self._buckets)
             ids = self._buckets[first]
             left = most - len(taken)
-            taken += ids[-left:]
+            taken += dict.fromkeys(ids[-left:])
             del ids[-left:]
             if not ids:
                 del self._buckets[first]

@@ -34,6 +34,10 @@ class Prepared:
         """Whether the id is prepared, and that act its newest one."""
         return self._serial_of.get(transactional_id) == serial
 
+    def is_wanted(self, act: object) -> bool:
+        """Whether it is the newest act of an id that is prepared."""
+        return isinstance(act, MarkersToWrite) and self.is_newest(act.transactional_id, act.serial)
+
     def drop(self, transactional_id: str) -> None:
         """It is not prepared."""
         self._serial_of.pop(transactional_id, None)

@@ -220,6 +220,9 @@ class TransactionShard:
         acts, self._acts = self._acts, []
         return acts
 
+    def put_back(self, acts: list[object]) -> None:
+        self._acts += [act for act in acts if self._prepared.is_wanted(act)]
+
     # time --------------------------------------------------------------------------------------------------
 
     def _take_up_some(self, now: Now) -> list[CoordinatorRecord]:
@@ -254,10 +257,9 @@ class TransactionShard:
             transaction = self.open.get(transactional_id)
             looks += 1
             if transaction is not None and transaction.state is TransactionState.ONGOING:
+                self._timeouts.set(transactional_id, now.wall_ms / 1000 + pause_s)  # the record's replay cancels it
                 fenced = self._fenced(transactional_id, transaction, None, now)
-                if fenced is None:
-                    self._timeouts.set(transactional_id, now.wall_ms / 1000 + pause_s)
-                else:
+                if fenced is not None:
                     records.append(self._record(transactional_id, fenced))
                     partitions += transaction.partition_count
             if looks >= self._config.transactions_per_turn_max or partitions >= self._config.partitions_per_turn_max:
@@ -309,8 +311,7 @@ class TransactionShard:
             updated_ms = now.wall_ms if transactional_id in self.open else updated_ms_of(value)
             if keeping is Keeping.FOREIGN or (keeping is Keeping.SERVED and updated_ms <= cutoff_ms):
                 records.append(transaction_record(transactional_id, None))
-            else:
-                self._expiring.add(transactional_id, max(updated_ms, cutoff_ms))
+            self._expiring.add(transactional_id, max(updated_ms, cutoff_ms))  # the log may reject the record
         more = bool(self._leftovers) or self._expiring.is_due(cutoff_ms)
         pause_s = TAKE_UP_TURN_S if more else self._config.expired_ids_interval_ms / 1000
         self._timers.set(_Timer.EXPIRY, now.monotonic_s + pause_s)
