@@ -79,7 +79,7 @@ def handlers(
         GroupHandlers(coordinators.groups),
         TopicHandlers(forwarder, config.node_id),
         DeleteRecords(partitions),
-        *coordinators.transactions.handlers(coordinators.groups),
+        *coordinators.transactions.handlers(coordinators.groups, coordinators.internal_topics),
         OffsetForLeaderEpoch(partitions),
         ConfigHandlers(
             forwarder=forwarder,

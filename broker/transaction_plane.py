@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from broker.config import BrokerConfig
 from broker.coordination.groups.coordinator import GroupCoordinator
+from broker.coordination.internal_topics import InternalTopics
 from broker.coordination.runtime import CoordinatorRuntime
 from broker.coordination.transactions.config import TransactionLimits
 from broker.coordination.transactions.coordinator import TransactionCoordinator
@@ -20,7 +21,10 @@ from kraft.image.delta import MetadataDelta
 from kraft.image.metadata import MetadataImage
 from kraft.image.tenants import TRANSACTION_PARTITIONS_MAX, TRANSACTIONAL_IDS_MAX, TRANSACTIONS_MAX, limit_of
 from kraft.links import Links
-from kraft.topic_names import TRANSACTION_TOPIC
+from kraft.topic_names import GROUP_TOPIC, TRANSACTION_TOPIC
+
+CREATION_S = 5.0
+"""How long a transaction waits for the first group's topic. Some clients take an error for final there."""
 
 
 class TransactionPlane:
@@ -72,14 +76,19 @@ class TransactionPlane:
         )
         data_plane.transactions.reach(self._verification)
 
-    def handlers(self, groups: GroupCoordinator) -> list[object]:
+    def handlers(self, groups: GroupCoordinator, internal_topics: InternalTopics) -> list[object]:
         data_plane = self._data_plane
+
+        def ensure_groups() -> Awaitable[None]:
+            return internal_topics.ensure_within(GROUP_TOPIC, CREATION_S)
+
         return [
             TransactionHandlers(
                 coordinator=self.coordinator,
                 producer_ids=data_plane.producer_ids,
                 image=self._image,
                 group_partition_of=groups.partition_of,
+                ensure_groups=ensure_groups,
                 unwritten=self.markers.unwritten,
             ),
             self._write_markers,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Protocol
@@ -18,6 +19,7 @@ from tiering.bucket.cluster_file import FIRST_INCARNATION
 from wire.messages import CreateTopicsRequest, CreateTopicsResponse
 
 RETRY_PAUSE_S = 0.5
+LOOK_PAUSE_S = 0.02
 BROKERS_AWAITED_S = 30.0
 MIN_ISR = declared(TopicSettings, "min_insync_replicas").name
 MAX_MESSAGE_BYTES = "1048588"  # Apache Kafka's default; `message.max.bytes` does not apply to these topics
@@ -158,6 +160,19 @@ class InternalTopics:
             del self._under_way[name]
         if self._image().topics.get(name) is None:
             raise ProtocolError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+
+    async def ensure_within(self, name: str, timeout_s: float) -> None:
+        """As `ensure`, and waits for it, also if another request has begun to create the topic."""
+        deadline = self._clock.monotonic() + timeout_s
+        while True:
+            try:
+                await self.ensure(name)
+            except ProtocolError:
+                if self._clock.monotonic() >= deadline:
+                    raise
+                await asyncio.sleep(LOOK_PAUSE_S)
+            else:
+                return
 
     async def _create_topic(self, topic: InternalTopic) -> None:
         replicas = topic.replication_factor if topic.exact else self._replicas_now(topic)

@@ -10,7 +10,7 @@ Older versions say INVALID_PRODUCER_EPOCH for PRODUCER_FENCED, which their clien
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Protocol, TypeVar
 
 from broker.coordination.producer_ids import ProducerIds
@@ -83,14 +83,17 @@ class TransactionHandlers:
         producer_ids: ProducerIds,
         image: Callable[[], MetadataImage],
         group_partition_of: Callable[[str], int],
+        ensure_groups: Callable[[], Awaitable[None]],
         unwritten: Callable[[str], Iterable[tuple[str, int]] | None],
     ) -> None:
         """`group_partition_of`: the partition of `__consumer_offsets` that holds a group; raises ProtocolError.
+        `ensure_groups`: creates that topic, for a cluster without groups; COORDINATOR_NOT_AVAILABLE if it cannot.
         `unwritten`: the partitions of a decided transaction that have no marker yet, None if that is not known."""
         self._coordinator = coordinator
         self._producer_ids = producer_ids
         self._image = image
         self._group_partition_of = group_partition_of
+        self._ensure_groups = ensure_groups
         self._unwritten = unwritten
 
     # producers ---------------------------------------------------------------------------------------------
@@ -232,9 +235,10 @@ class TransactionHandlers:
 
     async def add_offsets(self, context: RequestContext, request: AddOffsetsToTxnRequest) -> AddOffsetsToTxnResponse:
         """The partition with the group's offsets joins the transaction. Clients of the new protocol leave it to
-        TxnOffsetCommit."""
+        TxnOffsetCommit. Older ones ask for the group's coordinator, which creates the topic, only after this."""
         code = ErrorCode.NONE
         try:
+            await self._ensure_groups()
             index = self._group_partition_of(request.group_id)
             await self._coordinator.add_partitions(
                 request.transactional_id,

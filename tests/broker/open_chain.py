@@ -58,4 +58,7 @@ def idempotence(
     coordinator = TransactionCoordinator(
         runtime=runtime, producer_ids=plane.producer_ids, config=config.transactions, image=image, version=lambda: 0
     )
-    return TransactionHandlers(coordinator, plane.producer_ids, image, lambda _: 0, lambda _: None)
+    return TransactionHandlers(coordinator, plane.producer_ids, image, lambda _: 0, _nothing, lambda _: None)
+
+
+async def _nothing() -> None: ...

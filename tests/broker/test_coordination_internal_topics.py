@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 from typing import Any
 
@@ -20,6 +21,8 @@ from kraft.records import PartitionRecord, TopicRecord
 from kraft.topic_names import AUDIT_TOPIC, GROUP_TOPIC
 from tests.broker.broker_world import BrokerWorld
 from tests.tiering.tier_world import WorldClock
+from tests.virtual_time import LoopClock
+from wire.messages import CreateTopicsResponse
 
 pytestmark = pytest.mark.virtual_time
 
@@ -76,3 +79,30 @@ async def test_a_rebuilt_clusters_topics_wait_for_the_brokers_that_are_named_and
     assert await ensured(AUDIT_TOPIC) == []
     clock.now_s += BROKERS_AWAITED_S
     assert await ensured(AUDIT_TOPIC) == [2]
+
+
+async def test_a_topic_that_another_request_creates_is_waited_for() -> None:
+    world = BrokerWorld()
+    asked: list[Any] = []
+
+    async def create(request: Any) -> Any:
+        asked.append(request)
+        await asyncio.sleep(1)
+        world.replay(TopicRecord(GROUP_TOPIC, TOPIC_ID), PartitionRecord(TOPIC_ID, 0, (0,), (0,), 0))
+        return CreateTopicsResponse(topics=[])
+
+    topics = InternalTopics([group_topic()], lambda: world.image, create, LoopClock())
+    await asyncio.gather(topics.ensure(GROUP_TOPIC), topics.ensure_within(GROUP_TOPIC, 5))
+    assert len(asked) == 1
+
+
+async def test_a_topic_is_waited_for_so_long_and_no_longer() -> None:
+    async def create(request: Any) -> Any:
+        raise ProtocolError(ErrorCode.REQUEST_TIMED_OUT)
+
+    world = BrokerWorld()
+    topics = InternalTopics([group_topic()], lambda: world.image, create, LoopClock())
+    begun_s = LoopClock().monotonic()
+    with pytest.raises(ProtocolError, match="COORDINATOR_NOT_AVAILABLE"):
+        await topics.ensure_within(GROUP_TOPIC, 5)
+    assert LoopClock().monotonic() - begun_s == pytest.approx(5, abs=0.1)

@@ -91,14 +91,24 @@ class Served:
     def __init__(self, names: Sequence[str] = ("flights", "__consumer_offsets")) -> None:
         self.coordinator = Coordinator()
         self.unwritten: list[tuple[str, int]] | None = []
+        self.has_groups = True
         image = image_of(*names)
         self.handlers: Any = TransactionHandlers(
             self.coordinator,  # type: ignore[arg-type]
             Ids(),  # type: ignore[arg-type]
             lambda: image,
-            lambda _: 3,
+            self._group_partition_of,
+            self._ensure_groups,
             lambda transactional_id: self.unwritten,
         )
+
+    def _group_partition_of(self, group_id: str) -> int:
+        if not self.has_groups:
+            raise ProtocolError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        return 3
+
+    async def _ensure_groups(self) -> None:
+        self.has_groups = True
 
 
 @pytest.mark.parametrize(("version", "code"), [(3, ErrorCode.INVALID_PRODUCER_EPOCH), (4, FENCED)])
@@ -204,6 +214,15 @@ async def test_offsets_add_the_partition_of_the_group() -> None:
     assert served.coordinator.asked == [("t", 7, 5, {"__consumer_offsets": (3,)}, False)]
     served.coordinator.code = FENCED
     assert (await served.handlers.add_offsets(Context(1), request)).error_code == ErrorCode.INVALID_PRODUCER_EPOCH
+
+
+async def test_offsets_join_a_transaction_in_a_cluster_without_groups() -> None:
+    """A client of the older protocol asks for the group's coordinator, which creates the topic, only after this."""
+    served = Served()
+    served.has_groups = False
+    request = AddOffsetsToTxnRequest(transactional_id="t", producer_id=7, producer_epoch=5, group_id="g")
+    assert (await served.handlers.add_offsets(Context(3), request)).error_code == ErrorCode.NONE
+    assert served.has_groups
 
 
 @pytest.mark.parametrize(
