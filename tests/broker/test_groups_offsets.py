@@ -51,7 +51,14 @@ def test_a_simple_consumer_commits_without_a_group() -> None:
     assert (fetched(driver), fetched(driver, "u", 1), fetched(driver, "u", 0)) == (5, 7, None)
     assert driver.shard.describe(GROUP).state is GroupState.EMPTY
     assert [listed.protocol_type for listed in at_once(driver.shard.list_groups())] == [""]
+
+
+def test_a_member_is_unknown_to_a_group_that_has_only_offsets_and_a_group_without_them_is_not_found() -> None:
+    driver = GroupDriver()
     assert driver.commit({("t", 0): 6}, "m", 3) is ErrorCode.GROUP_ID_NOT_FOUND
+    driver.commit({("t", 0): 5})
+    assert driver.commit({("t", 0): 6}, "m", 3) is ErrorCode.UNKNOWN_MEMBER_ID
+    assert driver.commit({("t", 0): 7}, "m") == (ErrorCode.NONE,)
 
 
 def test_members_commit_in_their_generation_alone() -> None:

@@ -135,6 +135,7 @@ def test_members_are_checked_but_neither_their_rebalance_nor_their_absence() -> 
     place = {("t", 0): 1}
     assert driver.commit_pending(ONE, place, generation=3) is ErrorCode.ILLEGAL_GENERATION
     assert driver.commit_pending(ONE, place) == (ErrorCode.NONE,), "a group that only commits"
+    assert driver.commit_pending(ONE, place, "m", 3) is ErrorCode.UNKNOWN_MEMBER_ID, "it is there, and has no members"
     generation, ids = driver.stable_group(1)
     assert driver.commit_pending(ONE, place, ids[0], generation) == (ErrorCode.NONE,)
     assert driver.commit_pending(ONE, place, ids[0], generation - 1) is ErrorCode.ILLEGAL_GENERATION

@@ -89,8 +89,7 @@ class OffsetDecisions:
         """Members commit in their generation; any client may commit for a group without members."""
         group = self._group_of(request.group_id)
         if group is None:
-            if request.generation >= 0:
-                raise ProtocolError(ErrorCode.GROUP_ID_NOT_FOUND)
+            self._check_without_members(request, ErrorCode.GROUP_ID_NOT_FOUND)
             return
         if request.generation < 0 and group.state is GroupState.EMPTY:
             return
@@ -109,14 +108,18 @@ class OffsetDecisions:
         and no session is extended: the producer sends this, not the member."""
         group = self._group_of(request.group_id)
         if group is None:
-            if request.generation >= 0:
-                raise ProtocolError(ErrorCode.ILLEGAL_GENERATION)
+            self._check_without_members(request, ErrorCode.ILLEGAL_GENERATION)
             return
         if (request.generation < 0 and group.state is GroupState.EMPTY) or not _is_by_member(request):
             return
         group.validate_member(request.member_id, request.instance_id)
         if request.generation != group.generation:
             raise ProtocolError(ErrorCode.ILLEGAL_GENERATION)
+
+    def _check_without_members(self, request: CommitRequest, unknown: ErrorCode) -> None:
+        """A group that never had members exists if it has offsets, pending ones too. `unknown`: for any other."""
+        if request.generation >= 0:
+            raise ProtocolError(ErrorCode.UNKNOWN_MEMBER_ID if self._store.has(request.group_id) else unknown)
 
     # reads -------------------------------------------------------------------------------------------------
 
