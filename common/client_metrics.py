@@ -52,8 +52,10 @@ def match_of(patterns: Sequence[str]) -> Match:
     for pattern in patterns:
         selector, _, text = pattern.partition("=")
         selector = selector.strip()
-        if not text or "=" in text or selector not in SELECTORS:
+        if not text or selector not in SELECTORS:
             raise ValueError(f"match: {pattern!r} is not SELECTOR=PATTERN with a selector of {', '.join(SELECTORS)}")
+        if "=" in text:
+            raise ValueError(f"match: {pattern!r} has a second '='; a PATTERN has none")
         try:
             found[selector] = matcher(text.strip())
         except ValueError as error:

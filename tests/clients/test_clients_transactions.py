@@ -203,4 +203,18 @@ def test_a_topic_that_is_not_there_does_not_pass_for_one_without_transactions(
 
 def test_a_state_that_there_is_not_is_bad_usage(cluster: EmbeddedCluster) -> None:
     refused = prepared(["transactions", "list", "--state", "Bogus", "--bootstrap", cluster.bootstrap])
-    assert refused.returncode == 2 and "--state: no such state: Bogus" in refused.stderr
+    assert refused.returncode == 2 and "--state: no such state: Bogus; states are Empty, Ongoing," in refused.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["describe", ""], "a TRANSACTIONAL_ID has 1 to 32767 bytes, this one has 0"),
+        (["abort", "x" * 40_000], "a TRANSACTIONAL_ID has 1 to 32767 bytes, this one has 40000"),
+        (["abort", "t", "--topic", "a"], "or --topic, --partition and --producer-id, not both"),
+        (["abort", "--topic", "a"], "or all of --topic, --partition and --producer-id"),
+    ],
+)
+def test_what_names_no_transaction_is_bad_usage(cluster: EmbeddedCluster, words: list[str], said: str) -> None:
+    refused = prepared(["transactions", *words, "--bootstrap", cluster.bootstrap])
+    assert refused.returncode == 2 and said in refused.stderr

@@ -93,6 +93,11 @@ def test_a_hanging_transaction_is_given_to_who_aborts_it() -> None:
     assert world.markers == [(PLACES[0], HUNG)]
 
 
+def test_a_partition_that_is_not_there_is_no_partition_without_transactions() -> None:
+    with pytest.raises(Refused, match="t has no partition 99, it has 2"):
+        hanging_in(cast("AdminClient", World()), Place("t", 99), HUNG)
+
+
 def only(found: Examined) -> tuple[Class, list[str]]:
     """Its class, and what has not answered, with the reason up to an error's name."""
     (one,) = found.found

@@ -34,7 +34,8 @@ NOTES = {
     ApiKey.FETCH: "replicas fetch on internal listeners alone",
     ApiKey.ALTER_REPLICA_LOG_DIRS: "a broker has one directory: its own is a success that changes nothing, another one "
     "LOG_DIR_NOT_FOUND",
-    ApiKey.CREATE_DELEGATION_TOKEN: "DELEGATION_TOKEN_AUTH_DISABLED, as without a secret key for tokens",
+    ApiKey.CREATE_DELEGATION_TOKEN: "DELEGATION_TOKEN_AUTH_DISABLED, as without a secret key for tokens; without "
+    "authentication DELEGATION_TOKEN_REQUEST_NOT_ALLOWED",
     ApiKey.RENEW_DELEGATION_TOKEN: "as CreateDelegationToken",
     ApiKey.EXPIRE_DELEGATION_TOKEN: "as CreateDelegationToken",
     ApiKey.DESCRIBE_DELEGATION_TOKEN: "as CreateDelegationToken",

@@ -91,6 +91,9 @@ def hanging_in(client: AdminClient, place: Place, producer_id: int) -> Opened:
     for silent in unanswered:
         if silent.who == str(place):
             raise Refused(f"it is unknown what producer {producer_id} has open in {silent}")
+    partitions = {one.partition for one in leaders_of(client, [place.topic])}
+    if place.partition not in partitions:
+        raise Refused(f"{place.topic} has no partition {place.partition}, it has {len(partitions)}")
     raise Refused(f"producer {producer_id} has no open transaction in {place}")
 
 

@@ -17,7 +17,7 @@ from common.errors import ErrorCode
 from tidelog.admin.admin_client import error_text, outcome_text
 from tidelog.admin.partition_offsets import LATEST, offset_requests, offsets_in, portions
 from tidelog.admin.replica_moves import Refused
-from tidelog.admin.transaction_doctor import NO_LEADER, OPEN_STATES, STATE_TOPIC, Coordinated, Place, Unanswered
+from tidelog.admin.transaction_doctor import NO_LEADER, OPEN_STATES, STATE_TOPIC, STATES, Coordinated, Place, Unanswered
 
 if TYPE_CHECKING:
     from tidelog.admin.library_client import AdminClient
@@ -94,7 +94,8 @@ def listed(
             raise response
         _check({"error_code": response.error_code})
         if response.unknown_state_filters:
-            raise UnknownState(f"no such state: {', '.join(response.unknown_state_filters)}")
+            unknown = ", ".join(response.unknown_state_filters)
+            raise UnknownState(f"no such state: {unknown}; states are {', '.join(STATES)}")
         rows += _rows_of(response.transaction_states, broker)
     return sorted(rows)
 

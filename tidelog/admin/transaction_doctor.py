@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 PREPARED = ("PrepareCommit", "PrepareAbort", "PrepareEpochFence")
 OPEN_STATES = ("Ongoing", *PREPARED)
+STATES = ("Empty", *OPEN_STATES, "CompleteCommit", "CompleteAbort")
 STATE_TOPIC = "__transaction_state"
 NO_LEADER = "it has no leader"
 NAMED_MAX = 20  # partitions or brokers that have not answered for the same reason

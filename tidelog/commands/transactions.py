@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from tidelog.admin.library_client import AdminClient
 
 T = TypeVar("T")
+ID_BYTES_MAX = 2**15 - 1  # of a string in Kafka's protocol
 COLUMNS = [
     "class", "transactional_id", "state", "producer_id", "epoch", "age_s", "timeout_s", "partitions", "waits_for",
     "records_behind", "tier_bytes",
@@ -46,6 +47,7 @@ def list_transactions(
 @app.command()
 def describe(transactional_id: str, options: CommandOptions) -> None:
     """One transactional id: its state, its producer, and the partitions whose end marker is not written yet."""
+    _check_id(transactional_id)
     with admin_client(options) as client:
         row = _or_fail(lambda: described(client, transactional_id))
     shown = {
@@ -96,7 +98,11 @@ def abort(
     """End an open transaction without its records. Its producer must begin again."""
     by_marker = (topic, partition, producer_id)
     given = [value for value in by_marker if value is not None]
-    if (transactional_id is None) == (not given) or (given and len(given) < len(by_marker)):
+    if transactional_id is not None:
+        _check_id(transactional_id)
+    if transactional_id is not None and given:
+        fail("name a TRANSACTIONAL_ID, or --topic, --partition and --producer-id, not both", EXIT_USAGE)
+    if transactional_id is None and len(given) < len(by_marker):
         fail("name a TRANSACTIONAL_ID, or all of --topic, --partition and --producer-id", EXIT_USAGE)
     with admin_client(options) as client:
         if transactional_id is not None:
@@ -110,6 +116,12 @@ def abort(
         show_one({"aborted": done, "dry_run": dry_run}, as_json=True)
     else:
         print(f"{'would abort' if dry_run else 'aborted'} {done}")
+
+
+def _check_id(transactional_id: str) -> None:
+    size = len(transactional_id.encode())
+    if not 1 <= size <= ID_BYTES_MAX:
+        fail(f"a TRANSACTIONAL_ID has 1 to {ID_BYTES_MAX} bytes, this one has {size}", EXIT_USAGE)
 
 
 def _abort_known(client: AdminClient, transactional_id: str, *, dry_run: bool) -> str:
