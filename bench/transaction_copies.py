@@ -10,6 +10,7 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
 PATIENCE_S = 60.0
+HELD_S = 600.0  # one that holds may wait for commands on a busy machine
 
 
 class Copies(threading.Thread):
@@ -86,7 +87,10 @@ class OldCopies(Copies):
         holds: bool = False,
     ) -> None:
         super().__init__(topic, partitions, group, transactional_id, holds=holds)
-        self._producer = Producer({**client, "transactional.id": transactional_id, "linger.ms": 0})
+        timeout_ms = int(HELD_S * 1000)
+        self._producer = Producer(
+            {**client, "transactional.id": transactional_id, "transaction.timeout.ms": timeout_ms, "linger.ms": 0}
+        )
         self._producer.init_transactions(PATIENCE_S)
         self._consumer = Consumer({**client, "group.id": group})
 
