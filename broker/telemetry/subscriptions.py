@@ -15,6 +15,7 @@ from kraft.image.metadata import MetadataImage
 
 ATTRIBUTE_LENGTH_MAX = 256  # a longer value of a client matches no pattern
 PARSE_COST, MATCH_COST = 300, 20  # units of `common.pacing`, of one subscription
+PREFIXES_OF_UNIT = 20  # that a name is compared with
 _NO_SUBSCRIPTION = ClientMetricsSettings()
 _WORD = 1 << 32
 
@@ -48,6 +49,11 @@ class Wanted(Struct, frozen=True):
     interval_ms: int
     subscription_id: int
     version: int
+
+    @property
+    def cost(self) -> int:
+        """Units of `common.pacing`, of `has`."""
+        return 1 + len(self.metrics) // PREFIXES_OF_UNIT
 
     def has(self, metric: str) -> bool:
         return ALL_METRICS in self.metrics or metric.startswith(self.metrics)

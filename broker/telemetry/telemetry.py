@@ -1,6 +1,7 @@
 """The metrics of a broker's clients: from requests to series.
 
-One push is decoded at a time, and few wait, because a push of some kilobytes can take megabytes when it is decoded.
+Of each tenant one push is read at a time, and few wait, because a push of some bytes can be a megabyte when it is
+inflated.
 """
 
 from __future__ import annotations
@@ -12,8 +13,8 @@ from typing import Protocol, TypeVar
 from msgspec import Struct
 
 from broker.telemetry.client_instances import ClientInstance, ClientInstances
-from broker.telemetry.payload import PushedMetrics, decode, points
-from broker.telemetry.series import Point, SeriesBounds
+from broker.telemetry.payload import inflate, points
+from broker.telemetry.series import SeriesBounds
 from broker.telemetry.subscriptions import Client, Subscriptions, Wanted
 from common.errors import ErrorCode, ProtocolError
 from common.metrics import Metrics
@@ -24,7 +25,7 @@ from records.compression import Compression
 
 T = TypeVar("T")
 
-WAITING_MAX = 32  # pushes, the one that is decoded included
+WAITING_MAX = 32  # pushes, those that are read included
 WAITING_OF_TENANT_MAX = 8
 
 
@@ -46,6 +47,28 @@ class Push(Struct, frozen=True):
     data: bytes
 
 
+class _Turns:
+    """Of one tenant's pushes, one after another. `count` has those that wait and the one that is read."""
+
+    __slots__ = ("_lock", "count")
+
+    def __init__(self) -> None:
+        self._lock = asyncio.Lock()
+        self.count = 0
+
+    async def __aenter__(self) -> None:
+        self.count += 1
+        try:
+            await self._lock.acquire()
+        except BaseException:
+            self.count -= 1
+            raise
+
+    async def __aexit__(self, *_: object) -> None:
+        self._lock.release()
+        self.count -= 1
+
+
 class ClientTelemetry:
     """`now_ms` never goes back."""
 
@@ -56,8 +79,8 @@ class ClientTelemetry:
         self._bounds = SeriesBounds(settings)
         self._clients = ClientInstances(Subscriptions(image), self._bounds, settings, now_ms)
         self._now_ms = now_ms
-        self._waiting: dict[str, int] = {}
-        self._turn = asyncio.Lock()
+        self._turns: dict[str, _Turns] = {}  # by tenant that has some
+        self._waiting = 0
         self._pushes = 0
         self._refused: dict[str, int] = {}
 
@@ -80,7 +103,7 @@ class ClientTelemetry:
         try:
             instance.push(self._now_ms(), push.subscription_id, terminating=push.terminating)
             codec = self._checked(push)
-            if push.data:
+            if push.data and instance.wanted.metrics:
                 await self._take(tenant, instance, codec, push.data, paced)
         except ProtocolError as error:
             instance.ended(error.code)
@@ -99,28 +122,23 @@ class ClientTelemetry:
         return codec
 
     async def _take(self, tenant: str, instance: ClientInstance, codec: Compression, data: bytes, paced: Paced) -> None:
-        of_tenant = self._waiting.get(tenant, 0)
-        if of_tenant >= WAITING_OF_TENANT_MAX or sum(self._waiting.values()) >= WAITING_MAX:
+        turns = self._turns.get(tenant) or _Turns()
+        if turns.count == WAITING_OF_TENANT_MAX or self._waiting == WAITING_MAX:
             raise ProtocolError(ErrorCode.THROTTLING_QUOTA_EXCEEDED)
-        self._waiting[tenant] = of_tenant + 1
+        self._turns[tenant] = turns
+        self._waiting += 1
         try:
-            async with self._turn:
-                decoded = await asyncio.to_thread(decode, codec, data, self._settings.max_bytes)
-                await paced(self._taking(instance, decoded))
+            async with turns:
+                inflated = await asyncio.to_thread(inflate, codec, data, self._settings.max_bytes)
+                await paced(self._taking(instance, inflated))
         finally:
-            self._waiting[tenant] -= 1
-            if not self._waiting[tenant]:
-                del self._waiting[tenant]
+            self._waiting -= 1
+            if not turns.count:
+                del self._turns[tenant]
 
-    def _taking(self, instance: ClientInstance, decoded: PushedMetrics) -> Work[None]:
-        def take(point: Point) -> None:
-            if instance.wanted.has(point.metric):
-                instance.series.take(point)
-            else:
-                self._bounds.drop()
-
+    def _taking(self, instance: ClientInstance, data: bytes) -> Work[None]:
         instance.series.begin()
-        self._bounds.drop((yield from points(decoded, take)))
+        self._bounds.drop((yield from points(data, instance.wanted, instance.series.take)))
         instance.series.end()
 
     def _refuse(self, error: ProtocolError) -> None:

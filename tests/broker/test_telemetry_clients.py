@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeVar
 from uuid import UUID
 
 import pytest
@@ -17,11 +17,11 @@ from broker.handlers.telemetry import TelemetryHandlers
 from broker.requests.context import RequestContext
 from broker.security.session import ClientSession
 from broker.telemetry.subscriptions import ATTRIBUTE_LENGTH_MAX, Client, Subscriptions, Wanted, subscription_id_of
-from broker.telemetry.telemetry import WAITING_OF_TENANT_MAX, ClientTelemetry
+from broker.telemetry.telemetry import WAITING_OF_TENANT_MAX, ClientTelemetry, Push
 from common.errors import ErrorCode
 from common.metrics import Metrics
 from common.node_settings.telemetry import TelemetrySettings
-from common.pacing import SLICE_COST, at_once
+from common.pacing import SLICE_COST, Work, at_once
 from kraft.image.delta import replayed
 from kraft.image.metadata import EMPTY_IMAGE, MetadataImage
 from kraft.records import ConfigRecord, ResourceType
@@ -30,6 +30,8 @@ from tests.broker.broker_world import over_the_wire, reply_over_the_wire
 from tests.broker.otlp import PREFIX, counter, gauge
 from tests.common.metric_rules import problems
 from wire.messages import GetTelemetrySubscriptionsRequest, PushTelemetryRequest
+
+T = TypeVar("T")
 
 INTERVAL_MS = 1_000
 ALPHA, BETA = "lkc-aaaaaa", "lkc-bbbbbb"
@@ -311,6 +313,37 @@ async def test_few_pushes_wait_to_be_decoded() -> None:
     assert codes.count(ErrorCode.NONE) == WAITING_OF_TENANT_MAX
     assert codes.count(ErrorCode.THROTTLING_QUOTA_EXCEEDED) == 3
     assert await lab.push(lab.get(tenant=ALPHA), metrics_of(m=1), tenant=ALPHA) == ErrorCode.NONE
+
+
+async def test_no_push_waits_for_another_tenants() -> None:
+    lab = Lab()
+    of_alpha, of_beta = lab.get(tenant=ALPHA), lab.get(tenant=BETA)
+    begun, goes_on, works = asyncio.Event(), asyncio.Event(), list[object]()
+
+    async def slow(work: Work[T]) -> T:
+        works.append(work)
+        if len(works) == 2:  # it is known by now, and its metrics are read
+            begun.set()
+            await goes_on.wait()
+        return at_once(work)
+
+    client = Client(of_alpha.client_instance_id, "c", "", "", "", 0)
+    push = Push(of_alpha.subscription_id, terminating=False, codec=0, data=metrics_of(m=1))
+    slow_push = asyncio.create_task(lab.telemetry.push(ALPHA, client, push, slow))
+    await begun.wait()
+    assert await lab.push(of_beta, metrics_of(m=1), tenant=BETA) == ErrorCode.NONE
+    assert len(lab.shown()) == 1
+    goes_on.set()
+    await slow_push
+    assert len(lab.shown()) == 2
+
+
+async def test_what_nobody_asked_for_is_not_read() -> None:
+    lab = Lab()
+    lab.image = EMPTY_IMAGE
+    for data in (metrics_of(m=1), b"\xff\xff"):
+        assert await lab.push(lab.get(), data) == ErrorCode.NONE
+    assert (lab.shown(), lab.value("tidelog_telemetry_dropped_total")) == ([], 0)
 
 
 # against a second version of the rules ---------------------------------------------------------------------
