@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
-from uuid import UUID
 
+from broker.telemetry.forgetting import ForgettingOrder, Key
 from broker.telemetry.series import ClientSeries, SeriesBounds
 from broker.telemetry.subscriptions import Client, Subscriptions, Wanted
 from common.errors import ErrorCode, ProtocolError
@@ -22,9 +22,6 @@ EXPIRED_AT_ONCE = 20  # clients that one request may forget
 _NEVER = float("-inf")
 _ASK_AGAIN = frozenset({ErrorCode.UNKNOWN_SUBSCRIPTION_ID, ErrorCode.UNSUPPORTED_COMPRESSION_TYPE})
 """After one of these errors a client asks for its subscription at once."""
-
-Key = tuple[str, UUID]
-"""Tenant, "" for none, and the client's instance id."""
 
 
 class ClientInstance:
@@ -72,7 +69,7 @@ class ClientInstance:
 
 
 class ClientInstances:
-    """The clients that this broker heard of last, at most `settings.clients_max`."""
+    """The clients that this broker heard of last, at most `settings.clients_max`: see `ForgettingOrder`."""
 
     def __init__(
         self,
@@ -85,7 +82,8 @@ class ClientInstances:
         self._bounds = bounds
         self._settings = settings
         self._now_ms = now_ms
-        self._known: OrderedDict[Key, ClientInstance] = OrderedDict()
+        self._known: OrderedDict[Key, ClientInstance] = OrderedDict()  # those heard of longest ago first
+        self._order = ForgettingOrder()
 
     def __len__(self) -> int:
         return len(self._known)
@@ -110,10 +108,18 @@ class ClientInstances:
         self._known[key] = found
         self._known.move_to_end(key)
         found.heard(now_ms)
-        if len(self._known) > self._settings.clients_max:
-            self._forget(next(iter(self._known)))
+        self._order.heard(key, has_series=found.series.count > 0)
         self._expire(now_ms)
+        if len(self._known) > self._settings.clients_max:
+            self._forget(self._order.next_but(key))
         return found
+
+    def pushed(self, tenant: str, instance: ClientInstance) -> None:
+        """A push of the client may have given it series, or its last ones may be gone."""
+        key = (tenant, instance.client.instance_id)
+        found = self._known.get(key)
+        if found is not None and found.series is instance.series:
+            self._order.heard(key, has_series=found.series.count > 0)
 
     def _present(self, key: Key) -> ClientInstance | None:
         found = self._known.get(key)
@@ -140,6 +146,7 @@ class ClientInstances:
     def _forget(self, key: Key) -> None:
         gone = self._known.pop(key, None)
         if gone is not None:
+            self._order.forget(key)
             gone.series.close()
 
 

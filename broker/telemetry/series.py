@@ -101,6 +101,10 @@ class ClientSeries:
         self._missing: dict[_Key, None] = {}  # gauges that the present push has not had yet
         self.is_closed = False
 
+    @property
+    def count(self) -> int:
+        return len(self._gauges) + len(self._counters)
+
     def begin(self) -> None:
         """A push begins."""
         self._missing = dict.fromkeys(self._gauges)

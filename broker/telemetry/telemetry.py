@@ -130,16 +130,20 @@ class ClientTelemetry:
         try:
             async with turns:
                 inflated = await asyncio.to_thread(inflate, codec, data, self._settings.max_bytes)
-                await paced(self._taking(instance, inflated))
+                await paced(self._taking(tenant, instance, inflated))
         finally:
             self._waiting -= 1
             if not turns.count:
                 del self._turns[tenant]
 
-    def _taking(self, instance: ClientInstance, data: bytes) -> Work[None]:
-        instance.series.begin()
-        self._bounds.drop((yield from points(data, instance.wanted, instance.series.take)))
-        instance.series.end()
+    def _taking(self, tenant: str, instance: ClientInstance, data: bytes) -> Work[None]:
+        series = instance.series
+        series.begin()
+        try:
+            self._bounds.drop((yield from points(data, instance.wanted, series.take)))
+            series.end()
+        finally:
+            self._clients.pushed(tenant, instance)
 
     def _refuse(self, error: ProtocolError) -> None:
         self._refused[error.code.name] = self._refused.get(error.code.name, 0) + 1

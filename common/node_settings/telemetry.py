@@ -13,7 +13,7 @@ class TelemetrySettings:
     max_bytes: int = setting("telemetry.max.bytes", "int", MIB,
         "Bytes of one push of metrics, both compressed and inflated.", 1, MIB)
     clients_max: int = setting("tidelog.telemetry.clients.max", "int", 16_384,
-        "Clients that a broker remembers with their subscriptions; beyond, those that it heard of longest ago go.", 1)
+        "Clients that a broker remembers with their subscriptions; beyond, some of the tenant with most of them go.", 1)
     series_max: int = setting("tidelog.telemetry.series.max", "int", 10_000,
         "Series of clients' metrics that a broker shows; further ones are dropped and counted.", 0, 100_000)
     tenant_series_max: int = setting("tidelog.telemetry.tenant.series.max", "int", 2_000,

@@ -306,6 +306,31 @@ async def test_the_clients_heard_of_longest_ago_go_first() -> None:
     assert lab.value("tidelog_telemetry_series") == 1 and "client_id" in line
 
 
+@pytest.mark.parametrize("tenant", [ALPHA, None])
+async def test_clients_that_only_ask_drive_out_no_client_with_series(tenant: str | None) -> None:
+    """Neither of another tenant nor of their own."""
+    lab = Lab(clients_max=8)
+    for other in (ALPHA, BETA, None):
+        for _ in range(2):
+            assert await lab.push(lab.get(tenant=other), metrics_of(m=1), tenant=other) == ErrorCode.NONE
+    before = lab.shown()
+    for _ in range(20):
+        assert lab.get(tenant=tenant).error_code == 0
+    assert lab.value("tidelog_telemetry_clients") == 8
+    assert lab.shown() == before
+
+
+async def test_a_tenants_clients_take_no_place_beyond_an_equal_share() -> None:
+    lab = Lab(clients_max=8)
+    for tenant in (BETA, ALPHA):
+        for _ in range(20):
+            assert await lab.push(lab.get(tenant=tenant), metrics_of(m=1), tenant=tenant) == ErrorCode.NONE
+    shown = lab.shown()
+    assert len(shown) == 8
+    for tenant in (ALPHA, BETA):
+        assert sum(f'tenant="{tenant}"' in line for line in shown) == 4
+
+
 async def test_few_pushes_wait_to_be_decoded() -> None:
     lab = Lab()
     clients = [lab.get(tenant=ALPHA) for _ in range(WAITING_OF_TENANT_MAX + 3)]
