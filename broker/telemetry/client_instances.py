@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
+from itertools import islice
 
 from broker.telemetry.forgetting import ForgettingOrder, Key
 from broker.telemetry.series import ClientSeries, SeriesBounds
 from broker.telemetry.subscriptions import Client, Subscriptions, Wanted
 from common.errors import ErrorCode, ProtocolError
 from common.node_settings.telemetry import TelemetrySettings
-from common.pacing import Work
+from common.pacing import SLICE_COST, Work
 
 EXPIRY_MS = 60_000
 EXPIRY_INTERVALS = 3
@@ -96,6 +97,8 @@ class ClientInstances:
         with the series of the old one."""
         key = (tenant, client.instance_id)
         yield from self._subscriptions.following()
+        self._expire()
+        yield from self._bounds.releasing()
         found = self._present(key)
         if found is None or found.wanted.version != self._subscriptions.version:
             wanted = yield from self._subscriptions.wanted(client if found is None else found.client)
@@ -109,7 +112,6 @@ class ClientInstances:
         self._known.move_to_end(key)
         found.heard(now_ms)
         self._order.heard(key, has_series=found.series.count > 0)
-        self._expire(now_ms)
         if len(self._known) > self._settings.clients_max:
             self._forget(self._order.next_but(key))
         return found
@@ -128,17 +130,23 @@ class ClientInstances:
             return None
         return found
 
-    def shown(self) -> Iterator[ClientSeries]:
-        """The series of clients that are there."""
+    def shown(self) -> Iterator[ClientSeries | None]:
+        """The series of clients that are there; None where the work may be interrupted."""
         now_ms = self._now_ms()
         for key, found in list(self._known.items()):
             if found.is_expired(now_ms) and self._known.get(key) is found:
                 self._forget(key)
             yield found.series
+        spent = 0
+        for cost in self._bounds.releasing():
+            spent += cost
+            if spent >= SLICE_COST:
+                yield None
+                spent = 0
 
-    def _expire(self, now_ms: float) -> None:
-        for _ in range(EXPIRED_AT_ONCE):
-            key = next(iter(self._known))
+    def _expire(self) -> None:
+        now_ms = self._now_ms()
+        for key in list(islice(self._known, EXPIRED_AT_ONCE)):
             if not self._known[key].is_expired(now_ms):
                 break
             self._forget(key)

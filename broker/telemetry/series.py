@@ -7,6 +7,7 @@ client has it no more.
 from __future__ import annotations
 
 import re
+from collections import deque
 from collections.abc import Iterator, Mapping
 from enum import Enum, auto
 from functools import lru_cache
@@ -14,10 +15,12 @@ from functools import lru_cache
 from msgspec import Struct
 
 from common.node_settings.telemetry import TelemetrySettings
+from common.pacing import Work
 
 NAME_LENGTH_MAX = 200
 LABEL_LENGTH_MAX = 200
 LABELS_MAX = 12  # of one data point
+RELEASE_COST = 5  # units of `common.pacing`, of one series
 OWN_LABELS = frozenset({
     "tenant", "metric", "client_id", "client_instance_id", "client_software_name", "client_software_version",
 })  # fmt: skip
@@ -53,6 +56,7 @@ class SeriesBounds:
         self._settings = settings
         self._by_tenant: dict[str, int] = {}
         self._values: dict[tuple[str, str], dict[str, int]] = {}  # by tenant and label: series with each value
+        self._gone: deque[tuple[str, Labels, dict[_Key, float]]] = deque()  # tenant, own labels and series
         self.count = 0
         self.dropped = 0
         """Data points that belong to no series."""
@@ -86,6 +90,21 @@ class SeriesBounds:
             _uncount(known, value)
             if not known:
                 del self._values[tenant, name]
+
+    def release_later(self, tenant: str, own: Labels, series: dict[_Key, float]) -> None:
+        """A client has gone with these series. They count until `releasing` comes to them."""
+        if series:
+            self._gone.append((tenant, own, series))
+
+    def releasing(self) -> Work[None]:
+        """Release the series of all clients that have gone."""
+        while self._gone:
+            tenant, own, series = self._gone[0]
+            (_, labels), _ = series.popitem()
+            if not series:
+                self._gone.popleft()
+            self.release(tenant, own + labels)
+            yield RELEASE_COST
 
 
 class ClientSeries:
@@ -126,21 +145,20 @@ class ClientSeries:
         series[key] = before + point.value
         return None
 
-    def end(self) -> None:
+    def end(self) -> Work[None]:
         """The push had all its points."""
-        for key in self._missing:
+        while self._missing:
+            key, _ = self._missing.popitem()
             del self._gauges[key]
             self._bounds.release(self._tenant, self._own + key[1])
-        self._missing = {}
+            yield RELEASE_COST
 
     def close(self) -> None:
         """The client has gone."""
         self.is_closed = True
         for series in (self._gauges, self._counters):
-            for _, labels in series:
-                self._bounds.release(self._tenant, self._own + labels)
-            series.clear()
-        self._missing = {}
+            self._bounds.release_later(self._tenant, self._own, series)
+        self._gauges, self._counters, self._missing = {}, {}, {}
 
     def gauges(self) -> Iterator[tuple[Mapping[str, str], float]]:
         return self._samples(self._gauges)

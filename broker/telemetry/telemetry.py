@@ -35,7 +35,7 @@ class Paced(Protocol):
     def __call__(self, work: Work[T], /) -> Awaitable[T]: ...
 
 
-_Samples = Iterator[tuple[Mapping[str, str], float]]
+_Samples = Iterator[tuple[Mapping[str, str], float] | None]
 
 
 class Push(Struct, frozen=True):
@@ -141,7 +141,7 @@ class ClientTelemetry:
         series.begin()
         try:
             self._bounds.drop((yield from points(data, instance.wanted, series.take)))
-            series.end()
+            yield from series.end()
         finally:
             self._clients.pushed(tenant, instance)
 
@@ -164,8 +164,14 @@ class ClientTelemetry:
 
     def _gauges(self) -> _Samples:
         for series in self._clients.shown():
-            yield from series.gauges()
+            if series is None:
+                yield None
+            else:
+                yield from series.gauges()
 
     def _counters(self) -> _Samples:
         for series in self._clients.shown():
-            yield from series.counters()
+            if series is None:
+                yield None
+            else:
+                yield from series.counters()

@@ -28,6 +28,7 @@ from kraft.records import ConfigRecord, ResourceType
 from records.compression import Compression, compress
 from tests.broker.broker_world import over_the_wire, reply_over_the_wire
 from tests.broker.otlp import PREFIX, counter, gauge
+from tests.common.call_count import counted_calls
 from tests.common.metric_rules import problems
 from wire.messages import GetTelemetrySubscriptionsRequest, PushTelemetryRequest
 
@@ -369,6 +370,28 @@ async def test_what_nobody_asked_for_is_not_read() -> None:
     for data in (metrics_of(m=1), b"\xff\xff"):
         assert await lab.push(lab.get(), data) == ErrorCode.NONE
     assert (lab.shown(), lab.value("tidelog_telemetry_dropped_total")) == ([], 0)
+
+
+async def test_clients_with_many_series_that_go_together_are_forgotten_in_steps() -> None:
+    """The request at which they go releases them in slices, and has their room."""
+    each = 1_000
+    lab = Lab(series_max=3 * each, tenant_series_max=3 * each)
+    for _ in range(3):
+        assert await lab.push(lab.get(), metrics_of(**{f"m{n}": n for n in range(each)})) == ErrorCode.NONE
+    assert lab.value("tidelog_telemetry_series") == 3 * each
+    lab.now_ms += 1e6
+    work, steps = lab.telemetry.subscription("", CLIENT), 0
+    while True:
+        with counted_calls() as count:
+            cost = next(work, None)
+        assert count.calls < 500
+        if cost is None:
+            break
+        assert cost < SLICE_COST / 10
+        steps += 1
+    assert steps >= 3 * each
+    assert lab.value("tidelog_telemetry_clients") == 1
+    assert lab.value("tidelog_telemetry_series") == 0
 
 
 # against a second version of the rules ---------------------------------------------------------------------

@@ -11,6 +11,8 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, rule
 
 from broker.telemetry.series import LABEL_LENGTH_MAX, LABELS_MAX, OWN_LABELS, ClientSeries, Kind, Point, SeriesBounds
 from common.node_settings.telemetry import TelemetrySettings
+from common.pacing import SLICE_COST, Work, at_once
+from tests.common.call_count import counted_calls
 
 LIMITS = TelemetrySettings(series_max=7, tenant_series_max=5, label_values_max=3)
 METRICS = st.sampled_from(["m.a", "m.b"])
@@ -48,6 +50,7 @@ class Pushes(RuleBasedStateMachine):
     @rule(client=clients)
     def go(self, client: int) -> None:
         self.series[client].close()
+        at_once(self.bounds.releasing())
 
     @rule(client=clients, points=POINTS)
     def push(self, client: int, points: list[Point]) -> None:
@@ -56,7 +59,7 @@ class Pushes(RuleBasedStateMachine):
         series.begin()
         for point in points:
             series.take(point)
-        series.end()
+        at_once(series.end())
         refused = self.bounds.dropped - dropped
         assert 0 <= refused <= len(points)
         if series.is_closed:
@@ -102,7 +105,7 @@ def take(series: ClientSeries, *points: Point) -> None:
     series.begin()
     for point in points:
         series.take(point)
-    series.end()
+    at_once(series.end())
 
 
 def test_deltas_add_up_and_totals_do_not() -> None:
@@ -136,3 +139,72 @@ def test_what_is_too_long_or_too_much_is_dropped_and_counted() -> None:
     ]
     take(series, *bad)
     assert (bounds.dropped, bounds.count, samples(series)) == (len(bad), 0, [])
+
+
+# many at once ----------------------------------------------------------------------------------------------
+
+MANY = 3_000
+ROOMY = TelemetrySettings(series_max=2 * MANY, tenant_series_max=2 * MANY, label_values_max=2 * MANY)
+
+
+def many_points(prefix: str, count: int = MANY) -> list[Point]:
+    kinds = Kind.GAUGE, Kind.TOTAL
+    return [Point(f"{prefix}{number}", (("t", f"{number}"),), kinds[number % 2], 1.0) for number in range(count)]
+
+
+def released(work: Work[None]) -> int:
+    """Units of all steps. None of them makes many calls."""
+    spent = 0
+    while True:
+        with counted_calls() as count:
+            cost = next(work, None)
+        assert count.calls < 60
+        if cost is None:
+            return spent
+        assert cost < SLICE_COST / 10
+        spent += cost
+
+
+def test_clients_with_many_series_are_forgotten_at_once_and_released_in_steps() -> None:
+    bounds = SeriesBounds(ROOMY)
+    first, second = ClientSeries(bounds, "", {"client_id": "c"}), ClientSeries(bounds, "t", {"client_id": "d"})
+    for series in (first, second):
+        take(series, *many_points("m"))
+    for series in (first, second):
+        with counted_calls() as count:
+            series.close()
+        assert count.calls < 60
+        assert samples(series) == []
+    assert bounds.count == 2 * MANY
+    works = bounds.releasing(), bounds.releasing()
+    for _ in range(10):
+        for work in works:  # two that are at it take turns
+            next(work)
+    assert bounds.count == 2 * MANY - 20
+    assert sum(map(released, works)) >= 2 * MANY - 20
+    assert bounds.count == 0
+    take(first := ClientSeries(bounds, "", {"client_id": "c"}), *many_points("n", 2 * MANY))
+    assert bounds.count == len(samples(first)) == 2 * MANY, "there is room for others"
+
+
+def test_gauges_that_a_push_lacks_go_in_steps() -> None:
+    bounds, series = one(ROOMY)
+    take(series, *many_points("m"))
+    series.begin()
+    series.take(Point("m0", (("t", "0"),), Kind.GAUGE, 2.0))
+    assert released(series.end()) >= MANY // 2 - 1
+    assert [value for _, value in series.gauges()] == [2.0]
+    assert bounds.count == len(samples(series)) == 1 + MANY // 2
+
+
+def test_a_client_that_goes_while_its_push_ends_is_released_once() -> None:
+    bounds, series = one(ROOMY)
+    take(series, *many_points("m"))
+    series.begin()
+    work = series.end()
+    for _ in range(10):
+        next(work)
+    series.close()
+    at_once(work)
+    at_once(bounds.releasing())
+    assert (bounds.count, samples(series)) == (0, [])
