@@ -20,6 +20,7 @@ from common.pacing import SLICE_COST, Work
 EXPIRY_MS = 60_000
 EXPIRY_INTERVALS = 3
 EXPIRED_AT_ONCE = 20  # clients that one request may forget
+CLIENTS_AT_ONCE = 200  # that a scrape looks at in one go
 _NEVER = float("-inf")
 _ASK_AGAIN = frozenset({ErrorCode.UNKNOWN_SUBSCRIPTION_ID, ErrorCode.UNSUPPORTED_COMPRESSION_TYPE})
 """After one of these errors a client asks for its subscription at once."""
@@ -89,13 +90,13 @@ class ClientInstances:
     def __len__(self) -> int:
         return len(self._known)
 
-    def __contains__(self, key: Key) -> bool:
-        return key in self._known
+    def knows(self, tenant: str, client: Client) -> bool:
+        return _key(tenant, client) in self._known
 
     def instance(self, tenant: str, client: Client) -> Work[ClientInstance]:
         """That of a client that sends a request. After a change of the subscriptions it is a new one, which goes on
         with the series of the old one."""
-        key = (tenant, client.instance_id)
+        key = _key(tenant, client)
         yield from self._subscriptions.following()
         self._expire()
         yield from self._bounds.releasing()
@@ -118,7 +119,7 @@ class ClientInstances:
 
     def pushed(self, tenant: str, instance: ClientInstance) -> None:
         """A push of the client may have given it series, or its last ones may be gone."""
-        key = (tenant, instance.client.instance_id)
+        key = _key(tenant, instance.client)
         found = self._known.get(key)
         if found is not None and found.series is instance.series:
             self._order.heard(key, has_series=found.series.count > 0)
@@ -131,12 +132,17 @@ class ClientInstances:
         return found
 
     def shown(self) -> Iterator[ClientSeries | None]:
-        """The series of clients that are there; None where the work may be interrupted."""
+        """The series of clients that are there and have some; None where the work may be interrupted."""
         now_ms = self._now_ms()
-        for key, found in list(self._known.items()):
-            if found.is_expired(now_ms) and self._known.get(key) is found:
-                self._forget(key)
-            yield found.series
+        for number, key in enumerate(list(self._known), 1):
+            found = self._known.get(key)
+            if found is not None:
+                if found.is_expired(now_ms):
+                    self._forget(key)
+                elif found.series.count:
+                    yield found.series
+            if number % CLIENTS_AT_ONCE == 0:
+                yield None
         spent = 0
         for cost in self._bounds.releasing():
             spent += cost
@@ -156,6 +162,10 @@ class ClientInstances:
         if gone is not None:
             self._order.forget(key)
             gone.series.close()
+
+
+def _key(tenant: str, client: Client) -> Key:
+    return tenant, client.instance_id.bytes
 
 
 def _labels(client: Client) -> dict[str, str]:

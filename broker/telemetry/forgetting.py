@@ -8,10 +8,9 @@ number of clients or tenants.
 from __future__ import annotations
 
 from collections import OrderedDict
-from uuid import UUID
 
-Key = tuple[str, UUID]
-"""Tenant, "" for none, and the client's instance id."""
+Key = tuple[str, bytes]
+"""Tenant, "" for none, and the client's instance id, as bytes because UUIDs take long to be looked up."""
 
 
 class _TenantClients:

@@ -167,8 +167,11 @@ class ClientSeries:
         return self._samples(self._counters)
 
     def _samples(self, series: Mapping[_Key, float]) -> Iterator[tuple[Mapping[str, str], float]]:
-        for (metric, labels), value in list(series.items()):
-            yield {**self._shown, "metric": metric, **dict(labels)}, value
+        for key in list(series):
+            value = series.get(key)
+            if value is not None:  # it may have gone meanwhile
+                metric, labels = key
+                yield {**self._shown, "metric": metric, **dict(labels)}, value
 
 
 def _uncount(counts: dict[str, int], key: str) -> None:

@@ -85,7 +85,7 @@ class ClientTelemetry:
         self._refused: dict[str, int] = {}
 
     def knows(self, tenant: str, client: Client) -> bool:
-        return (tenant, client.instance_id) in self._clients
+        return self._clients.knows(tenant, client)
 
     def subscription(self, tenant: str, client: Client) -> Work[Wanted]:
         """What the client is asked for. Raises THROTTLING_QUOTA_EXCEEDED."""

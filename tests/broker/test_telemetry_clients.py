@@ -16,6 +16,7 @@ from opentelemetry.proto.metrics.v1.metrics_pb2 import MetricsData
 from broker.handlers.telemetry import TelemetryHandlers
 from broker.requests.context import RequestContext
 from broker.security.session import ClientSession
+from broker.telemetry.client_instances import CLIENTS_AT_ONCE
 from broker.telemetry.subscriptions import ATTRIBUTE_LENGTH_MAX, Client, Subscriptions, Wanted, subscription_id_of
 from broker.telemetry.telemetry import WAITING_OF_TENANT_MAX, ClientTelemetry, Push
 from common.errors import ErrorCode
@@ -392,6 +393,25 @@ async def test_clients_with_many_series_that_go_together_are_forgotten_in_steps(
     assert steps >= 3 * each
     assert lab.value("tidelog_telemetry_clients") == 1
     assert lab.value("tidelog_telemetry_series") == 0
+
+
+@pytest.mark.parametrize("expired", [False, True])
+def test_a_scrape_looks_at_clients_without_series_in_pieces(expired: bool) -> None:
+    lab, count = Lab(), 20 * CLIENTS_AT_ONCE
+    for number in range(count):
+        lab.get(UUID(int=number + 2))
+    lab.metrics.text()  # the first one imports a library
+    lab.now_ms += 1e6 * expired
+    pieces, most, number = lab.metrics.pieces(), 0, 0
+    while True:
+        with counted_calls() as calls:
+            piece = next(pieces, None)
+        if piece is None:
+            break
+        most, number = max(most, calls.calls), number + 1
+    assert most < (60 if expired else 10) * CLIENTS_AT_ONCE
+    assert number > 2 * count / CLIENTS_AT_ONCE / (1 + expired)
+    assert lab.value("tidelog_telemetry_clients") == (0 if expired else count)
 
 
 # against a second version of the rules ---------------------------------------------------------------------
