@@ -5,9 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from typing import Any
-
-from msgspec import Struct, field
+from typing import Any, NamedTuple
 
 from broker.coordination.acts import Acts
 from broker.coordination.partition_access import CoordinatedPartition
@@ -19,29 +17,28 @@ Waiter = tuple["asyncio.Future[Any]", object]
 """A waiting caller's future and its result: a value, or an exception."""
 
 
-class _Uncommitted(Struct):
-    """One appended batch, the callers that wait for its commit or an earlier one, and the acts that it asked for."""
+class _Uncommitted(NamedTuple):
+    """One appended batch, and the acts that it asked for."""
 
     end_offset: int
     bytes: int
     acts: list[object]
-    deadline_s: float = NEVER  # for the waiters; monotonic seconds
-    waiters: list[Waiter] = field(default_factory=list)
 
-    def add(self, waiters: list[Waiter], deadline_s: float) -> None:
-        self.waiters.extend(waiters)
-        self.deadline_s = min(self.deadline_s, deadline_s)
 
-    def take_late(self, now_s: float) -> list[Waiter]:
-        """The waiters, if their time is up."""
-        if self.deadline_s > now_s:
-            return []
-        late, self.waiters, self.deadline_s = self.waiters, [], NEVER
-        return late
+class _Waiting(NamedTuple):
+    """Callers that wait until the log is committed up to `end_offset`, or for `deadline_s` (monotonic seconds)."""
+
+    end_offset: int
+    deadline_s: float
+    waiters: list[Waiter]
 
 
 class AwaitingCommit:
-    """`lost` is called when the partition says that this broker no longer leads it."""
+    """`lost` is called when the partition says that this broker no longer leads it.
+
+    Each caller waits for what is the newest append when it comes, so offsets and deadlines rise together along the
+    queue: what is committed and what is late are both at its head. With silent followers there may be 100,000 batches.
+    """
 
     def __init__(self, partition: CoordinatedPartition, timeout_s: float, acts: Acts, lost: Callable[[], None]) -> None:
         self._partition = partition
@@ -49,8 +46,8 @@ class AwaitingCommit:
         self._acts = acts
         self._lost = lost
         self._batches: deque[_Uncommitted] = deque()
+        self._waiting: deque[_Waiting] = deque()
         self._bytes = 0
-        self._deadline_s = NEVER  # never later than the deadline of any waiter
         self._is_closed = False
 
     @property
@@ -61,22 +58,20 @@ class AwaitingCommit:
     @property
     def deadline_s(self) -> float:
         """When `expire` has something to do; monotonic seconds."""
-        return self._deadline_s
+        return self._waiting[0].deadline_s if self._waiting else NEVER
 
     def add(self, end_offset: int, size: int, acts: list[object], waiters: list[Waiter], now_s: float) -> None:
         """A batch was appended: the log ends at `end_offset` now."""
-        batch = _Uncommitted(end_offset, size, acts)
-        self._batches.append(batch)
+        self._batches.append(_Uncommitted(end_offset, size, acts))
         self._bytes += size
-        if waiters:
-            self._wait(batch, waiters, now_s)
+        self._wait(waiters, now_s)
         if not self._partition.on_commit(end_offset, self._changed):
             self._changed(None)
 
     def join(self, waiters: list[Waiter], now_s: float) -> None:
         """The waiters wait for the newest append, if it is not committed yet."""
         if self._batches:
-            self._wait(self._batches[-1], waiters, now_s)
+            self._wait(waiters, now_s)
         else:
             for future, reply in waiters:
                 answer(future, reply)
@@ -88,18 +83,15 @@ class AwaitingCommit:
         else:
             self._acts.begin(acts)
 
-    def _wait(self, batch: _Uncommitted, waiters: list[Waiter], now_s: float) -> None:
-        batch.add(waiters, now_s + self._timeout_s)
-        self._deadline_s = min(self._deadline_s, batch.deadline_s)
+    def _wait(self, waiters: list[Waiter], now_s: float) -> None:
+        if waiters:
+            self._waiting.append(_Waiting(self._batches[-1].end_offset, now_s + self._timeout_s, waiters))
 
     def expire(self, now_s: float) -> None:
         """Answer waiters whose time is up: the outcome of their writes is unknown."""
-        if self._deadline_s > now_s:
-            return
-        for batch in self._batches:
-            for future, _ in batch.take_late(now_s):
+        while self._waiting and self._waiting[0].deadline_s <= now_s:
+            for future, _ in self._waiting.popleft().waiters:
                 answer(future, ProtocolError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "the write was not confirmed"))
-        self._deadline_s = min((batch.deadline_s for batch in self._batches), default=NEVER)
 
     def _changed(self, error: ErrorCode | None) -> None:
         if self._is_closed:
@@ -112,14 +104,16 @@ class AwaitingCommit:
             batch = self._batches.popleft()
             self._bytes -= batch.bytes
             self._acts.begin(batch.acts)
-            for future, reply in batch.waiters:
+        while self._waiting and self._waiting[0].end_offset <= high_watermark:
+            for future, reply in self._waiting.popleft().waiters:
                 answer(future, reply)
 
     def close(self) -> list[asyncio.Future[Any]]:
         """Forget all batches and their acts. Returns the callers that wait for them."""
         self._is_closed = True
-        waiting = [future for batch in self._batches for future, _ in batch.waiters]
+        waiting = [future for some in self._waiting for future, _ in some.waiters]
         self._batches.clear()
+        self._waiting.clear()
         self._acts.drop()
         return waiting
 
