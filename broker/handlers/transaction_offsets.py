@@ -104,10 +104,7 @@ class TransactionOffsets:
             partition,
             adds=version >= ADDS_FROM,
         )
-        try:
-            return await self._coordinator.commit_pending(pending, permission)
-        finally:
-            partition.transactions.release(permission)
+        return await self._coordinator.commit_pending(pending, permission)
 
 
 def for_client(error: ErrorCode, version: int) -> ErrorCode:

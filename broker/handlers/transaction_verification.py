@@ -110,7 +110,8 @@ class TransactionVerification:
         return self._waiting_bytes
 
     def asks(self, *, adds: bool) -> bool:
-        """Whether coordinators are asked. In the new protocol they always are: its clients add no partitions."""
+        """Whether coordinators are asked about partitions of data. In the new protocol they always are: its clients add
+        no partitions."""
         return adds or self._settings.verification_enable
 
     def begin(
@@ -123,7 +124,7 @@ class TransactionVerification:
         *,
         adds: bool,
     ) -> None:
-        """Ask for a permission unless there is one, and tell `waiter`, at once if it is granted. Only where it `asks`.
+        """Ask for a permission unless there is one, and tell `waiter`, at once if it is granted.
 
         Raises ProtocolError: NOT_LEADER_OR_FOLLOWER, INVALID_PRODUCER_EPOCH, NOT_ENOUGH_REPLICAS if too much waits.
         """
@@ -157,13 +158,12 @@ class TransactionVerification:
     async def permit(
         self, transactional_id: str, producer_id: int, producer_epoch: int, partition: Partition, *, adds: bool
     ) -> Permission:
-        """A permission to append to `partition` in this transaction; ask `Partition.check_permission` just before.
-        Call `TransactionalAppends.release` when all is appended.
+        """A permission to append to `partition`, one of `__consumer_offsets`, in this transaction; ask
+        `Partition.check_permission` just before. Its coordinator is asked whatever the settings say: all tenants of a
+        cell share these partitions, and the log would take any epoch that a client names for the producer's own.
 
         Raises ProtocolError as `begin`, and with the coordinator's error.
         """
-        if not self.asks(adds=adds):
-            return partition.transactions.lend(transactional_id, producer_id, producer_epoch)
         waiter = _PermissionFuture()
         self.begin(partition, transactional_id, producer_id, producer_epoch, waiter, adds=adds)
         return await waiter.future

@@ -58,25 +58,22 @@ class Permission:
 class Permissions:
     """The valid permissions of one partition: at most one per producer that is granted, which stays until its
     transaction's marker comes, and those that coordinators are being asked for, at most one per producer and
-    transactional id. As many of those are kept as there are questions. Where none is asked, a permission is kept while
-    its request is served: clients could name any number of producers."""
+    transactional id. As many of those are kept as there are questions."""
 
-    __slots__ = ("_asked", "_granted", "_unasked")
+    __slots__ = ("_asked", "_granted")
 
     def __init__(self) -> None:
         self._granted: dict[int, Permission] = {}
         self._asked: dict[int, dict[str, Permission]] = {}
-        self._unasked: dict[int, set[Permission]] = {}
 
     def __len__(self) -> int:
-        return len(self._granted) + sum(len(some) for kept in (self._asked, self._unasked) for some in kept.values())
+        return len(self._granted) + sum(map(len, self._asked.values()))
 
     def __contains__(self, permission: Permission) -> bool:
         producer_id = permission.producer_id
         return (
             self._granted.get(producer_id) is permission
             or self.find_asked(producer_id, permission.transactional_id) is permission
-            or permission in self._unasked.get(producer_id, ())
         )
 
     def find_granted(self, producer_id: int) -> Permission | None:
@@ -89,16 +86,6 @@ class Permissions:
     def ask(self, permission: Permission) -> None:
         """A coordinator will be asked. It replaces an earlier one of its producer and transactional id."""
         self._asked.setdefault(permission.producer_id, {})[permission.transactional_id] = permission
-
-    def lend(self, permission: Permission) -> None:
-        """No coordinator is asked. Call `release` when its request is served."""
-        self._unasked.setdefault(permission.producer_id, set()).add(permission)
-
-    def release(self, permission: Permission) -> None:
-        of_producer = self._unasked.get(permission.producer_id, set())
-        of_producer.discard(permission)
-        if not of_producer:
-            self._unasked.pop(permission.producer_id, None)
 
     def grant(self, permission: Permission) -> None:
         """It replaces the granted one of its producer, unless that has a newer epoch."""
@@ -118,9 +105,6 @@ class Permissions:
         for asked in tuple(self._asked.get(marker.producer_id, {}).values()):
             if asked.producer_epoch <= ended_epoch:
                 self._drop_asked(asked)
-        for unasked in tuple(self._unasked.get(marker.producer_id, ())):
-            if unasked.producer_epoch <= ended_epoch:
-                self.release(unasked)
 
     def withdraw(self, permission: Permission) -> None:
         """The coordinator has refused it."""
@@ -204,22 +188,6 @@ class TransactionalAppends:
         else:
             self._permissions.ask(permission)
         return permission
-
-    def lend(self, transactional_id: str, producer_id: int, producer_epoch: int) -> Permission:
-        """A permission for one request, without a coordinator's word. Call `release` in any case.
-
-        Raises ProtocolError as `begin`.
-        """
-        self._partition.check_appendable(0)
-        self._check_epoch(transactional_id, producer_id, producer_epoch)
-        leader_epoch = self._partition.leader_epoch
-        permission = Permission(transactional_id, producer_id, producer_epoch, leader_epoch, adds=False)
-        self._permissions.lend(permission)
-        return permission
-
-    def release(self, permission: Permission) -> None:
-        """The request is served. One that a coordinator has confirmed stays."""
-        self._permissions.release(permission)
 
     def grant(self, permission: Permission) -> None:
         """The coordinator has confirmed, and nothing waits for the permission any more. A void one stays so."""

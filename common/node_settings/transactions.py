@@ -39,7 +39,8 @@ class VerificationSettings:
 
     # fmt: off
     verification_enable: bool = setting("transaction.partition.verification.enable", "boolean", True,
-        "Whether a leader asks the coordinator before a transaction begins in its partition.", update=CLUSTER_WIDE)
+        "Whether a leader asks the coordinator before a transaction begins in its partition. It always does for "
+        "clients of the newer protocol, and in __consumer_offsets.", update=CLUSTER_WIDE)
     add_retry_ms: int = setting("add.partitions.to.txn.retry.backoff.ms", "int", 20,
         "The longest pause before a leader asks again while the producer's previous transaction is being completed; "
         "the first ones are shorter.", 1)

@@ -46,7 +46,6 @@ class GroupPartition(MemoryPartition):
     """Has the permissions of producers, as `broker.partitions.partition.Partition` has them."""
 
     permissions: dict[int, Permission] = field(default_factory=dict)
-    lent: list[Permission] = field(default_factory=list)
 
     @property
     def transactions(self) -> GroupPartition:
@@ -67,19 +66,11 @@ class GroupPartition(MemoryPartition):
     def grant(self, permission: Permission) -> None:
         permission.grant()
 
-    def lend(self, transactional_id: str, producer_id: int, producer_epoch: int) -> Permission:
-        self.lent.append(Permission(transactional_id, producer_id, producer_epoch, self.leader_epoch, adds=False))
-        return self.lent[-1]
-
-    def release(self, permission: Permission) -> None:
-        if permission in self.lent:
-            self.lent.remove(permission)
-
     def withdraw(self, permission: Permission) -> None:
         self.permissions.pop(permission.producer_id, None)
 
     def check_permission(self, permission: Permission) -> None:
-        if self.permissions.get(permission.producer_id) is not permission and permission not in self.lent:
+        if self.permissions.get(permission.producer_id) is not permission:
             raise ProtocolError(ErrorCode.INVALID_TXN_STATE)
 
     def append_marker(self, marker: Marker, now_ms: int) -> int | None:
@@ -245,20 +236,18 @@ async def test_a_zombie_is_refused(groups: TransactionGroups, version: int) -> N
 
 
 @pytest.mark.parametrize("version", [version for version in VERSIONS if version < ADDS_FROM])
-async def test_where_no_coordinator_is_asked_nothing_is_kept_for_a_producer(
+async def test_the_coordinator_is_asked_also_where_partitions_of_data_need_no_word(
     groups: TransactionGroups, version: int
 ) -> None:
+    """Otherwise the log would take a stranger's epoch for the producer's, and refuse the marker of its own."""
+    assert await groups.send(version) == [0]
     groups.verification.configure(VerificationSettings(verification_enable=False))
-    groups.partition.auto_commit = False
-    sent = asyncio.create_task(groups.send(version))
-    await eventually(lambda: groups.partition.lent)
-    assert not sent.done()
-    groups.partition.auto_commit = True
-    groups.partition.commit()
-    assert await sent == [0]
-    groups.partition.refuse_append = ErrorCode.KAFKA_STORAGE_ERROR
-    assert await groups.send(version) != [0]
-    assert (groups.coordinators.asked, groups.partition.permissions, groups.partition.lent) == ([], {}, [])
+    groups.coordinators.answer = ErrorCode.INVALID_PRODUCER_ID_MAPPING
+    assert await groups.send(version, 9, epoch=32_767, group="stranger") == [ErrorCode.INVALID_PRODUCER_ID_MAPPING]
+    assert [question.verify_only for question in groups.coordinators.asked] == [True, True]
+    assert groups.partition.open_transactions == {7: 0}
+    await groups.end(commit=True)
+    assert await groups.offset() == (5, 0)
 
 
 async def test_an_answer_that_comes_after_the_marker_begins_nothing(groups: TransactionGroups) -> None:

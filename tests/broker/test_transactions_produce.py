@@ -436,33 +436,23 @@ async def test_a_strangers_batch_holds_back_and_refuses_nobody_elses(tmp_path: P
         assert (await send(clients[0], of_transaction(2))).base_offset == 2
 
 
-async def test_a_permission_without_a_coordinators_word_is_for_one_request(tmp_path: Path) -> None:
+@pytest.mark.parametrize("adds", [False, True])
+async def test_groups_partitions_are_asked_for_whatever_the_setting_says(tmp_path: Path, *, adds: bool) -> None:
+    """Tenants share them: the victim's marker would be refused for the epoch that a stranger has named."""
     async with Lab(tmp_path, count=1) as lab:
         lab.controller.create_topic((0,))
         told = coordinated(lab)
         partition, verification = lab[0].partition, lab[0].plane.transactions
         verification.configure(VerificationSettings(verification_enable=False))
-        for producer_id in range(100):
-            one, other = [await verification.permit(TXN_ID, producer_id, 0, partition, adds=False) for _ in range(2)]
-            partition.transactions.release(one)
-            partition.check_permission(other)
-            partition.append_marker(marker(producer_id=producer_id), 5)
-            with pytest.raises(ProtocolError) as void:
-                partition.check_permission(other)
-            assert void.value.code is ErrorCode.INVALID_TXN_STATE
-            partition.transactions.release(other)
-            later = await verification.permit(TXN_ID, producer_id, 0, partition, adds=False)
-            partition.check_permission(later)
-            partition.transactions.release(later)
-        assert partition.permissions is not None
-        assert len(partition.permissions) == len(told.asked) == 0
-        partition.append_marker(marker(epoch=5), 5)
-        with pytest.raises(ProtocolError) as old:
-            await verification.permit(TXN_ID, 7, 4, partition, adds=False)
-        assert old.value.code is ErrorCode.INVALID_PRODUCER_EPOCH
-        granted = await verification.permit(TXN_ID, 7, 5, partition, adds=True)
-        partition.transactions.release(granted)
-        partition.check_permission(granted)
+        permission = await verification.permit(TXN_ID, 7, 1, partition, adds=adds)
+        partition.check_permission(permission)
+        partition.append_records(bytearray(of_transaction(-1, epoch=1)), partition.leader_epoch, 5)
+        told.answer = ErrorCode.INVALID_PRODUCER_ID_MAPPING
+        with pytest.raises(ProtocolError) as refused:
+            await verification.permit("stranger", 7, 32_767, partition, adds=adds)
+        assert refused.value.code is ErrorCode.INVALID_PRODUCER_ID_MAPPING
+        assert partition.append_marker(marker(epoch=1), 5) == 2
+        assert (partition.last_stable_offset, len(told.asked), verification.waiting_count) == (2, 2, 0)
 
 
 async def test_rights_and_producers_of_a_request() -> None:
