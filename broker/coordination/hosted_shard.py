@@ -373,6 +373,10 @@ class HostedShard(Generic[ShardType]):
         except (ProtocolError, StorageFailure) as error:
             self._rejected(batch, acts, error)
             return False
+        except Exception:
+            self._open.wait(batch.waiters)
+            self.give_up()  # it has what its log may not have
+            raise
         self._uncommitted.add(self._end, batch.bytes, acts, batch.waiters, now.monotonic_s)
         return True
 
@@ -402,7 +406,11 @@ class HostedShard(Generic[ShardType]):
     # the end -----------------------------------------------------------------------------------------------
 
     def _lost(self) -> None:
-        """The log or its leadership is lost: the runtime loads the shard again, or drops it."""
+        """The log or its leadership is lost."""
+        self.give_up()
+
+    def give_up(self) -> None:
+        """Close the shard. The runtime loads it again, or drops it where this broker no longer leads."""
         self.close()
         self._broken()
 

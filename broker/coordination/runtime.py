@@ -422,11 +422,22 @@ class CoordinatorRuntime:
                 due.append(hosted)
         for hosted in due:
             if not hosted.closed:
-                hosted.expire(self._lateness.spared_until)
-                self._arm(hosted)
+                self._expire_one(hosted)
         first = self._armed.first()
         if first is not None and first[0] < self._timer_at:
             self._set_timer(first[0])
+
+    def _expire_one(self, hosted: HostedShard[Any]) -> None:
+        """What no one expects costs one shard, which is loaded again: the timers of all others go on."""
+        try:
+            hosted.expire(self._lateness.spared_until)
+        except Exception as error:
+            fields = {"topic": hosted.partition.topic, "partition": hosted.partition.index, "error": repr(error)}
+            _log.exception("a shard's timer failed: it is loaded again", extra=fields)
+            hosted.give_up()
+            context = {"message": "a shard's timer failed", "exception": error}
+            asyncio.get_running_loop().call_exception_handler(context)  # a broken invariant stops the node
+        self._arm(hosted)
 
     async def stop(self) -> None:
         """Drop all shards; waiting requests get NOT_COORDINATOR. Nothing needs to be flushed, because the log has

@@ -200,8 +200,16 @@ class TransactionVerification:
             self._telling = self._loop.call_soon(self._tell)
 
     def _tell(self) -> None:
-        """Tell waiters in order, some per turn; those that come meanwhile queue behind them."""
+        """Tell waiters in order, some per turn; those that come meanwhile queue behind them. One that fails ends this
+        turn, and the next ones come in the next."""
         self._telling = None
+        try:
+            self._tell_some()
+        finally:
+            if self._outcomes:
+                self._telling = self._loop.call_soon(self._tell)
+
+    def _tell_some(self) -> None:
         answered_bytes = 0
         for _ in range(WAITERS_AT_ONCE):
             if not self._outcomes:
@@ -222,8 +230,6 @@ class TransactionVerification:
                     question.partition.transactions.grant(question.permission)
                 self._outcomes.popleft()
                 self._questions.pop(question.permission, None)
-        if self._outcomes:
-            self._telling = self._loop.call_soon(self._tell)
 
 
 _FOR_PRODUCERS = {

@@ -44,6 +44,7 @@ class Register:
         self.answers: list[Answer] = []
         self.deadline: float | None = None
         self.loads = 0
+        self.fails = False
         self.spared_for_s = 0.0
 
     def replay(self, key: bytes, value: bytes | None) -> None:
@@ -68,6 +69,8 @@ class Register:
         return self.deadline
 
     def expire(self, now: Now) -> list[CoordinatorRecord]:
+        if self.fails:
+            raise RuntimeError("a bug")
         self.spared_for_s = now.spared_until_s - (self.deadline or 0.0)
         self.deadline = None
         return [CoordinatorRecord(key, None) for key in self.values if key.startswith(b"boom")]
