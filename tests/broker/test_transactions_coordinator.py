@@ -350,6 +350,44 @@ async def test_decisions_about_large_transactions_are_spread_over_turns_of_the_l
     assert counts[0] * 1_000 <= INLINE_COST + 1_000
 
 
+async def test_what_joins_first_is_spread_over_turns_of_the_loop_too(world: World) -> None:
+    names = [f"t{number}" for number in range(12)]
+    producers = [await world.coordinator.init_producer_id(InitProducer(name, 60_000)) for name in names]
+    begin = len(world.partition.log.batches)
+    partitions = {f"a-topic-with-a-name-of-30-{topic:04}": (0,) for topic in range(5_000)}
+    await asyncio.gather(
+        *(
+            world.coordinator.add_partitions(name, *producer, partitions, new_protocol=True)
+            for name, producer in zip(names, producers, strict=True)
+        )
+    )
+    counts = [read_header(batch, 0).count for batch in world.partition.log.batches[begin:]]
+    assert (sum(counts), max(counts)) == (12, 1), "each takes milliseconds"
+
+
+async def test_partitions_that_waited_for_the_transaction_before_join_in_turns(world: World) -> None:
+    """Old clients wait at the coordinator. Markers of many transactions may be written at once."""
+    names = [f"t{number}" for number in range(12)]
+    producers = [await begun(world, name) for name in names]
+    for name, producer in zip(names, producers, strict=True):
+        await world.coordinator.end(EndTransaction(name, *producer, True, False))
+    acts = world.acts()
+    assert len(acts) == len(names)
+    begin = len(world.partition.log.batches)
+    partitions = {f"a-topic-with-a-name-of-30-{topic:04}": (0,) for topic in range(5_000)}
+    joining = [
+        asyncio.ensure_future(world.coordinator.add_partitions(name, *producer, partitions, new_protocol=False))
+        for name, producer in zip(names, producers, strict=True)
+    ]
+    await asyncio.sleep(HELD_S / 2)
+    for act in acts:
+        world.coordinator.markers_written(0, 1, act)
+    await asyncio.gather(*joining)
+    completions, *counts = [read_header(batch, 0).count for batch in world.partition.log.batches[begin:]]
+    assert completions == len(names)
+    assert (sum(counts), max(counts)) == (12, 1)
+
+
 async def test_what_a_load_has_left_is_decoded_in_turns_of_its_own(world: World) -> None:
     now_ms = LoopClock().wall_ms()
     partitions = {"gates": tuple(range(17_000))}

@@ -381,6 +381,25 @@ def test_limits_of_one_owner() -> None:
     assert driver.add("lkc-abc123_b", second, PLACE) is NONE
 
 
+def test_topics_of_one_transaction_are_bounded_and_their_partitions_are_cheap() -> None:
+    """A record names each topic once, and is read or written in one turn of the loop."""
+    driver = TransactionDriver()
+    _, producer = driver.init("t")
+    names = [f"t{index}" for index in range(70_000)]
+    request = AddPartitions("t", *producer, dict.fromkeys(names, (0,)), new_protocol=True)
+    with counted_calls() as count, pytest.raises(ProtocolError) as refused:
+        driver.shard.add_partitions(request, driver.now)
+    assert (refused.value.code, count.calls < 100) == (ErrorCode.TRANSACTION_ABORTABLE, True)
+    assert driver.add("t", producer, *((name, 0) for name in names[:9_999])) is NONE
+    assert driver.add("t", producer, *(("many", index) for index in range(90_001))) is NONE
+    with counted_calls() as count:
+        assert driver.add("t", producer, ("one-more", 0)) is ErrorCode.TRANSACTION_ABORTABLE
+    assert count.calls < 200
+    assert driver.add("t", producer, ("many", 90_001)) is ErrorCode.TRANSACTION_ABORTABLE
+    assert driver.end("t", producer, commit=True)[0] is NONE
+    assert sum(map(len, driver.write_markers()[0].partitions.values())) == 100_000
+
+
 def test_ten_thousand_partitions_and_absurdly_many() -> None:
     driver = TransactionDriver()
     _, producer = driver.init("t")

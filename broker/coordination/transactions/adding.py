@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from broker.coordination.transactions.config import TransactionLimits
 from broker.coordination.transactions.producers import NEW_PROTOCOL_VERSION
 from broker.coordination.transactions.values import (
     LAST_EPOCH,
@@ -38,18 +39,22 @@ def check_complete(held: Transaction) -> None:
         raise ProtocolError(ErrorCode.CONCURRENT_TRANSACTIONS)
 
 
-def with_partitions(held: Transaction, request: AddPartitions, now_ms: int) -> Transaction | None:
+def with_partitions(
+    held: Transaction, request: AddPartitions, now_ms: int, limits: TransactionLimits
+) -> Transaction | None:
     """The transaction with the request's partitions; None if it has them already.
 
-    Raises ProtocolError: INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED, and for every producer
-    CONCURRENT_TRANSACTIONS.
+    Raises ProtocolError: INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED, TRANSACTION_ABORTABLE beyond a limit, and for
+    every producer CONCURRENT_TRANSACTIONS.
     """
     check_complete(held)
     check_current(held, request.producer_id, request.producer_epoch)
+    _check_size(request.partitions, limits)  # first, because it costs as much to join them
     is_ongoing = held.state is TransactionState.ONGOING
     joined = _joined(held.partitions if is_ongoing else {}, request.partitions)
     if is_ongoing and joined is None:
         return None
+    _check_size(joined or {}, limits)
     return held._replace(
         state=TransactionState.ONGOING,
         partitions=joined or {},
@@ -58,6 +63,11 @@ def with_partitions(held: Transaction, request: AddPartitions, now_ms: int) -> T
         previous_id=held.producer_id,
         version=NEW_PROTOCOL_VERSION if request.new_protocol else 0,
     )
+
+
+def _check_size(partitions: Partitions, limits: TransactionLimits) -> None:
+    if len(partitions) > limits.topics or sum(map(len, partitions.values())) > limits.partitions:
+        raise ProtocolError(ErrorCode.TRANSACTION_ABORTABLE, "too many partitions or topics in one transaction")
 
 
 def _joined(held: Partitions, added: Partitions) -> Partitions | None:

@@ -15,9 +15,11 @@ from broker.coordination.shard import CoordinatorRecord, Decide, Now, Ticket
 from broker.coordination.transactions.completions import Completions
 from broker.coordination.transactions.config import TransactionConfig, TransactionLimits
 from broker.coordination.transactions.producers import check_init
+from broker.coordination.transactions.records import adding_cost
 from broker.coordination.transactions.shard_tasks import ShardTasks
 from broker.coordination.transactions.transaction_shard import TransactionDecision, TransactionShard
 from broker.coordination.transactions.values import (
+    NO_PARTITIONS,
     AddPartitions,
     EndTransaction,
     InitProducer,
@@ -42,7 +44,6 @@ LANE = "transactions"  # of clients: lists, and decisions about large transactio
 RETRY_S = 0.1  # after a completion that could not be recorded
 COMPLETED_AT_ONCE = 200
 
-CostOf = Callable[[TransactionShard, str], int]
 DecideWithId = Callable[[TransactionShard, int | None, Now], TransactionDecision]
 
 _log = logging.getLogger(__name__)
@@ -127,26 +128,27 @@ class TransactionCoordinator:
             raise ProtocolError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if comes else ErrorCode.NOT_COORDINATOR)
         return index
 
-    async def _in_turn(self, transactional_id: str, *, records: bool) -> int:
+    async def _in_turn(self, transactional_id: str, *, records: bool, added: Partitions = NO_PARTITIONS) -> int:
         """`partition_of` an id, in a turn of the loop with room for this; `records`: for a decision that changes its
-        state. A transaction of thousands of partitions takes milliseconds to decode, where a load has left that to be
-        done, and to encode. Clients and leaders may ask for many of them at a time."""
+        state, and adds `added`. A transaction of thousands of partitions takes milliseconds to decode, where a load has
+        left that to be done, and to encode. Clients and leaders may ask for many of them at a time."""
+
+        def reading(shard: TransactionShard) -> int:
+            return shard.reading_cost(transactional_id)
+
+        def recording(shard: TransactionShard) -> int:
+            return shard.recording_cost(transactional_id) + adding_cost(added)
+
         lane = Lane(LANE, tenant_of(transactional_id))
         index = self.partition_of(transactional_id)
-        if cost := self._cost(index, transactional_id, TransactionShard.reading_cost):
+        if cost := self._runtime.cost(TRANSACTION_TOPIC, index, reading):
             await self._runtime.room(cost, lane)
             await self._find(transactional_id, self.partition_of(transactional_id))
             index = self.partition_of(transactional_id)
-        if records and (cost := self._cost(index, transactional_id, TransactionShard.recording_cost)):
+        if records and (cost := self._runtime.cost(TRANSACTION_TOPIC, index, recording)):
             await self._runtime.room(cost, lane)
             index = self.partition_of(transactional_id)
         return index
-
-    def _cost(self, index: int, transactional_id: str, cost_of: CostOf) -> int:
-        def cost(shard: TransactionShard) -> int:
-            return cost_of(shard, transactional_id)
-
-        return self._runtime.cost(TRANSACTION_TOPIC, index, cost)
 
     async def _find(self, transactional_id: str, index: int) -> Transaction | None:
         def query(shard: TransactionShard, _: Now) -> Transaction | None:
@@ -207,29 +209,32 @@ class TransactionCoordinator:
         _check_named(transactional_id)
         request = AddPartitions(transactional_id, producer_id, producer_epoch, partitions, new_protocol)
 
-        def decide(shard: TransactionShard, now: Now, _: Ticket) -> Decision[CoordinatorRecord, None]:
-            return shard.add_partitions(request, now)
-
         try:
-            index = await self._in_turn(transactional_id, records=True)
-            await self._runtime.write(TRANSACTION_TOPIC, index, decide)
+            await self._add(request)
         except ProtocolError as error:
             if new_protocol or error.code is not ErrorCode.CONCURRENT_TRANSACTIONS:
                 raise
-            await self._add_once_complete(transactional_id, decide)
+            await self._add_once_complete(request)
 
-    async def _add_once_complete(self, transactional_id: str, decide: Decide[TransactionShard, None]) -> None:
+    async def _add(self, request: AddPartitions) -> None:
+        def decide(shard: TransactionShard, now: Now, _: Ticket) -> Decision[CoordinatorRecord, None]:
+            return shard.add_partitions(request, now)
+
+        index = await self._in_turn(request.transactional_id, records=True, added=request.partitions)
+        await self._runtime.write(TRANSACTION_TOPIC, index, decide)
+
+    async def _add_once_complete(self, request: AddPartitions) -> None:
         """Raises CONCURRENT_TRANSACTIONS when it has waited for as long as it may."""
-        completion = self._completions.next_of(transactional_id)
+        completion = self._completions.next_of(request.transactional_id)
         try:  # it may have been completed just before
-            await self._runtime.write(TRANSACTION_TOPIC, self.partition_of(transactional_id), decide)
+            await self._add(request)
         except ProtocolError as error:
             if error.code is not ErrorCode.CONCURRENT_TRANSACTIONS:
                 raise
             await asyncio.wait((completion,), timeout=self._held_s)
-            await self._runtime.write(TRANSACTION_TOPIC, self.partition_of(transactional_id), decide)
+            await self._add(request)
         finally:
-            self._completions.drop(transactional_id, completion)
+            self._completions.drop(request.transactional_id, completion)
 
     async def verify_partitions(
         self, transactional_id: str, producer_id: int, producer_epoch: int, partitions: Sequence[tuple[str, int]]

@@ -24,6 +24,7 @@ PLAIN_VERSION, FLEXIBLE_VERSION = 0, 1
 PREVIOUS_ID_TAG, NEXT_ID_TAG, VERSION_TAG = 0, 1, 2
 LAST_EPOCH_TAG = 10_000  # far above those that Kafka gives
 DECODED_PER_UNIT, ENCODED_PER_UNIT = 16, 40  # bytes of a value with many partitions; see `common.pacing`
+NAMED_BYTES = 4  # of a topic besides its name and partitions, about
 
 _KEY_VERSION = b"\0\0"
 EPOCH_FLOOR_KEY = (10_000).to_bytes(2, "big")  # a version far above those that Kafka gives
@@ -185,6 +186,12 @@ def decoding_cost(value: bytes) -> int:
 def encoding_cost(value: bytes) -> int:
     """Units of `common.pacing` that `encode_value` takes for a transaction like the one that has this value."""
     return len(value) // ENCODED_PER_UNIT
+
+
+def adding_cost(partitions: Partitions) -> int:
+    """Units of `common.pacing` that `encode_value` takes for these besides."""
+    size = NAMED_BYTES * len(partitions) + sum(map(len, partitions)) + _INT.size * sum(map(len, partitions.values()))
+    return size // ENCODED_PER_UNIT
 
 
 def decode_value(value: bytes) -> Transaction:

@@ -397,13 +397,11 @@ class TransactionShard:
         """Raises TRANSACTION_ABORTABLE beyond a limit: the client can abort and go on; COORDINATOR_LOAD_IN_PROGRESS,
         which every client repeats, while the tenant's groups are about to move."""
         held = self._get(request.transactional_id)
-        joined = with_partitions(held, request, now.wall_ms)
-        if joined is None:
-            return Decision(None)
         tenant = tenant_of(request.transactional_id)
         limits = self._limits_of(tenant)
-        if joined.partition_count > limits.partitions:
-            raise ProtocolError(ErrorCode.TRANSACTION_ABORTABLE, "too many partitions in one transaction")
+        joined = with_partitions(held, request, now.wall_ms, limits)
+        if joined is None:
+            return Decision(None)
         if request.transactional_id not in self.open and self.open.count(tenant) >= limits.open:
             raise ProtocolError(ErrorCode.TRANSACTION_ABORTABLE, "too many open transactions")
         begins = held.state is not TransactionState.ONGOING
