@@ -98,8 +98,13 @@ def check_found(pending: PendingOffsets) -> None:
         here = {place for place in PLACES if pending.place_of(name, place) is not None}
         assert here == set(pending.places(group_id)) == {one for one in PLACES if pending.holds(group_id, one)}
         assert pending.has(group_id) is bool(here)
+        assert set[bytes]().union(*(pending.places_of(one, group_id) for one in PRODUCERS)) == here
         found += sum(len(pending.values(group_id, place)) for place in here)
     assert pending.held_bytes() == found * PENDING_BYTES
+    for one in PRODUCERS:
+        groups, offsets = pending.size_of(one)
+        assert groups == sum(bool(pending.places_of(one, name[2:].decode())) for name in NAMES) <= offsets
+    assert sum(pending.size_of(one)[1] for one in PRODUCERS) == found
     assert bool(pending) is bool(found)
 
 

@@ -64,10 +64,12 @@ class OffsetDecisions:
         return Decision(*self._records(request, now))
 
     def commit_pending(self, request: PendingCommitRequest, now: Now) -> Decision[CoordinatorRecord, Codes]:
-        """As `commit`, in the open transaction of a producer."""
+        """As `commit`, in the open transaction of a producer. Raises TRANSACTION_ABORTABLE if that has too much here:
+        the client can abort and go on."""
         if not local_name(request.commit.group_id) or len(request.commit.group_id.encode()) > STRING_BYTES_MAX:
             raise ProtocolError(ErrorCode.INVALID_GROUP_ID)
         self._check_transactional_committer(request.commit)
+        self._check_transaction_size(request.commit, request.producer.producer_id)
         return Decision(*self._records(request.commit, now), producer=request.producer)
 
     def _records(self, request: CommitRequest, now: Now) -> tuple[Codes, list[CoordinatorRecord]]:
@@ -120,6 +122,18 @@ class OffsetDecisions:
         """A group that never had members exists if it has offsets, pending ones too. `unknown`: for any other."""
         if request.generation >= 0:
             raise ProtocolError(ErrorCode.UNKNOWN_MEMBER_ID if self._store.has(request.group_id) else unknown)
+
+    def _check_transaction_size(self, request: CommitRequest, producer_id: int) -> None:
+        config, pending = self._config, self._store.pending
+        groups, offsets = pending.size_of(producer_id)
+        has_room = offsets + len(request.offsets) <= config.transaction_offsets_max
+        if has_room and groups < config.transaction_groups_max:
+            return
+        held = pending.places_of(producer_id, request.group_id)
+        new = {encode_place(item.topic, item.partition) for item in request.offsets} - held
+        has_room = offsets + len(new) <= config.transaction_offsets_max
+        if new and not (has_room and (held or groups < config.transaction_groups_max)):
+            raise ProtocolError(ErrorCode.TRANSACTION_ABORTABLE, "too many offsets or groups in one transaction")
 
     # reads -------------------------------------------------------------------------------------------------
 

@@ -303,6 +303,17 @@ class PendingOffsets:
         group = self._by_group.get(group_id)
         return [] if group is None else group.places()
 
+    def size_of(self, producer_id: int) -> tuple[int, int]:
+        """How many groups and offsets the producer has something pending in."""
+        names = self._by_producer.get(producer_id, {})
+        return len(names), sum(len(sent.values) for name in names for sent in self._by_name[name].sent[producer_id])
+
+    def places_of(self, producer_id: int, group_id: str) -> set[bytes]:
+        """Those of the group where the producer has something pending."""
+        group = self._by_group.get(group_id)
+        some = () if group is None else group.sent.get(producer_id, ())
+        return set[bytes]().union(*(sent.values for sent in some))
+
     def values(self, group_id: str, place: bytes) -> list[bytes]:
         group = self._by_group.get(group_id)
         state = None if group is None else group.at(place)
