@@ -5,14 +5,16 @@ A subscription is a resource of type CLIENT_METRICS. Controllers check its setti
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from common.client_patterns import matcher
+from common.client_patterns import SHORT_PATTERN_BYTES_MAX, UNICODE_CLASSES_MAX, Matcher, matcher, unicode_classes
+from common.pacing import Work, at_once
 from common.settings import CLUSTER_WIDE, HOUR_MS, MINUTE_MS, Catalogue, setting
 
 ALL_METRICS = "*"
 PATTERNS_MAX = 12  # of one subscription
+PATTERN_COST = 300  # to read one, in units of `common.pacing`
 SELECTORS = (
     "client_instance_id",
     "client_id",
@@ -22,7 +24,7 @@ SELECTORS = (
     "client_source_port",
 )
 
-Match = Mapping[str, Callable[[str], bool]]
+Match = Mapping[str, Matcher]
 """By selector: whether a client's value matches."""
 
 
@@ -46,9 +48,16 @@ CLIENT_METRICS_SETTINGS = Catalogue([ClientMetricsSettings])
 
 def match_of(patterns: Sequence[str]) -> Match:
     """Raises ValueError, with the reason."""
-    found: dict[str, Callable[[str], bool]] = {}
+    return at_once(reading_match(patterns))
+
+
+def reading_match(patterns: Sequence[str]) -> Work[Match]:
+    """Raises ValueError, with the reason."""
+    found: dict[str, Matcher] = {}
     if len(patterns) > PATTERNS_MAX:
         raise ValueError(f"match: there may be {PATTERNS_MAX} patterns")
+    if sum(map(unicode_classes, patterns)) > UNICODE_CLASSES_MAX:
+        raise ValueError(f"match: the patterns together may have {UNICODE_CLASSES_MAX} classes of Unicode (\\p, \\P)")
     for pattern in patterns:
         selector, _, text = pattern.partition("=")
         selector = selector.strip()
@@ -57,7 +66,8 @@ def match_of(patterns: Sequence[str]) -> Match:
         if "=" in text:
             raise ValueError(f"match: {pattern!r} has a second '='; a PATTERN has none")
         try:
-            found[selector] = matcher(text.strip())
+            found[selector] = matcher(text.strip(), SHORT_PATTERN_BYTES_MAX)
         except ValueError as error:
             raise ValueError(f"match: {pattern!r} is no pattern of RE2: {error}") from error
+        yield PATTERN_COST
     return found

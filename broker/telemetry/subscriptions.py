@@ -8,12 +8,12 @@ from uuid import UUID
 import crc32c
 from msgspec import Struct
 
-from common.client_metrics import ALL_METRICS, CLIENT_METRICS_SETTINGS, ClientMetricsSettings, Match, match_of
+from common.client_metrics import ALL_METRICS, CLIENT_METRICS_SETTINGS, ClientMetricsSettings, Match, reading_match
 from common.identifiers import uuid_text
 from common.pacing import Work
 from kraft.image.metadata import MetadataImage
 
-ATTRIBUTE_LENGTH_MAX = 256  # a longer value of a client matches no pattern
+ATTRIBUTE_LENGTH_MAX = 256  # bytes; a longer value of a client matches no pattern
 PARSE_COST, MATCH_COST = 300, 20  # units of `common.pacing`, of one subscription
 PREFIXES_OF_UNIT = 20  # that a name is compared with
 _NO_SUBSCRIPTION = ClientMetricsSettings()
@@ -85,7 +85,7 @@ class Subscriptions:
             return
         known: list[_Subscription] = []
         for settings in given.values():
-            one = _parsed(settings)
+            one = yield from _parsed(settings)
             if one is not None:
                 known.append(one)
             yield PARSE_COST
@@ -96,9 +96,9 @@ class Subscriptions:
         """The sum of the subscriptions that match: all their metrics, at the shortest interval."""
         version, matching = self._version, list[ClientMetricsSettings]()
         selected = client.selected().items()
-        values = {selector: value for selector, value in selected if len(value) <= ATTRIBUTE_LENGTH_MAX}
+        values = {selector: value for selector, value in selected if len(value.encode()) <= ATTRIBUTE_LENGTH_MAX}
         for one in self._known:
-            if all(selector in values and matches(values[selector]) for selector, matches in one.match.items()):
+            if (yield from _matches(one.match, values)):
                 matching.append(one.settings)
             yield MATCH_COST
         prefixes = {prefix for settings in matching for prefix in settings.metrics}
@@ -108,11 +108,24 @@ class Subscriptions:
         return Wanted(metrics, interval_ms, subscription_id, version)
 
 
-def _parsed(given: Mapping[str, str]) -> _Subscription | None:
+def _matches(match: Match, values: Mapping[str, str]) -> Work[bool]:
+    """Whether all patterns match. Each is a step, because one may take milliseconds."""
+    for selector, matches in match.items():
+        value = values.get(selector)
+        if value is None:
+            return False
+        fits = matches(value)
+        yield matches.cost(value)
+        if not fits:
+            return False
+    return True
+
+
+def _parsed(given: Mapping[str, str]) -> Work[_Subscription | None]:
     """None if it has what only a later version knows."""
     try:
         settings = CLIENT_METRICS_SETTINGS.values(given).group(ClientMetricsSettings)
-        return _Subscription(settings, match_of(settings.match))
+        return _Subscription(settings, (yield from reading_match(settings.match)))
     except ValueError:
         return None
 

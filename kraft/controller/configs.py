@@ -14,7 +14,7 @@ from common.decision import Decision
 from common.errors import ErrorCode, ProtocolError
 from common.node_settings.catalogue import NODE_SETTINGS
 from common.node_settings.listeners import counts_by_address
-from common.pacing import Work
+from common.pacing import SLICE_COST, Work
 from common.settings import Setting
 from common.topic_settings import TOPIC_SETTINGS
 from kraft.batches import MetadataRecord
@@ -46,6 +46,7 @@ R = TypeVar("R")
 
 _RESOURCES_PER_STEP = 100  # that are counted
 _RESOURCE_COST, _SETTING_COST = 40, 5
+_SUBSCRIPTION_COST = SLICE_COST  # to read all its patterns
 LEAST_LAG, GREATEST_LAG = "min.compaction.lag.ms", "max.compaction.lag.ms"
 
 
@@ -156,7 +157,8 @@ def _alter(
             yield _RESOURCES_PER_STEP
     for resource in resources:
         code, message = ErrorCode.NONE, None
-        yield _RESOURCE_COST + _SETTING_COST * len(resource.configs)
+        is_subscription = resource.resource_type == ResourceType.CLIENT_METRICS
+        yield _RESOURCE_COST + _SETTING_COST * len(resource.configs) + _SUBSCRIPTION_COST * is_subscription
         try:
             if seen[resource.resource_type, resource.resource_name] > 1:
                 raise ProtocolError(ErrorCode.INVALID_REQUEST, "Each resource must appear at most once.")

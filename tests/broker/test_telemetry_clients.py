@@ -19,6 +19,8 @@ from broker.security.session import ClientSession
 from broker.telemetry.client_instances import CLIENTS_AT_ONCE
 from broker.telemetry.subscriptions import ATTRIBUTE_LENGTH_MAX, Client, Subscriptions, Wanted, subscription_id_of
 from broker.telemetry.telemetry import WAITING_OF_TENANT_MAX, ClientTelemetry, Push
+from common.client_metrics import SELECTORS
+from common.client_patterns import Matcher
 from common.errors import ErrorCode
 from common.metrics import Metrics
 from common.node_settings.telemetry import TelemetrySettings
@@ -190,10 +192,29 @@ def test_subscriptions_change_while_they_are_parsed() -> None:
     assert max(costs) < SLICE_COST
 
 
+def test_a_slow_pattern_is_a_step_of_its_own() -> None:
+    match = ",".join(selector + r"=(?:\C?){999}" for selector in SELECTORS)
+    image = with_subscription(EMPTY_IMAGE, "s", metrics="m.", match=match)
+    subscriptions = Subscriptions(lambda: image)
+    costs = list(subscriptions.following())
+    assert (len(costs), max(costs) < SLICE_COST) == (len(SELECTORS) + 1, True)
+    client = Client(UUID(int=5), "ab" * 128, "ab" * 128, "ab" * 128, "10.0.0.1", 50123)
+    work = subscriptions.wanted(client)
+    matched: list[tuple[int, int]] = []
+    cost: int | None = 0
+    while cost is not None:
+        with counted_calls(Matcher.__call__) as count:
+            cost = next(work, None)
+        matched.append((count.calls, cost or 0))
+    assert (sum(calls for calls, _ in matched), max(calls for calls, _ in matched)) == (len(SELECTORS), 1)
+    assert sum(cost for calls, cost in matched if calls) > 3 * 256 * 2_000 / 100
+
+
 def test_a_long_name_matches_nothing() -> None:
     image = with_subscription(EMPTY_IMAGE, "s", metrics="m.", match="client_id=.*")
-    client = Client(UUID(int=5), "c" * (ATTRIBUTE_LENGTH_MAX + 1), "", "", "", 0)
-    assert wanted(image, client).metrics == ()
+    bytes_max = ATTRIBUTE_LENGTH_MAX
+    for name, fits in (("c" * bytes_max, True), ("c" * (bytes_max + 1), False), ("ä" * (bytes_max // 2 + 1), False)):
+        assert wanted(image, Client(UUID(int=5), name, "", "", "", 0)).metrics == (("m.",) if fits else ()), name
 
 
 # asking and pushing ----------------------------------------------------------------------------------------

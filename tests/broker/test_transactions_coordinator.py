@@ -14,7 +14,7 @@ from broker.coordination.runtime import CoordinatorRuntime, RuntimeConfig
 from broker.coordination.shard import CoordinatorRecord, Now, Ticket
 from broker.coordination.transactions.config import TransactionConfig
 from broker.coordination.transactions.coordinator import TransactionCoordinator
-from broker.coordination.transactions.records import decode_value, encode_value, transaction_record
+from broker.coordination.transactions.records import decode_value, decoding_cost, encode_value, transaction_record
 from broker.coordination.transactions.transaction_shard import TransactionShard
 from broker.coordination.transactions.values import (
     LAST_EPOCH,
@@ -423,6 +423,38 @@ async def test_list(world: World) -> None:
     found = await world.coordinator.list_transactions(TransactionFilter(prefix="lkc-abc123_"))
     assert [(one.transactional_id, one.state) for one in found] == [("lkc-abc123_b", TransactionState.ONGOING)]
     assert await world.coordinator.end(EndTransaction("a", 101, 0, True, False)) == NO_PRODUCER
+
+
+async def listed(world: World, wanted: TransactionFilter) -> list[str]:
+    return [one.transactional_id for one in await world.coordinator.list_transactions(wanted)]
+
+
+async def test_a_list_by_pattern(world: World) -> None:
+    names = ["orders-1", "orders-2", "lkc-abc123_orders-3"]
+    for name in names:
+        await world.coordinator.init_producer_id(InitProducer(name, 60_000))
+    assert await listed(world, TransactionFilter(pattern="orders")) == [], "the whole id must match"
+    assert await listed(world, TransactionFilter(pattern="orders-[13]")) == ["orders-1", "lkc-abc123_orders-3"]
+    assert await listed(world, TransactionFilter(pattern="orders-.", prefix="lkc-abc123_")) == ["lkc-abc123_orders-3"]
+    assert await listed(world, TransactionFilter(pattern="")) == names
+    await world.coordinator.init_producer_id(InitProducer("a" * 30_000, 60_000))
+    assert await listed(world, TransactionFilter(pattern="(a*)*(a*)*b")) == [], "in linear time"
+
+
+async def test_a_list_by_pattern_and_duration_decodes_only_what_matches(world: World) -> None:
+    now_ms = LoopClock().wall_ms()
+    partitions = {"gates": tuple(range(17_000))}  # the shard itself decodes one in two milliseconds
+    held = Transaction(7, 0, 60_000, TransactionState.ONGOING, partitions, now_ms, now_ms - 30_000, version=2)
+    for number in range(10):
+        await world.put(0, f"t{number}", held)
+    world.partition.leader_epoch = 2
+    await world.elected()
+    with counted_calls(decoding_cost) as decoded:  # asked for each that a list decodes
+        assert await listed(world, TransactionFilter(pattern="other.*", longer_than_ms=0)) == []
+        assert decoded.calls == 0
+        assert await listed(world, TransactionFilter(pattern="t[89]", longer_than_ms=20_000)) == ["t8", "t9"]
+        assert decoded.calls == 2
+    assert await listed(world, TransactionFilter(pattern="t[13]", longer_than_ms=60_000)) == []
 
 
 async def test_ids_of_a_deleted_tenant_are_removed_once_their_transactions_have_ended(world: World) -> None:

@@ -80,23 +80,11 @@ def test_a_list_by_duration_decodes_few_others_in_a_step() -> None:
     assert driver.names(wanted) == NAMES
 
 
-@pytest.mark.parametrize(
-    "wanted", [TransactionFilter(pattern="other.*", longer_than_ms=0), TransactionFilter(frozenset(), longer_than_ms=0)]
-)
-def test_a_list_decodes_nothing_that_its_other_filters_exclude(wanted: TransactionFilter) -> None:
+def test_a_list_decodes_nothing_that_its_other_filters_exclude() -> None:
     driver = not_taken_up()
     with counted_calls(decode_value) as count:
-        assert driver.names(wanted) == []
+        assert driver.names(TransactionFilter(frozenset(), longer_than_ms=0)) == []
     assert count.calls == 0
-
-
-def test_long_ids_are_matched_in_steps() -> None:
-    driver = TransactionDriver()
-    for number in range(20):
-        driver.init("a" * 30_000 + str(number))
-    wanted = TransactionFilter(pattern="[a-c]*.{200}")
-    assert len(list(driver.shard.list_transactions(wanted, driver.now))) >= 5
-    assert len(driver.names(wanted)) == 20
 
 
 def test_ids_that_another_partition_serves_are_passed_over_in_steps() -> None:

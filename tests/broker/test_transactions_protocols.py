@@ -431,20 +431,6 @@ def test_list_filters() -> None:
     assert driver.names(TransactionFilter(producer_ids=frozenset({first.producer_id}))) == ["orders-1"]
     assert driver.names(TransactionFilter(frozenset({State.ONGOING}), longer_than_ms=5_000)) == []
     assert driver.names(TransactionFilter(frozenset({State.ONGOING}), longer_than_ms=4_999)) == ["orders-1"]
-    assert driver.names(TransactionFilter(pattern="orders")) == [], "the whole id must match"
-    assert driver.names(TransactionFilter(pattern="orders-[13]")) == ["orders-1", "lkc-abc123_orders-3"]
-    assert driver.names(TransactionFilter(pattern="orders-.", prefix="lkc-abc123_")) == ["lkc-abc123_orders-3"]
-    assert driver.names(TransactionFilter(pattern="")) == driver.names(TransactionFilter())
-    for pattern in ("(", r"(a)\1", "x" * 1_001, "((a{1000}){1000}){1000}"):
-        with pytest.raises(ProtocolError) as caught:
-            driver.names(TransactionFilter(pattern=pattern))
-        assert caught.value.code is ErrorCode.INVALID_REGULAR_EXPRESSION
-
-
-def test_pattern_takes_linear_time() -> None:
-    driver = TransactionDriver()
-    driver.init("a" * 30_000)
-    assert driver.names(TransactionFilter(pattern="(a*)*(a*)*b")) == []
 
 
 def test_snapshot_holds_the_whole_shard() -> None:

@@ -11,10 +11,12 @@ from hypothesis import strategies as st
 
 from common.client_metrics import PATTERNS_MAX
 from common.errors import ErrorCode
+from common.pacing import SLICE_COST
 from kraft.audit.metadata_audit import MetadataAudit
 from kraft.audit.metadata_export import metadata_events
 from kraft.batches import Batch, BatchHeader
 from kraft.controller.client_metrics import NAME_LENGTH_MAX, PREFIXES_MAX, SUBSCRIPTIONS_MAX
+from kraft.controller.configs import incremental_alter_configs
 from kraft.controller.policy import ControllerPolicy
 from kraft.features import TELEMETRY_LEVEL, TIDELOG_VERSION
 from kraft.image.delta import replayed
@@ -116,6 +118,15 @@ def test_how_many_and_how_long() -> None:
     patterns = ",".join("client_id=a" for _ in range(PATTERNS_MAX + 1))
     assert decided(IMAGE, "s", ("match", patterns)).reply.responses[0].error_code == CONFIG
     assert decided(IMAGE, "s", ("match", "client_id=" + "m" * 1_001)).reply.responses[0].error_code == CONFIG
+
+
+def test_no_two_subscriptions_are_checked_in_one_slice() -> None:
+    """Each may have patterns that take milliseconds to read, also where something else of it is altered."""
+    change = _Resource.AlterableConfig(name="interval.ms", value="1000", config_operation=SET)
+    rows = [_Resource(resource_type=METRICS, resource_name=f"s{number}", configs=[change]) for number in range(10)]
+    request = IncrementalAlterConfigsRequest(resources=rows, validate_only=True)
+    costs = list(incremental_alter_configs(IMAGE, request, POLICY))
+    assert sum(cost >= SLICE_COST for cost in costs) == len(rows)
 
 
 NAMES = st.sampled_from(["s1", "s2", "s3"])

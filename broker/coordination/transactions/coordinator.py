@@ -14,6 +14,7 @@ from broker.coordination.runtime import CoordinatorRuntime
 from broker.coordination.shard import CoordinatorRecord, Decide, Now, Ticket
 from broker.coordination.transactions.completions import Completions
 from broker.coordination.transactions.config import TransactionConfig, TransactionLimits
+from broker.coordination.transactions.pattern_search import PatternSearch
 from broker.coordination.transactions.producers import check_init
 from broker.coordination.transactions.records import adding_cost
 from broker.coordination.transactions.shard_tasks import ShardTasks
@@ -31,6 +32,7 @@ from broker.coordination.transactions.values import (
     Transaction,
     TransactionFilter,
 )
+from common.client_patterns import Matcher
 from common.decision import Decision
 from common.errors import ErrorCode, ProtocolError
 from common.pacing import Lane, Work
@@ -85,6 +87,7 @@ class TransactionCoordinator:
         self._completions = Completions()
         self._serials = itertools.count()
         self._tasks = ShardTasks()
+        self._patterns = PatternSearch(lambda prefix: runtime.rest(_lane_of(prefix)))
 
     topic = TRANSACTION_TOPIC
 
@@ -261,22 +264,37 @@ class TransactionCoordinator:
 
     async def list_transactions(self, wanted: TransactionFilter) -> list[ListedTransaction]:
         """Raises also INVALID_REGULAR_EXPRESSION; COORDINATOR_LOAD_IN_PROGRESS while some are not here yet."""
-
-        def query(shard: TransactionShard, now: Now) -> Work[list[ListedTransaction]]:
-            return shard.list_transactions(wanted, now)
-
         tenant = self._image().tenants.owner(wanted.prefix)
         copies = tenant is not None and tenant.keys_phase is KeysPhase.IDS_COPYING
         if copies or self._runtime.is_loading(TRANSACTION_TOPIC):
             raise ProtocolError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+        matches = await self._patterns.compiled(wanted.pattern, wanted.prefix) if wanted.pattern else None
         found: list[ListedTransaction] = []
         for index in self._runtime.active(TRANSACTION_TOPIC):
             try:
-                found += await self._runtime.read_slowly(TRANSACTION_TOPIC, index, query, Lane(LANE, wanted.prefix))
+                found += await self._listed(index, wanted, matches)
             except ProtocolError as error:
                 if error.code is not ErrorCode.NOT_COORDINATOR:  # otherwise its new coordinator lists them
                     raise
         return found
+
+    async def _listed(self, index: int, wanted: TransactionFilter, matches: Matcher | None) -> list[ListedTransaction]:
+        """By duration come those last that pass all other filters, because it may have to decode them."""
+        if matches is None:
+            return await self._listed_by_shard(index, wanted)
+        listed = await self._listed_by_shard(index, wanted._replace(longer_than_ms=-1))
+        found = await self._patterns.matching(listed, matches, wanted.prefix)
+        if wanted.longer_than_ms < 0:
+            return found
+        return await self._listed_by_shard(index, wanted, [one.transactional_id for one in found])
+
+    async def _listed_by_shard(
+        self, index: int, wanted: TransactionFilter, among: Sequence[str] | None = None
+    ) -> list[ListedTransaction]:
+        def query(shard: TransactionShard, now: Now) -> Work[list[ListedTransaction]]:
+            return shard.list_transactions(wanted, now, among)
+
+        return await self._runtime.read_slowly(TRANSACTION_TOPIC, index, query, _lane_of(wanted.prefix))
 
     # what happens by itself --------------------------------------------------------------------------------
 
@@ -339,6 +357,10 @@ class TransactionCoordinator:
             await self._runtime.write(TRANSACTION_TOPIC, index, _fences(transactional_id, fresh_id, removal=removal))
         except ProtocolError as error:
             _log.info("a fence waits", extra={"partition": index, "error": error.code.name})
+
+
+def _lane_of(prefix: str) -> Lane:
+    return Lane(LANE, prefix)
 
 
 def _with_id(decide: DecideWithId, fresh_id: int | None) -> Decide[TransactionShard, Producer | ErrorCode | NeedsId]:

@@ -8,7 +8,7 @@ prepared ones the markers are asked for. A request takes its own up first.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import Enum
 
 from broker.coordination.groups.tenant_index import ByTenant
@@ -464,11 +464,13 @@ class TransactionShard:
         fenced = self._fenced(transactional_id, held, None, now, removal=True)
         return None if fenced is None else self._record(transactional_id, fenced)
 
-    def list_transactions(self, wanted: TransactionFilter, now: Now) -> Work[list[ListedTransaction]]:
-        """A tenant's costs only its own ids. They may change meanwhile. Ids that are handed over are shown by both
-        sides: otherwise, while brokers hear of it one after another, neither may have them, and an open transaction
-        would pass for one that no coordinator knows."""
-        held = self.committed.with_prefix(wanted.prefix)
+    def list_transactions(
+        self, wanted: TransactionFilter, now: Now, among: Iterable[str] | None = None
+    ) -> Work[list[ListedTransaction]]:
+        """`among`: only these ids. A tenant's costs only its own ids. They may change meanwhile. Ids that are handed
+        over are shown by both sides: otherwise, while brokers hear of it one after another, neither may have them, and
+        an open transaction would pass for one that no coordinator knows."""
+        held = self.committed.with_prefix(wanted.prefix) if among is None else among
         ids = (name if self._keeping_of(name) is not Keeping.FOREIGN else None for name in held)
         return listed(ids, self.committed, self.open, wanted, now.wall_ms)
 

@@ -162,7 +162,8 @@ class MarkersToWrite(NamedTuple):
 
 
 class TransactionFilter(NamedTuple):
-    """`states` and `producer_ids`: None for all. `longer_than_ms`: -1 for all. `prefix`: of a tenant's ids."""
+    """`states` and `producer_ids`: None for all. `longer_than_ms`: -1 for all. `prefix`: of a tenant's ids. Shards take
+    no notice of the `pattern`, which the coordinator matches; none and an empty one match all."""
 
     states: frozenset[TransactionState] | None = None
     producer_ids: frozenset[int] | None = None
