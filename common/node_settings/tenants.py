@@ -48,8 +48,8 @@ class TenantSettings:
         "Bytes per second that one tenant without a limit of its own may always be sent, also by overloaded brokers.",
         0, LONG_MAX)
     tenant_transactional_ids_max: int = setting("tidelog.tenant.transactional.ids.max", "int", 10_000,
-        "Transactional ids, in each partition of __transaction_state, of one tenant that has no limit of its own.", 0,
-        INT_MAX)
+        "Transactional ids, in each partition of __transaction_state, of one tenant that has no limit of its own. "
+        "Together they may take 256 bytes for each of this number.", 0, INT_MAX)
     tenant_transactions_max: int = setting("tidelog.tenant.transactions.max", "int", 1_000,
         "Open transactions, in each partition of __transaction_state, of one tenant that has no limit of its own.", 0,
         INT_MAX)

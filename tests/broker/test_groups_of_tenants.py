@@ -4,15 +4,17 @@ tenant's groups looks at nobody else's."""
 from __future__ import annotations
 
 import random
+import sys
 from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.coordination.groups.config import GroupConfig
-from broker.coordination.groups.tenant_index import ByTenant
+from broker.coordination.groups.tenant_index import ByTenant, bytes_of_id
 from common.errors import ErrorCode
 from common.pacing import at_once
+from kraft.image.tenants import tenant_of
 from tests.broker.group_driver import GroupDriver, subscription
 from tests.common.call_count import counted_calls
 from tests.common.kept_memory import kept_bytes
@@ -63,7 +65,9 @@ def test_offsets_expire_by_the_names_that_members_know(prefix: str, topics: list
 OPERATIONS = st.lists(
     st.tuples(
         st.sampled_from(["set", "setdefault", "pop", "del"]),
-        st.builds("{}{}".format, st.sampled_from([*PREFIXES, "lkc-aaaaaaa_", "lkc-"]), st.sampled_from("abc")),
+        st.builds(
+            "{}{}".format, st.sampled_from([*PREFIXES, "lkc-aaaaaaa_", "lkc-"]), st.sampled_from(["a", "b", "c", "äbc"])
+        ),
     ),
     max_size=60,
 )
@@ -87,6 +91,27 @@ def test_the_index_knows_what_a_look_at_every_id_finds(operations: list[tuple[st
         assert dict(index) == plain
         for prefix in (*PREFIXES, "lkc-aaaaaa", "lkc-cccccc_", "a"):
             assert index.with_prefix(prefix) == [one for one in plain if one.startswith(prefix)]
+        assert index.all_id_bytes == sum(map(bytes_of_id, plain))
+        for tenant in (None, "lkc-aaaaaa", "lkc-bbbbbb", "lkc-aaaaaaa", "lkc-cccccc"):
+            own = [one for one in plain if tenant_of(one) == tenant]
+            assert (index.count(tenant), index.id_bytes(tenant)) == (len(own), sum(map(bytes_of_id, own)))
+
+
+@given(st.text(max_size=40))
+def test_an_id_takes_no_more_than_is_counted(name: str) -> None:
+    assert sys.getsizeof(name) - sys.getsizeof("") <= bytes_of_id(name) + 40, "CPython's head of what is not ASCII"
+    assert len(name.encode()) <= bytes_of_id(name)
+
+
+def test_long_ids_count_where_memory_is_bounded() -> None:
+    """Twice for a group's offsets, and once for its record."""
+    driver = GroupDriver(QUICK)
+    before = driver.shard.held_bytes()
+    driver.commit({("t", 0): 1}, group="g" * 30_000)
+    simple = driver.shard.held_bytes()
+    assert 60_000 < simple - before < 62_000
+    driver.stable_group(2, group="m" * 30_000)
+    assert 30_000 < driver.shard.held_bytes() - simple < 32_000
 
 
 def test_the_index_keeps_nothing_of_tenants_without_groups() -> None:

@@ -100,7 +100,8 @@ def check_found(pending: PendingOffsets) -> None:
         assert pending.has(group_id) is bool(here)
         assert set[bytes]().union(*(pending.places_of(one, group_id) for one in PRODUCERS)) == here
         found += sum(len(pending.values(group_id, place)) for place in here)
-    assert pending.held_bytes() == found * PENDING_BYTES
+    names = sum(len(name) - 2 for name in NAMES if pending.has(name[2:].decode()))
+    assert pending.held_bytes() == found * PENDING_BYTES + 2 * names
     for one in PRODUCERS:
         groups, offsets = pending.size_of(one)
         assert groups == sum(bool(pending.places_of(one, name[2:].decode())) for name in NAMES) <= offsets

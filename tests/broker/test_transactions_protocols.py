@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from broker.coordination.packed_records import read_runs
 from broker.coordination.transactions.config import TransactionConfig, TransactionLimits
+from broker.coordination.transactions.records import transaction_record
 from broker.coordination.transactions.values import (
     LAST_EPOCH,
     AddPartitions,
@@ -398,6 +399,45 @@ def test_topics_of_one_transaction_are_bounded_and_their_partitions_are_cheap() 
     assert driver.add("t", producer, ("many", 90_001)) is ErrorCode.TRANSACTION_ABORTABLE
     assert driver.end("t", producer, commit=True)[0] is NONE
     assert sum(map(len, driver.write_markers()[0].partitions.values())) == 100_000
+
+
+def test_bytes_of_one_owners_ids() -> None:
+    """However they come and go, and whoever reads them from the log."""
+    driver = TransactionDriver(TransactionConfig(id_expiration_ms=1_000), limits=TransactionLimits(ids=200))
+    most = TransactionLimits(ids=200).id_bytes
+    names = [f"lkc-abc123_{letter}".ljust(most // 4, "x") for letter in "abcd"]
+    for name in names:
+        assert driver.init(name)[0] is NONE
+    for _ in range(2):
+        assert driver.init("lkc-abc123_e")[0] is ErrorCode.POLICY_VIOLATION
+        assert driver.init(names[0])[0] is NONE, "it has the id"
+        assert driver.init("lkc-zzz999_e")[0] is NONE, "another tenant's"
+        assert driver.init("operators")[0] is NONE
+        driver.reload()
+    record = transaction_record(names[0], None)
+    before = driver.shard.before(record)
+    driver.shard.replay(*record)
+    driver.shard.undo([before], driver.now)
+    assert driver.init("lkc-abc123_e")[0] is ErrorCode.POLICY_VIOLATION, "the removal was taken back"
+    driver.pass_ms(7_200_000)
+    assert not driver.shard.committed
+    assert driver.init("lkc-abc123_e")[0] is NONE
+    assert driver.init("lkc-abc123_" + "ä" * (most // 4))[0] is ErrorCode.POLICY_VIOLATION, "it may take four each"
+
+
+def test_the_longest_id_has_room_under_a_low_limit() -> None:
+    driver = TransactionDriver(limits=TransactionLimits(ids=1))
+    assert driver.init("t".ljust(driver.config.id_bytes_max, "x"))[0] is NONE
+    assert driver.init("u")[0] is ErrorCode.POLICY_VIOLATION
+
+
+def test_long_ids_count_where_memory_is_bounded() -> None:
+    driver = TransactionDriver()
+    driver.init("t" * 30_000)
+    longer = driver.shard.held_bytes()
+    driver.init("u" * 100)
+    assert longer > 30_000
+    assert longer + 100 < driver.shard.held_bytes() < longer + 1_000
 
 
 def test_ten_thousand_partitions_and_absurdly_many() -> None:

@@ -163,7 +163,8 @@ class GroupShard:
             self.replay(key, value)
 
     def held_bytes(self) -> int:
-        return self._store.held_bytes() + len(self.committed) * GROUP_BYTES + sum(map(len, self.committed.values()))
+        held = self.committed
+        return self._store.held_bytes() + len(held) * GROUP_BYTES + held.all_id_bytes + sum(map(len, held.values()))
 
     def loaded(self, now: Now) -> list[CoordinatorRecord]:
         """Every member has a whole session to find its new coordinator."""

@@ -143,7 +143,8 @@ class CommittedOffsets:
 
     def held_bytes(self) -> int:
         """Approximate memory of all offsets."""
-        return GROUP_BYTES * len(self._by_name) + OFFSET_BYTES * sum(map(len, self._by_name.values()))
+        ids = 2 * self._by_group.all_id_bytes  # each is the key of two dicts
+        return ids + GROUP_BYTES * len(self._by_name) + OFFSET_BYTES * sum(map(len, self._by_name.values()))
 
     def has(self, group_id: str) -> bool:
         return group_id in self._by_group

@@ -320,7 +320,8 @@ class PendingOffsets:
         return [] if state is None else [one.value for one in state.pending]
 
     def held_bytes(self) -> int:
-        return PENDING_BYTES * sum(group.count() for group in self._by_name.values())
+        ids = 2 * self._by_group.all_id_bytes  # each is the key of two dicts
+        return ids + PENDING_BYTES * sum(group.count() for group in self._by_name.values())
 
     # snapshots ---------------------------------------------------------------------------------------------
 

@@ -9,6 +9,12 @@ from typing import Any, TypeVar
 from kraft.image.tenants import SEPARATOR, TENANT_ID, tenant_of
 
 Value = TypeVar("Value")
+WIDE_LETTER_BYTES = 4  # that each letter of an id takes, at most, if one is not ASCII
+
+
+def bytes_of_id(name: str) -> int:
+    """The memory that its letters take, at most. It is no shorter in UTF-8."""
+    return len(name) if name.isascii() else WIDE_LETTER_BYTES * len(name)
 
 
 def each_once(prefixes: Iterable[str], *holders: Callable[[str], list[str]]) -> Iterator[str | None]:
@@ -27,30 +33,41 @@ def each_once(prefixes: Iterable[str], *holders: Callable[[str], list[str]]) -> 
 class ByTenant(dict[str, Value]):
     """A dict by internal group id. Use only the mutating methods defined here, which keep the index."""
 
-    __slots__ = ("_of_tenant", "_tenants_ids")
+    __slots__ = ("_of_tenant", "_operators_bytes", "_tenants_bytes", "_tenants_ids", "all_id_bytes")
 
     def __init__(self) -> None:
         super().__init__()
         self._of_tenant: dict[str, dict[str, None]] = {}
         self._tenants_ids = 0  # of all tenants together
+        self._tenants_bytes: dict[str, int] = {}  # of each tenant's ids, as `bytes_of_id` counts them
+        self._operators_bytes = 0
+        self.all_id_bytes = 0
 
     def __setitem__(self, group_id: str, value: Value) -> None:
         if group_id not in self:
-            tenant = tenant_of(group_id)
-            if tenant is not None:
+            tenant, size = tenant_of(group_id), bytes_of_id(group_id)
+            self.all_id_bytes += size
+            if tenant is None:
+                self._operators_bytes += size
+            else:
                 self._of_tenant.setdefault(tenant, {})[group_id] = None
                 self._tenants_ids += 1
+                self._tenants_bytes[tenant] = self._tenants_bytes.get(tenant, 0) + size
         super().__setitem__(group_id, value)
 
     def __delitem__(self, group_id: str) -> None:
         super().__delitem__(group_id)
-        tenant = tenant_of(group_id)
-        if tenant is not None:
+        tenant, size = tenant_of(group_id), bytes_of_id(group_id)
+        self.all_id_bytes -= size
+        if tenant is None:
+            self._operators_bytes -= size
+        else:
             own = self._of_tenant[tenant]
             del own[group_id]
             self._tenants_ids -= 1
+            self._tenants_bytes[tenant] -= size
             if not own:
-                del self._of_tenant[tenant]
+                del self._of_tenant[tenant], self._tenants_bytes[tenant]
 
     def setdefault(self, group_id: str, default: Any = None) -> Value:
         if group_id not in self:
@@ -69,6 +86,10 @@ class ByTenant(dict[str, Value]):
         if tenant is None:
             return len(self) - self._tenants_ids
         return len(self._of_tenant.get(tenant, ()))
+
+    def id_bytes(self, tenant: str | None) -> int:
+        """What the tenant's ids take, as `bytes_of_id` counts them; None stands for the operators."""
+        return self._operators_bytes if tenant is None else self._tenants_bytes.get(tenant, 0)
 
     def tenants(self) -> list[str]:
         """Those that have ids."""

@@ -5,7 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from common.errors import ErrorCode, ProtocolError
 from common.node_settings.transactions import TransactionSettings
+
+ID_BYTES_MAX = 32_000
+BYTES_PER_ID = 256  # of all ids on average; clients' are shorter
 
 
 class TransactionLimits(NamedTuple):
@@ -21,6 +25,20 @@ class TransactionLimits(NamedTuple):
     partitions: int = 100_000
     topics: int = 10_000
 
+    @property
+    def id_bytes(self) -> int:
+        """Of all ids together. The longest one always has room."""
+        return max(self.ids * BYTES_PER_ID, ID_BYTES_MAX)
+
+    def check_new_id(self, ids: int, id_bytes: int, new_bytes: int) -> None:
+        """Raises POLICY_VIOLATION if there is no room for one more id, of `new_bytes`, beside so many of so many
+        bytes."""
+        if ids >= self.ids:
+            raise ProtocolError(ErrorCode.POLICY_VIOLATION, f"more than {self.ids} transactional ids")
+        if id_bytes + new_bytes > self.id_bytes:
+            text = f"more than {self.id_bytes} bytes of transactional ids, {BYTES_PER_ID} for each of {self.ids}"
+            raise ProtocolError(ErrorCode.POLICY_VIOLATION, text)
+
 
 @dataclass(frozen=True, slots=True)
 class TransactionConfig(TransactionSettings):
@@ -32,7 +50,7 @@ class TransactionConfig(TransactionSettings):
     """
 
     record_bytes_max: int = 1_000_000
-    id_bytes_max: int = 32_000
+    id_bytes_max: int = ID_BYTES_MAX
     transactions_per_turn_max: int = 100
     partitions_per_turn_max: int = 5_000
     ids_per_turn_max: int = 200

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import Enum
 
-from broker.coordination.groups.tenant_index import ByTenant
+from broker.coordination.groups.tenant_index import ByTenant, bytes_of_id
 from broker.coordination.packed_records import Run, pack_parts, pack_runs
 from broker.coordination.shard import Answer, CoordinatorRecord, Now, replay_each
 from broker.coordination.transactions.adding import verified, with_partitions
@@ -178,7 +178,8 @@ class TransactionShard:
         return replay_each(self, records)
 
     def held_bytes(self) -> int:
-        return len(self.committed) * ID_BYTES + sum(map(len, self.committed.values()))
+        held = self.committed
+        return len(held) * ID_BYTES + held.all_id_bytes + sum(map(len, held.values()))
 
     def pack(self) -> Iterator[tuple[bytes, int]]:
         if self.epoch_floor:
@@ -388,8 +389,8 @@ class TransactionShard:
             step = init_step(held, request, fresh_id, now.wall_ms, new_protocol=self._is_new)
         else:
             tenant = tenant_of(request.transactional_id)
-            if self.committed.count(tenant) >= self._limits_of(tenant).ids:
-                raise ProtocolError(ErrorCode.POLICY_VIOLATION, "too many transactional ids")
+            ids, id_bytes = self.committed.count(tenant), self.committed.id_bytes(tenant)
+            self._limits_of(tenant).check_new_id(ids, id_bytes, bytes_of_id(request.transactional_id))
             step = NEEDS_ID if fresh_id is None else first_step(request, fresh_id, now.wall_ms)
         return self._decision(request.transactional_id, step, now)
 
