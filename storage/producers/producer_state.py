@@ -9,6 +9,7 @@ Source: KIP-98, KIP-360, KIP-447 and the behaviour of Apache Kafka 4.1's Produce
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Iterator
 from itertools import groupby, islice, takewhile
 from operator import itemgetter
@@ -43,6 +44,10 @@ QUEUE_COST = 5
 BUSY_SCAN_MAX = 64  # producers with open transactions to skip while searching for one to forget
 # a scan finds this fraction of all producers, the longest idle, because removed ones leave gaps before them
 IDLE_PART = 64
+# Transactions by their first offset. The first one is asked for at each fetch, and most of those before it are gone: a
+# plain dict would look at the gap that each has left, also a million of them, and also long after.
+_Transactions = OrderedDict[int, int]
+_NO_TRANSACTIONS = _Transactions()  # of all logs without any; never changed
 
 
 class Duplicate(NamedTuple):
@@ -102,9 +107,8 @@ class ProducerStates:
         self._bound: ProducerBound | None = None
         self._producers: dict[int, KnownProducer] = {}  # least recently appended first
         self._idle: list[tuple[int, KnownProducer]] = []  # the longest idle ones as of a while ago, last first
-        self._ongoing: dict[int, int] = {}  # first offset of each open transaction -> producer id; ascending
-        # first offset of each ended transaction above the HW -> its marker's offset
-        self._unreplicated: dict[int, int] = {}
+        self._ongoing = _NO_TRANSACTIONS  # first offset of each open one -> producer id; ascending
+        self._unreplicated = _NO_TRANSACTIONS  # first offset of each ended one above the HW -> its marker's offset
 
     def set_limits(self, expiration_ms: int, producers_max: int) -> None:
         self.expiration_ms = expiration_ms
@@ -221,6 +225,8 @@ class ProducerStates:
                 batches = known[HEAD_LENGTH + BATCH_LENGTH if len(known) == FULL_LENGTH else HEAD_LENGTH :]
         if header.is_transactional and start == NO_OFFSET:
             start = header.base_offset
+            if not self._ongoing:
+                self._ongoing = _Transactions()
             self._ongoing[start] = producer_id
         producers[producer_id] = (
             epoch, coordinator_epoch, start, timestamp, bound.turn if bound is not None else 0,
@@ -246,6 +252,10 @@ class ProducerStates:
         if first == NO_OFFSET:
             return None
         self._ongoing.pop(first, None)
+        if not self._ongoing:
+            self._ongoing = _NO_TRANSACTIONS
+        if not self._unreplicated:
+            self._unreplicated = _Transactions()
         self._unreplicated[first] = header.last_offset
         stable = next(iter(self._ongoing), header.last_offset + 1)
         aborted = marker.kind is MarkerKind.ABORT
@@ -312,6 +322,8 @@ class ProducerStates:
         if unreplicated:  # in the order of their markers
             for first in [f for f, _ in takewhile(lambda row: row[1] < high_watermark, unreplicated.items())]:
                 del unreplicated[first]
+            if not unreplicated:
+                self._unreplicated = _NO_TRANSACTIONS
 
     # Upkeep
 
@@ -352,8 +364,7 @@ class ProducerStates:
         self._removed(len(self._producers))
         self._producers.clear()
         self._idle.clear()
-        self._ongoing.clear()
-        self._unreplicated.clear()
+        self._ongoing = self._unreplicated = _NO_TRANSACTIONS
         self.end_offset = end_offset
 
     def freeze(self) -> FrozenProducers:
@@ -381,7 +392,7 @@ class ProducerStates:
             producers[entry.producer_id] = known_from(entry)
             if entry.transaction_start != NO_OFFSET:
                 open_transactions.append((entry.transaction_start, entry.producer_id))
-        self._ongoing = dict(sorted(open_transactions))
+        self._ongoing = _Transactions(sorted(open_transactions)) if open_transactions else _NO_TRANSACTIONS
         for producer_id, rows in groupby(snapshot.batches, itemgetter(0)):
             known = producers.get(producer_id)
             if known is not None:

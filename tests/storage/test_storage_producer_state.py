@@ -1,6 +1,9 @@
 """Producer state: each rule by itself, then against a model that remembers everything."""
 
+import gc
 import struct
+import sys
+from collections import OrderedDict
 
 import pytest
 from crc32c import crc32c
@@ -126,6 +129,27 @@ def test_transactions_hold_the_stable_offset_until_their_marker_is_replicated() 
     producers.on_high_watermark(16)
     assert producers.first_unstable_offset is None
     assert producers.update(marker(16), COMMIT) is None
+
+
+def test_the_first_of_many_transactions_that_have_ended_is_found_without_a_look_at_the_gaps() -> None:
+    """A dict that was large has its first key behind a gap for each one that is gone, unless it is ordered by links."""
+    count = 5_000
+    producers = states(producers_max=count)
+    for pid in range(count):
+        producers.update(batch(0, offset=pid, attributes=TRANSACTIONAL, pid=pid))
+    for pid in range(count - 1):
+        producers.update(marker(count + pid, pid=pid), COMMIT)
+    assert (producers.first_undecided_offset, producers.first_unstable_offset) == (count - 1, 0)
+    producers.on_high_watermark(2 * count - 2)
+    assert (producers.first_undecided_offset, producers.first_unstable_offset) == (count - 1, count - 2)
+    dicts = [one for one in gc.get_referents(producers) if isinstance(one, dict)]
+    assert [len(one) for one in dicts].count(1) == 2, "one is open, and one has ended above the high watermark"
+    assert all(isinstance(one, OrderedDict) for one in dicts if len(one) < count // 2)
+    producers.update(marker(2 * count - 1, pid=count - 1), COMMIT)
+    producers.on_high_watermark(2 * count)
+    assert producers.first_unstable_offset is None
+    emptied = [one for one in gc.get_referents(producers) if isinstance(one, dict) and not one]
+    assert sum(map(sys.getsizeof, emptied)) < 1_000, "and nothing is kept of them"
 
 
 def test_a_marker_of_a_new_epoch_makes_the_next_batch_begin_at_zero() -> None:
