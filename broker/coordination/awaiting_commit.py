@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -76,6 +77,18 @@ class AwaitingCommit:
             for future, reply in waiters:
                 answer(future, reply)
 
+    def join_at(self, end_offset: int, waiters: list[Waiter], now_s: float) -> None:
+        """The waiters wait until everything below `end_offset` is committed, whatever was appended behind it."""
+        if end_offset <= self._partition.high_watermark:
+            for future, reply in waiters:
+                answer(future, reply)
+            return
+        at = bisect_left(self._batches, end_offset, key=_end_of)
+        if at < len(self._batches):
+            self._wait(self._batches[at], waiters, now_s)
+        else:
+            self.add(end_offset, 0, [], waiters, now_s)
+
     def join_acts(self, acts: list[object]) -> None:
         """Acts that no record of their own asks for: they begin when the newest append is committed."""
         if self._batches:
@@ -116,6 +129,10 @@ class AwaitingCommit:
         self._waiting.clear()
         self._acts.drop()
         return waiting
+
+
+def _end_of(batch: _Uncommitted) -> int:
+    return batch.end_offset
 
 
 def answer(future: asyncio.Future[Any], reply: object) -> None:

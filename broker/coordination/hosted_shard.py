@@ -159,8 +159,8 @@ class HostedShard(Generic[ShardType]):
         return future
 
     def append_marker(self, marker: Marker) -> asyncio.Future[None]:
-        """End a producer's transaction here: append the marker and replay it. The future ends when the log is committed
-        up to it; a marker that repeats another is not appended, but waits likewise.
+        """End a producer's transaction here: append the marker and replay it. The future ends when the marker is
+        committed; one that repeats another is not appended, and waits for what it repeats.
 
         Raises ProtocolError if the log refuses the marker; then nothing has changed.
         """
@@ -171,12 +171,12 @@ class HostedShard(Generic[ShardType]):
             raise ProtocolError(code, "the log refuses appends")
         now = self.now()
         try:
-            end = self.partition.append_marker(marker, now.wall_ms)
+            end, is_repeated = self.partition.append_marker(marker, now.wall_ms)
         except StorageFailure as error:
             self._lost()
             raise ProtocolError(ErrorCode.NOT_COORDINATOR, "the log refuses appends") from error
-        if end is None:
-            self._uncommitted.join([(future, None)], now.monotonic_s)
+        if is_repeated:
+            self._uncommitted.join_at(end, [(future, None)], now.monotonic_s)
             return future
         shard = self._with_transactions()
         shard.begin_batch(self._end)

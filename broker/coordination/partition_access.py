@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol, TypeVar
 
-from broker.partitions.transactional_appends import Marker, Permission
+from broker.partitions.transactional_appends import Marked, Marker, Permission
 from common.errors import ErrorCode
 
 T = TypeVar("T")
@@ -101,8 +101,8 @@ class CoordinatedPartition(Protocol):
         """Raises ProtocolError unless the producer may still begin a transaction here with it."""
         ...
 
-    def append_marker(self, marker: Marker, now_ms: int) -> int | None:
-        """End a transaction. Returns the log end after it; None if nothing was open, and nothing was appended.
+    def append_marker(self, marker: Marker, now_ms: int) -> Marked:
+        """End a transaction. A repeated marker is not appended.
 
         Raises ProtocolError unless this broker leads, the marker is newer than what is known, and there is room.
         """

@@ -175,12 +175,12 @@ class WriteTxnMarkers:
                 into[index] = ErrorCode.INVALID_TOPIC_EXCEPTION
                 return
             partition = self._hosted.find_leader(topic, index)
-            end = partition.append_marker(marker, self._clock.wall_ms())
+            marked = partition.append_marker(marker, self._clock.wall_ms())
         except ProtocolError as error:
             into[index] = _for_coordinators(error.code)
             return
         wait = _MarkerWait(writing, into, index)
-        if not partition.when_committed(partition.log.log_end_offset if end is None else end, wait):
+        if not partition.when_committed(marked.end_offset, wait):
             wait.ended(ErrorCode.NONE)
 
 

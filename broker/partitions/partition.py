@@ -16,7 +16,7 @@ from typing import Protocol
 from broker.partitions.ack_delays import TimesAcks
 from broker.partitions.replica import LEADER, NO_LEADER, ByteWatch, Replica, Role
 from broker.partitions.replica_set import FetchingSession, Follower, IsrProposal, ReplicaSet, ReviewResult
-from broker.partitions.transactional_appends import Marker, Permission, Permissions, TransactionalAppends
+from broker.partitions.transactional_appends import LedTransactions, Marked, Marker, Permission, TransactionalAppends
 from broker.partitions.waiters import CommitCallback, CommitQueue, CommitWaiter
 from common.errors import ErrorCode, ProtocolError
 from common.invariants import check
@@ -69,8 +69,8 @@ class Partition(Replica):
         "epoch_start_offset",
         "image",
         "inspects_records",
+        "led_transactions",
         "node_id",
-        "permissions",
         "replica_set",
         "shares_reads",
     )
@@ -94,7 +94,7 @@ class Partition(Replica):
         self.image: PartitionImage | None = None
         self.replica_set: ReplicaSet | None = None
         self.shares_reads = False  # consumers were redirected to a follower, which needs the high watermark soon
-        self.permissions: Permissions | None = None  # of this leadership, once there was a transaction
+        self.led_transactions: LedTransactions | None = None  # of this leadership, once there was a transaction
         self._waiting = CommitQueue()
         self._unwritten: CommitQueue | None = None
         self._host = host
@@ -123,7 +123,7 @@ class Partition(Replica):
         self.image = image
         if begins:
             self._refused_at = self._now()
-            self.permissions = None
+            self.led_transactions = None
             self.role = Role.LEADER
             self.leader_id = self.node_id
             self.leader_epoch = image.leader_epoch
@@ -175,7 +175,7 @@ class Partition(Replica):
     def _stand_down(self, role: Role, error: ErrorCode = ErrorCode.NOT_LEADER_OR_FOLLOWER) -> None:
         self.role = role
         self.replica_set = None
-        self.permissions = None
+        self.led_transactions = None
         self._waiting.refuse_all(error)
         if self._unwritten is not None:
             self._unwritten.refuse_all(error)
@@ -280,14 +280,14 @@ class Partition(Replica):
     @property
     def transactions(self) -> TransactionalAppends:
         """What this leader appends in transactions."""
-        if self.permissions is None:
-            self.permissions = Permissions()
-        return TransactionalAppends(self, self.permissions)
+        if self.led_transactions is None:
+            self.led_transactions = LedTransactions(self.epoch_start_offset)
+        return TransactionalAppends(self, self.led_transactions)
 
     def check_permission(self, permission: Permission) -> None:
         self.transactions.check(permission)
 
-    def append_marker(self, marker: Marker, now_ms: int) -> int | None:
+    def append_marker(self, marker: Marker, now_ms: int) -> Marked:
         return self.transactions.append_marker(marker, now_ms)
 
     def append_batch(

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from typing import NamedTuple, Protocol
 
+from broker.partitions.uncommitted_markers import UncommittedMarkers
 from common.errors import ErrorCode, ProtocolError
 from records.batch import BatchHeader
 from records.control import EndMarker, MarkerKind, build_marker
@@ -31,6 +32,14 @@ class Marker(NamedTuple):
     commit: bool
     coordinator_epoch: int
     new_protocol: bool
+
+
+class Marked(NamedTuple):
+    """What became of a marker: it is committed when everything below `end_offset` is. `is_repeated`: it repeats one
+    that is here and changes nothing, so it was not appended."""
+
+    end_offset: int
+    is_repeated: bool
 
 
 class Permission:
@@ -118,6 +127,16 @@ class Permissions:
                 del self._asked[permission.producer_id]
 
 
+class LedTransactions:
+    """What the leader of one partition knows of its transactions beside the log, until its leadership ends."""
+
+    __slots__ = ("markers", "permissions")
+
+    def __init__(self, epoch_start_offset: int) -> None:
+        self.permissions = Permissions()
+        self.markers = UncommittedMarkers(epoch_start_offset)
+
+
 class LedPartition(Protocol):
     """What the transactions need of `broker.partitions.partition.Partition`."""
 
@@ -150,13 +169,14 @@ class LedPartition(Protocol):
 
 
 class TransactionalAppends:
-    """Created per call; its state is in the partition's `Permissions` and in its log's producers."""
+    """Created per call; its state is in the partition's `LedTransactions` and in its log's producers."""
 
-    __slots__ = ("_partition", "_permissions")
+    __slots__ = ("_markers", "_partition", "_permissions")
 
-    def __init__(self, partition: LedPartition, permissions: Permissions) -> None:
+    def __init__(self, partition: LedPartition, led: LedTransactions) -> None:
         self._partition = partition
-        self._permissions = permissions
+        self._permissions = led.permissions
+        self._markers = led.markers
 
     # permissions -------------------------------------------------------------------------------------------
 
@@ -274,11 +294,11 @@ class TransactionalAppends:
 
     # markers -----------------------------------------------------------------------------------------------
 
-    def append_marker(self, marker: Marker, now_ms: int, acks: int = -1) -> int | None:
-        """Append the marker. Returns the log's end after it; None if it repeats one that is here and changes nothing.
-        With `acks` 0 it is appended even if the ISR is too small to commit it now.
+    def append_marker(self, marker: Marker, now_ms: int, acks: int = -1) -> Marked:
+        """Append the marker, unless it repeats one. With `acks` 0 it is appended even if the ISR is too small to commit
+        it now.
 
-        It may only be acknowledged when it is committed: a repeated one when the present end of the log is. Raises
+        It may only be acknowledged when it is committed, also one that repeats an earlier one. Raises
         ProtocolError: NOT_LEADER_OR_FOLLOWER, NOT_ENOUGH_REPLICAS, INVALID_PRODUCER_EPOCH,
         TRANSACTION_COORDINATOR_FENCED, KAFKA_STORAGE_ERROR.
         """
@@ -289,10 +309,12 @@ class TransactionalAppends:
         changes = log.producers.check_marker(producer_id, epoch, marker.coordinator_epoch, exceeds=marker.new_protocol)
         if not changes:
             self._permissions.void_ended(marker)
-            return None
+            return Marked(self._markers.end_of(producer_id), is_repeated=True)
         kind = MarkerKind.COMMIT if marker.commit else MarkerKind.ABORT
         batch = build_marker(producer_id, epoch, EndMarker(kind, marker.coordinator_epoch, now_ms))
         log.check_admits(len(batch))
         self._permissions.void_ended(marker)
         with memoryview(batch) as view:
-            return partition.append_batch(batch, view, 0, len(batch), None, now_ms).next_offset
+            end = partition.append_batch(batch, view, 0, len(batch), None, now_ms).next_offset
+        self._markers.add(producer_id, end, partition.high_watermark)
+        return Marked(end, is_repeated=False)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable
+from operator import itemgetter
 from typing import Protocol
 
 from common.errors import ErrorCode
@@ -79,10 +81,8 @@ class CommitQueue:
         if not waiting or waiting[-1][0] <= offset:
             waiting.append((offset, waiter))
             return
-        at = len(waiting)  # a duplicate of an earlier batch: rare, and close to the end
-        while at and waiting[at - 1][0] > offset:
-            at -= 1
-        waiting.insert(at, (offset, waiter))
+        # a duplicate of an earlier batch, or a repeated marker, which may be far from the end
+        waiting.insert(bisect_right(waiting, offset, key=itemgetter(0)), (offset, waiter))
 
     def release(self, high_watermark: int) -> None:
         waiting = self._waiting

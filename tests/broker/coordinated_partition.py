@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from struct import Struct
 from typing import TypeVar
 
-from broker.partitions.transactional_appends import Marker, Permission
+from broker.partitions.transactional_appends import Marked, Marker, Permission
 from common.errors import ErrorCode, ProtocolError
 from records.batch import read_header, stamp
 from records.builder import build_batch
@@ -64,6 +64,7 @@ class MemoryPartition:
     waiting: list[tuple[int, Callable[[ErrorCode | None], None]]] = field(default_factory=list)
     regions: list[MemoryRegion] = field(default_factory=list)
     open_transactions: dict[int, int] = field(default_factory=dict)  # producer id → epoch
+    marked: dict[int, int] = field(default_factory=dict)  # producer id → end of its last marker
     void: ErrorCode | None = None  # why permissions are void
 
     def check_room(self, size: int) -> None:
@@ -86,14 +87,15 @@ class MemoryPartition:
         if self.void is not None:
             raise ProtocolError(self.void)
 
-    def append_marker(self, marker: Marker, now_ms: int) -> int | None:
+    def append_marker(self, marker: Marker, now_ms: int) -> Marked:
         if self.refuse_append is not None:
             raise ProtocolError(self.refuse_append)
         if not self.is_leader:
             raise ProtocolError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         if self.open_transactions.pop(marker.producer_id, None) is None:
-            return None
-        return self._append(marker_batch(marker, now_ms), 1)
+            return Marked(self.marked.get(marker.producer_id, 0), is_repeated=True)
+        end = self.marked[marker.producer_id] = self._append(marker_batch(marker, now_ms), 1)
+        return Marked(end, is_repeated=False)
 
     def _append(self, batch: bytearray, count: int) -> int:
         leader_epoch = self.leader_epoch

@@ -48,6 +48,38 @@ def test_everyone_is_told_once_and_in_order_of_offsets(steps: list[tuple[int, bo
     assert len(queue) == sum(due > high_watermark for due, _ in waiting)
 
 
+class Compared(int):
+    """Counts how often offsets are compared with it."""
+
+    count = 0
+
+    def __lt__(self, other: int) -> bool:
+        Compared.count += 1
+        return int(self) < other
+
+    def __gt__(self, other: int) -> bool:
+        Compared.count += 1
+        return int(self) > other
+
+    def __le__(self, other: int) -> bool:
+        Compared.count += 1
+        return int(self) <= other
+
+
+def test_a_waiter_for_an_early_offset_finds_its_place_among_many_without_a_walk() -> None:
+    """A repeated marker waits for what it repeats, and thousands of batches may wait behind that."""
+    queue = CommitQueue()
+    for offset in range(10_000):
+        queue.add(offset, Waiter())
+    early = Waiter()
+    queue.add(Compared(50), early)
+    assert 0 < Compared.count <= 20
+    queue.release(49)
+    assert not early.told
+    queue.release(50)
+    assert early.told == ["committed 50"]
+
+
 def test_refusing_tells_all_and_starving_only_those_that_give_up() -> None:
     queue = CommitQueue()
     patient, impatient = Waiter(), Waiter(gives_up=True)

@@ -376,6 +376,59 @@ async def test_a_repeated_marker_waits_for_what_it_repeats_and_appends_nothing(w
     assert world.partition.log.log_end_offset == 2
 
 
+async def test_a_repeated_marker_does_not_wait_for_what_came_behind_it(world: World) -> None:
+    """Where commits are always late, something newer is always uncommitted."""
+    await world.write(put(b"a", producer=STAMP))
+    world.partition.auto_commit = False
+    first = world.runtime.append_marker(TOPIC, 0, marker(commit=True))
+    later = []
+    for key in (b"b", b"c", b"d"):
+        later.append(world.write(put(key)))
+        await turns()
+    second = world.runtime.append_marker(TOPIC, 0, marker(commit=True))
+    world.partition.commit(1)
+    await turns()
+    assert (first.done(), second.done()) == (False, False)
+    world.partition.commit(2)
+    await turns()
+    assert (first.done(), second.done(), later[0].done()) == (True, True, False)
+    assert world.runtime.append_marker(TOPIC, 0, marker(commit=True)).done(), "it is committed"
+    world.partition.commit()
+    await asyncio.gather(*later)
+
+
+async def test_a_repeated_marker_of_an_earlier_leader_waits_for_that(world: World) -> None:
+    await world.write(put(b"a", producer=STAMP))
+    world.partition.auto_commit = False
+    first = world.runtime.append_marker(TOPIC, 0, marker(commit=True))
+    await world.changes_leader()
+    assert await code_of(first) is ErrorCode.NOT_COORDINATOR
+    later = world.write(put(b"b"))
+    await turns()
+    again = world.runtime.append_marker(TOPIC, 0, marker(commit=True))
+    world.partition.commit(1)
+    await turns()
+    assert not again.done()
+    world.partition.commit(2)
+    await turns()
+    assert (again.done(), later.done(), world.partition.log.log_end_offset) == (True, False, 3)
+    world.partition.commit()
+    await later
+
+
+async def test_a_repeated_marker_behind_what_the_shard_knows_waits_for_its_own_commit(world: World) -> None:
+    """The tier aborts what a rebuilt partition has open, beside the shard."""
+    world.partition.auto_commit = False
+    world.partition.open_transactions[7] = 2
+    end = world.partition.append_marker(marker(commit=False), 5).end_offset
+    again = world.runtime.append_marker(TOPIC, 0, marker(commit=False))
+    await turns()
+    assert (again.done(), world.partition.log.log_end_offset) == (False, end)
+    world.partition.commit()
+    await turns()
+    assert again.done()
+
+
 async def test_a_marker_that_the_log_refuses_changes_nothing(world: World) -> None:
     await world.write(put(b"a", producer=STAMP))
     world.partition.refuse_append = ErrorCode.TRANSACTION_COORDINATOR_FENCED

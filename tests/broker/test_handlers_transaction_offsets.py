@@ -13,7 +13,7 @@ import pytest
 from broker.apis import COMPILED_NAMES
 from broker.handlers.transaction_offsets import ABORTABLE_FROM, ADDS_FROM, LOADING_FROM, TransactionOffsets
 from broker.handlers.transaction_verification import TransactionVerification
-from broker.partitions.transactional_appends import Marker, Permission
+from broker.partitions.transactional_appends import Marked, Marker, Permission
 from broker.requests.context import RequestContext
 from broker.security.session import ClientSession
 from broker.tenancy.rewriter import TenantNames
@@ -73,7 +73,7 @@ class GroupPartition(MemoryPartition):
         if self.permissions.get(permission.producer_id) is not permission:
             raise ProtocolError(ErrorCode.INVALID_TXN_STATE)
 
-    def append_marker(self, marker: Marker, now_ms: int) -> int | None:
+    def append_marker(self, marker: Marker, now_ms: int) -> Marked:
         self.permissions.pop(marker.producer_id, None)
         return super().append_marker(marker, now_ms)
 

@@ -10,16 +10,19 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from broker.coordination.transactions.markers import MarkerLimits, TransactionMarkers
 from broker.coordination.transactions.values import MarkersToWrite
 from broker.handlers.transaction_markers import COMMIT_WAIT_S, WriteTxnMarkers
-from broker.partitions.transactional_appends import Marker
+from broker.partitions.transactional_appends import Marked, Marker
+from broker.partitions.uncommitted_markers import UncommittedMarkers
 from common.errors import ErrorCode, ProtocolError
 from common.pacing import Pacer
 from kraft.image.metadata import MetadataImage
 from kraft.topic_names import GROUP_TOPIC, TIER_TOPIC
-from tests.broker.replication_lab import TOPIC, Lab, eventually, fetch, produce
+from tests.broker.replication_lab import TOPIC, Lab, batch, eventually, fetch, produce
 from tests.broker.transaction_lab import TXN_ID, coordinated, marker, of_transaction, silent_link
 from wire.client import CallTimeout, ConnectionLost
 from wire.messages import WriteTxnMarkersRequest, WriteTxnMarkersResponse
@@ -102,15 +105,81 @@ async def test_a_marker_is_acknowledged_when_it_is_committed_also_a_repeated_one
         assert codes_of(await handler.write(request_of({TOPIC: [0]})))[key] == ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
+async def test_a_repeated_marker_waits_for_the_one_that_it_repeats_and_not_for_later_records(tmp_path: Path) -> None:
+    """Where commits are always late, something newer is always uncommitted."""
+    async with Lab(tmp_path, count=2) as lab:
+        lab.controller.create_topic((0, 1))
+        coordinated(lab)
+        client = await lab[0].connect()
+        await produce(client, of_transaction(), transactional_id=TXN_ID, version=11)
+        handler, key, leader = handler_of(lab), (7, TOPIC, 0), lab[0].partition
+        lab[1].pause_fetching()
+        await asyncio.sleep(0.5)
+        broker_epoch = lab.controller.image.brokers[1].epoch
+        assert codes_of(await handler.write(request_of({TOPIC: [0]})))[key] == ErrorCode.REQUEST_TIMED_OUT
+        for _ in range(3):
+            await produce(client, batch(b"later"), acks=1)
+        again = asyncio.create_task(handler.write(request_of({TOPIC: [0]})))
+        await asyncio.sleep(0.1)
+        leader.follower_fetched(1, 1, 0, broker_epoch)
+        await asyncio.sleep(0.1)
+        assert (again.done(), leader.high_watermark) == (False, 1), "the marker is not committed"
+        leader.follower_fetched(1, 2, 0, broker_epoch)
+        assert codes_of(await again)[key] == 0
+        begun = asyncio.get_running_loop().time()
+        assert codes_of(await handler.write(request_of({TOPIC: [0]})))[key] == 0
+        assert asyncio.get_running_loop().time() - begun < 0.01
+        assert (leader.high_watermark, leader.log.log_end_offset) == (2, 5)
+
+
+async def test_a_marker_of_an_earlier_leader_is_acknowledged_when_its_log_is_committed(tmp_path: Path) -> None:
+    async with Lab(tmp_path, count=3) as lab:
+        lab.controller.create_topic((0, 1, 2))
+        coordinated(lab)
+        client = await lab[0].connect()
+        await produce(client, of_transaction(), transactional_id=TXN_ID, version=11)
+        await eventually(lambda: lab[1].partition.high_watermark == 1, "it is committed")
+        lab[2].pause_fetching()
+        await asyncio.sleep(0.2)
+        key = (7, TOPIC, 0)
+        assert codes_of(await handler_of(lab).write(request_of({TOPIC: [0]})))[key] == ErrorCode.REQUEST_TIMED_OUT
+        lab.controller.elect(1)
+        leader = lab[1].partition
+        await eventually(lambda: leader.is_leader, "elected")
+        assert (leader.epoch_start_offset, leader.high_watermark) == (2, 1)
+        await produce(await lab[1].connect(), batch(b"later"), acks=1)
+        handler = handler_of(lab, node=1)
+        assert codes_of(await handler.write(request_of({TOPIC: [0]})))[key] == ErrorCode.REQUEST_TIMED_OUT
+        again = asyncio.create_task(handler.write(request_of({TOPIC: [0]})))
+        await asyncio.sleep(0.1)
+        leader.follower_fetched(2, 2, 0, lab.controller.image.brokers[2].epoch)
+        assert codes_of(await again)[key] == 0
+        assert (leader.high_watermark, leader.log.log_end_offset) == (2, 3)
+
+
+@given(st.lists(st.tuples(st.integers(0, 6), st.integers(0, 15)), max_size=40))
+def test_of_too_many_uncommitted_markers_none_is_acknowledged_early(steps: list[tuple[int, int]]) -> None:
+    ends, high_watermark = dict.fromkeys(range(7), 3), 0
+    markers = UncommittedMarkers(3, markers_max=3)
+    for end, (producer_id, lag) in enumerate(steps, 4):
+        high_watermark = max(high_watermark, end - 1 - lag)
+        markers.add(producer_id, end, high_watermark)
+        ends[producer_id] = end
+        assert len(markers) <= 3
+        for one, last in ends.items():
+            waits_for = markers.end_of(one)
+            assert waits_for >= last or high_watermark >= last
+            assert waits_for <= max(last, sorted(ends.values())[-4]), "no later than the newest that is forgotten"
+
+
 class SlowPartition:
     """Commits a marker after a delay; has committed it long ago if that is None."""
 
     def __init__(self, delay_s: float | None) -> None:
         self.delay_s = delay_s
-        self.log = SimpleNamespace(log_end_offset=10)
 
-    def append_marker(self, appended: Marker, now_ms: int) -> int | None:
-        return None if self.delay_s is None else 11
+    def append_marker(self, appended: Marker, now_ms: int) -> Marked:
+        return Marked(11, is_repeated=self.delay_s is None)
 
     def when_committed(self, offset: int, waiter: Any) -> bool:
         if self.delay_s is None:

@@ -8,9 +8,9 @@ from typing import cast
 
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, rule
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, precondition, rule
 
-from broker.partitions.transactional_appends import Marker, Permission, Permissions, TransactionalAppends
+from broker.partitions.transactional_appends import LedTransactions, Marker, Permission, TransactionalAppends
 from common.errors import ErrorCode, ProtocolError
 from records.batch import BatchHeader, ProduceLimits, check_produced, read_header
 from records.control import EndMarker, read_marker
@@ -44,25 +44,31 @@ class MemoryLog:
 
 
 class LeaderOfOne:
-    """A partition without followers, which may lose and win its leadership."""
+    """A partition that may lose and win its leadership; its followers are as far as the test says."""
 
     def __init__(self) -> None:
         self.memory = MemoryLog()
         self.log = cast(PartitionLog, self.memory)
         self.leader_epoch = 1
-        self.permissions = Permissions()
-
-    @property
-    def high_watermark(self) -> int:
-        return self.memory.log_end_offset
+        self.epoch_start_offset = 0
+        self.high_watermark = 0
+        self.led = LedTransactions(0)
 
     @property
     def transactions(self) -> TransactionalAppends:
-        return TransactionalAppends(self, self.permissions)
+        return TransactionalAppends(self, self.led)
 
     def lead_again(self) -> None:
         self.leader_epoch += 1
-        self.permissions = Permissions()
+        self.epoch_start_offset = self.memory.log_end_offset
+        self.led = LedTransactions(self.epoch_start_offset)
+
+    def commit(self, offset: int) -> None:
+        self.high_watermark = max(self.high_watermark, min(offset, self.memory.log_end_offset))
+
+    def last_marker_end(self, producer_id: int) -> int:
+        ends = [one.next_offset for one, ended in self.memory.batches if ended and one.producer_id == producer_id]
+        return max(ends, default=0)
 
     def check_appendable(self, acks: int) -> None:
         """It always leads."""
@@ -106,7 +112,10 @@ def refused(*codes: ErrorCode) -> Iterator[None]:
 class Interleavings(RuleBasedStateMachine):
     """`void` are the permissions whose transaction a marker has ended: they must not be good for a batch. All others of
     this leadership and the newest epoch must be, also those that were asked for before the marker of the transaction
-    before, and whatever a stranger's transactional id claims to be meanwhile: its coordinator confirms nothing."""
+    before, and whatever a stranger's transactional id claims to be meanwhile: its coordinator confirms nothing.
+
+    A marker, also a repeated one, is acknowledged when it is committed and no later, but that one of an earlier leader
+    waits for all that was there when this leadership began."""
 
     permissions = Bundle("permissions")
     claims = Bundle("claims")
@@ -118,6 +127,7 @@ class Interleavings(RuleBasedStateMachine):
         self.begun: dict[Permission, int] = {}  # the leader's epoch
         self.void: set[Permission] = set()
         self.sequences: dict[tuple[int, int], int] = {}
+        self.markers: list[Marker] = []
 
     @rule(target=permissions, producer=PRODUCERS, epoch=EPOCHS, adds=st.booleans())
     def begin(self, producer: int, epoch: int, adds: bool) -> Permission | None:
@@ -183,21 +193,41 @@ class Interleavings(RuleBasedStateMachine):
 
     @rule(producer=PRODUCERS, epoch=EPOCHS, commit=st.booleans(), coordinator=st.integers(1, 3), new=st.booleans())
     def end(self, producer: int, epoch: int, commit: bool, coordinator: int, new: bool) -> None:
+        self.markers.append(Marker(producer, epoch, commit, coordinator, new))
+        self._end(self.markers[-1])
+
+    @precondition(lambda self: self.markers)
+    @rule(pick=st.integers(1, 4))
+    def end_again(self, pick: int) -> None:
+        self._end(self.markers[-min(pick, len(self.markers))])
+
+    def _end(self, marker: Marker) -> None:
+        producer, epoch, _, _, new = marker
         producers = self.leader.log.producers
         known, was_open = producers.epoch_of(producer), producers.has_open_transaction(producer, epoch)
         before = self.leader.log.log_end_offset
         with refused(ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.TRANSACTION_COORDINATOR_FENCED):
-            end = self.leader.transactions.append_marker(Marker(producer, epoch, commit, coordinator, new), NOW_MS)
-            assert end is None or end == before + 1
+            marked = self.leader.transactions.append_marker(marker, NOW_MS)
+            assert self.leader.log.log_end_offset == before + (not marked.is_repeated)
+            last_end, begun, committed = (
+                self.leader.last_marker_end(producer), self.leader.epoch_start_offset, self.leader.high_watermark,
+            )  # fmt: skip
+            assert marked.end_offset >= last_end or committed >= last_end, "never before it is committed"
+            assert marked.end_offset <= max(last_end, begun), "and no later"
+            assert marked.is_repeated or marked.end_offset == last_end == before + 1
             assert epoch >= known
             assert not (new and was_open), "the new protocol's markers exceed"
             last_ended = epoch - 1 if new else epoch
             self.void |= {one for one in self.begun if one.producer_id == producer and one.producer_epoch <= last_ended}
             if self.newest[producer] <= last_ended:
                 self.newest[producer] = known
-            self.newest[producer] = max(self.newest[producer], epoch if end is not None else known)
+            self.newest[producer] = max(self.newest[producer], known if marked.is_repeated else epoch)
             return
         assert self.leader.log.log_end_offset == before
+
+    @rule(offset=st.integers(0, 40))
+    def commit(self, offset: int) -> None:
+        self.leader.commit(offset)
 
     @rule()
     def lead_again(self) -> None:

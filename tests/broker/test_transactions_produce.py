@@ -45,8 +45,8 @@ async def test_a_transaction_is_asked_for_once(tmp_path: Path, version: int) -> 
         assert question.verify_only is (version < NEW)
         partition = lab[0].partition
         assert (partition.high_watermark, partition.last_stable_offset) == (3, 0)
-        end = partition.append_marker(marker(epoch=1 if version >= NEW else 0, new_protocol=version >= NEW), 5)
-        assert (end, partition.last_stable_offset) == (4, 4)
+        marked = partition.append_marker(marker(epoch=1 if version >= NEW else 0, new_protocol=version >= NEW), 5)
+        assert (marked, partition.last_stable_offset) == ((4, False), 4)
 
 
 @pytest.mark.parametrize(
