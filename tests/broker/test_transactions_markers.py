@@ -281,7 +281,7 @@ class FakeBrokers:
         self.sender = TransactionMarkers(
             0,
             lambda: cast(MetadataImage, self),
-            lambda index: self.epoch,
+            self.leader_epoch_of,
             lambda index, epoch, markers: self.done.append((index, epoch, markers)),
             self,
             cast(Any, self),
@@ -314,6 +314,9 @@ class FakeBrokers:
 
     async def write(self, request: WriteTxnMarkersRequest) -> WriteTxnMarkersResponse:
         return await self.serve(0, request)
+
+    def leader_epoch_of(self, index: int) -> int | None:
+        return self.epoch
 
     async def serve(self, broker: int, request: WriteTxnMarkersRequest) -> WriteTxnMarkersResponse:
         self.requests.append((broker, request))
@@ -457,6 +460,41 @@ async def test_another_coordinator_takes_over() -> None:
     asked = len(brokers.requests)
     await asyncio.sleep(3)
     assert (len(brokers.done), len(brokers.requests), len(brokers.sender)) == (1, asked, 0)
+    await brokers.sender.stop()
+
+
+class HalfDeposed(FakeBrokers):
+    """From `deposed` on it coordinates one partition of two, and takes its own markers within the turn."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.deposed = False
+        self.looked = [0]
+        """How often a sending was looked at in each turn of the loop."""
+
+    def leader_epoch_of(self, index: int) -> int | None:
+        self.looked[-1] += 1
+        if self.looked[-1] == 1:
+            asyncio.get_running_loop().call_soon(self.looked.append, 0)
+        return None if self.deposed and index == 3 else 4
+
+    async def write(self, request: WriteTxnMarkersRequest) -> WriteTxnMarkersResponse:
+        return WriteTxnMarkersResponse(markers=[]) if self.deposed else await super().write(request)
+
+
+@pytest.mark.parametrize("kept_every", [5_000, 500])
+async def test_few_markers_of_another_coordinator_are_dropped_in_a_turn(kept_every: int) -> None:
+    brokers = HalfDeposed()
+    brokers.leaders = {"a": {0: 0}}
+    brokers.delay_s = lambda broker: 2.0
+    for number in range(5_000):
+        index = 3 if number % kept_every else 4
+        brokers.sender.begin(index, 4, decided(f"t{number}", number, 1, True, {"a": (0,)}))
+    await asyncio.sleep(1)
+    brokers.deposed, brokers.looked = True, [0]
+    await asyncio.sleep(1.02)
+    assert sum(brokers.looked) > 4_000
+    assert max(brokers.looked) <= 2 * MarkerLimits().partitions_per_request_max, "those of an answer, and the next ones"
     await brokers.sender.stop()
 
 

@@ -127,9 +127,13 @@ class _Courier:
 
     async def _run(self) -> None:
         while self._waiting:
+            before = len(self._waiting)
             batch = self._next_batch()
+            dropped = before - len(self._waiting) - sum(map(len, batch.values()))
             if batch:
                 await self._carry(batch)
+            if dropped:
+                await asyncio.sleep(0)  # to carry the others may take no turn of the loop
 
     def _next_batch(self) -> dict[_Sending, list[TopicPartition]]:
         """The next markers, at most one transaction for each producer id: the response names nothing else."""
