@@ -1,7 +1,10 @@
 """Sends the markers of transactions whose outcome is decided, until every partition has its own.
 
-Markers for one broker are batched: while a request is in flight the next ones gather. Whatever fails is sent again on a
-connection of its own, so that a partition which does not commit, or has no leader, delays its own transaction alone.
+Markers for one broker are batched: while a request is in flight the next ones gather. A request is answered when all of
+its markers are committed, or after a while. So what may have to wait travels on other connections: whatever failed and
+is sent again, and the markers of partitions that have not committed one in time lately. Such a partition delays other
+transactions once, and one that has no leader its own alone.
+
 Before each attempt the coordinator's leadership is checked: under another leader the markers are that one's business.
 
 Source: KIP-98 and the behaviour of Apache Kafka 4.2's TransactionMarkerChannelManager. Two things differ. A partition
@@ -16,8 +19,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from enum import Enum
 from typing import Protocol
 
 from msgspec import Struct
@@ -56,12 +60,13 @@ class LocalMarkers(Protocol):
 
 
 class MarkerLimits(Struct, frozen=True):
-    """Seconds."""
+    """Seconds. `late_s`: for how long the markers of a partition travel apart after one was late there."""
 
     connect_timeout_s: float = 1.0
     attempt_timeout_s: float = 10.0
     backoff_min_s: float = 0.05
     backoff_max_s: float = 1.0
+    late_s: float = 30.0
     partitions_per_request_max: int = 1_000
     partitions_per_turn_max: int = 500
 
@@ -107,6 +112,35 @@ class _Sending:
     @property
     def key(self) -> tuple[int, int, str, int]:
         return self.index, self.leader_epoch, self.markers.transactional_id, self.markers.serial
+
+
+class _Lane(Enum):
+    """Markers for one broker that travel together."""
+
+    FIRST = "first"
+    AGAIN = "again"
+    LATE = "late"
+
+
+class _LatePartitions:
+    """Those that have not committed a marker in time lately."""
+
+    def __init__(self, late_s: float, now: Callable[[], float]) -> None:
+        self._late_s = late_s
+        self._now = now
+        # ascending; an ordinary dictionary is slow to find its first key when those before it were removed
+        self._until: OrderedDict[TopicPartition, float] = OrderedDict()
+
+    def __contains__(self, partition: TopicPartition) -> bool:
+        return self._until.get(partition, 0.0) > self._now()
+
+    def add(self, partition: TopicPartition) -> None:
+        until, now = self._until, self._now()
+        until[partition] = now + self._late_s
+        until.move_to_end(partition)
+        for _ in range(2):  # so that those whose time is over become fewer
+            if until[first := next(iter(until))] <= now:
+                del until[first]
 
 
 class _Courier:
@@ -221,8 +255,9 @@ class TransactionMarkers:
         self._newest: dict[str, _Sending] = {}  # of `_sendings`, by transactional id
         self._unrouted: deque[tuple[_Sending, Iterator[TopicPartition], bool]] = deque()
         self._routing: asyncio.Handle | None = None
-        self._couriers: dict[tuple[int, bool], _Courier] = {}
+        self._couriers: dict[tuple[int, _Lane], _Courier] = {}
         self._loop = asyncio.get_running_loop()
+        self._late = _LatePartitions(limits.late_s, self._loop.time)
         self._stopped = False
 
     def begin(self, index: int, leader_epoch: int, markers: MarkersToWrite) -> None:
@@ -273,6 +308,8 @@ class TransactionMarkers:
             if error in _DONE:
                 sending.left.pop(partition, None)
             elif partition in sending.left:
+                if error is ErrorCode.REQUEST_TIMED_OUT:
+                    self._late.add(partition)
                 self._retry_later(sending, partition, error)
         self._finish(sending)
 
@@ -336,9 +373,10 @@ class TransactionMarkers:
         if found.leader < 0:
             self._retry_later(sending, partition, ErrorCode.LEADER_NOT_AVAILABLE)
             return
-        courier = self._couriers.get((found.leader, is_retry))
+        lane = _Lane.LATE if partition in self._late else _Lane.AGAIN if is_retry else _Lane.FIRST
+        courier = self._couriers.get((found.leader, lane))
         if courier is None:
-            courier = self._couriers[found.leader, is_retry] = _Courier(self, found.leader)
+            courier = self._couriers[found.leader, lane] = _Courier(self, found.leader)
         courier.add(sending, partition)
 
     def broker_left(self, broker_id: int) -> None:
