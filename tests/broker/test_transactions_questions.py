@@ -33,6 +33,8 @@ _Result = AddPartitionsToTxnResponse.AddPartitionsToTxnResult
 _Topic = _Result.AddPartitionsToTxnTopicResult
 _Row = _Topic.AddPartitionsToTxnPartitionResult
 
+LIMITS = VerificationLimits(attempt_timeout_s=2.0)
+
 
 def image_led_by(leader: int) -> MetadataImage:
     """All transactional ids are coordinated by `leader`."""
@@ -51,19 +53,19 @@ def image_led_by(leader: int) -> MetadataImage:
 
 
 class FakeCoordinators:
-    def __init__(self, leader: int) -> None:
+    def __init__(self, leader: int, limits: VerificationLimits = LIMITS) -> None:
         self.image = image_led_by(leader)
         self.requests: list[AddPartitionsToTxnRequest] = []
         self.local: list[tuple[Any, ...]] = []
         self.answer: Callable[[str, int], int] = lambda transactional_id, partition: 0
         self.error = 0
-        self.client = VerificationClient(
-            1, lambda: self.image, self, cast(Any, self), "NODES", VerificationLimits(attempt_timeout_s=2.0)
-        )
+        self.client = VerificationClient(1, lambda: self.image, self, cast(Any, self), "NODES", limits)
         self.answers: list[tuple[str, int, ErrorCode]] = []
 
-    def ask(self, transactional_id: str, partition: int, epoch: int = 0, *, verify_only: bool = False) -> None:
-        question = PartitionQuestion(transactional_id, 7, epoch, "t", partition, verify_only)
+    def ask(
+        self, transactional_id: str, partition: int, epoch: int = 0, *, verify_only: bool = False, producer_id: int = 7
+    ) -> None:
+        question = PartitionQuestion(transactional_id, producer_id, epoch, "t", partition, verify_only)
         self.client.ask(question, lambda code: self.answers.append((transactional_id, partition, code)))
 
     async def connect(self, address: object, timeout_s: float, closed: Any = None) -> Any:
@@ -139,6 +141,58 @@ async def test_a_request_has_one_row_for_a_transactional_id() -> None:
     there.ask("a", 0, epoch=2)
     await eventually(lambda: len(there.answers) == 2, "answered")
     assert [[one.producer_epoch for one in request.transactions] for request in there.requests] == [[1], [2]]
+    await there.client.stop()
+
+
+async def test_an_id_with_many_producers_delays_no_other() -> None:
+    there = FakeCoordinators(2)
+    for producer_id in range(100):
+        there.ask("many", 0, producer_id=producer_id)
+    for number in range(5):
+        there.ask(f"other{number}", 0)
+    await eventually(lambda: len(there.answers) == 105, "answered")
+    rows = [[(one.transactional_id, one.producer_id) for one in request.transactions] for request in there.requests]
+    assert rows[0] == [("many", 0), *((f"other{number}", 7) for number in range(5))]
+    assert rows[1:] == [[("many", producer_id)] for producer_id in range(1, 100)], "in order"
+    await there.client.stop()
+
+
+async def test_an_id_with_more_questions_comes_behind_those_that_wait() -> None:
+    there = FakeCoordinators(2, VerificationLimits(partitions_per_request_max=2))
+    for transactional_id in ("a", "b", "c", "d"):
+        for epoch in (1, 2):
+            there.ask(transactional_id, 0, epoch)
+    await eventually(lambda: len(there.answers) == 8, "answered")
+    rows = [
+        "".join(f"{one.transactional_id}{one.producer_epoch}" for one in sent.transactions) for sent in there.requests
+    ]
+    assert rows == ["a1b1", "c1d1", "a2b2", "c2d2"]
+    await there.client.stop()
+
+
+class CountedId(str):
+    """Counts how often a transactional id is looked at."""
+
+    __slots__ = ()
+    looks = 0
+
+    def __hash__(self) -> int:
+        CountedId.looks += 1
+        return super().__hash__()
+
+    def __eq__(self, other: object) -> bool:
+        return super().__eq__(other)
+
+
+async def test_a_request_looks_at_no_question_that_it_leaves() -> None:
+    """One transactional id may be claimed with thousands of producer ids."""
+    there = FakeCoordinators(2)
+    for producer_id in range(500):
+        there.ask(CountedId("many"), 0, producer_id=producer_id)
+    CountedId.looks = 0
+    await eventually(lambda: len(there.answers) == 500, "answered")
+    assert len(there.requests) == 500
+    assert 0 < CountedId.looks < 500 * 20
     await there.client.stop()
 
 

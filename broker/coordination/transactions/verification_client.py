@@ -11,6 +11,7 @@ Source: KIP-890, AddPartitionsToTxn 5 and the behaviour of Apache Kafka 4.2's Ad
 from __future__ import annotations
 
 import asyncio
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
@@ -84,20 +85,23 @@ class _Courier:
     """Carries questions to one broker: one request at a time, in a task that ends when none are left."""
 
     def __init__(self, client: VerificationClient, broker_id: int) -> None:
-        self.waiting: dict[_Asker, _Asked] = {}
+        # by transactional id, each with its askers in order; an ordinary dictionary is slow when its first keys are
+        # removed one by one
+        self._waiting: OrderedDict[str, OrderedDict[_Asker, _Asked]] = OrderedDict()
         self.link = client.new_link()
         self.task: asyncio.Task[None] | None = None
         self._broker_id = broker_id
         self._client = client
 
     def add(self, asker: _Asker, partition: TopicPartition, answered: Answered) -> None:
-        self.waiting.setdefault(asker, {}).setdefault(partition, []).append(answered)
+        askers = self._waiting.setdefault(asker.transactional_id, OrderedDict())
+        askers.setdefault(asker, {}).setdefault(partition, []).append(answered)
         if self.task is None or self.task.done():
             name = duty(f"transaction-questions-{self._broker_id}")
             self.task = asyncio.get_running_loop().create_task(self._run(), name=name)
 
     async def _run(self) -> None:
-        while self.waiting:
+        while self._waiting:
             batch = self._next_batch()
             if self._broker_id == self._client.node_id:
                 await self._ask_all_here(list(batch.items()))
@@ -105,16 +109,18 @@ class _Courier:
                 await self._carry(batch)
 
     def _next_batch(self) -> dict[_Asker, _Asked]:
-        batch, ids, size = dict[_Asker, _Asked](), set[str](), 0
-        for asker, asked in self.waiting.items():
-            if size >= self._client.limits.partitions_per_request_max:
-                break
-            if asker.transactional_id not in ids:
-                ids.add(asker.transactional_id)
-                batch[asker] = asked
-                size += len(asked)
-        for asker in batch:
-            del self.waiting[asker]
+        """The next rows, one of each transactional id. An id that has more comes behind all others."""
+        batch: dict[_Asker, _Asked] = {}
+        left: list[tuple[str, OrderedDict[_Asker, _Asked]]] = []
+        room = self._client.limits.partitions_per_request_max
+        while self._waiting and room > 0:
+            transactional_id, askers = self._waiting.popitem(last=False)
+            asker, asked = askers.popitem(last=False)
+            batch[asker] = asked
+            room -= len(asked)
+            if askers:
+                left.append((transactional_id, askers))
+        self._waiting.update(left)
         return batch
 
     async def _carry(self, batch: dict[_Asker, _Asked]) -> None:
