@@ -2,9 +2,10 @@
 
 There is one question for each permission (`broker.partitions.transactional_appends`), so for each producer's epoch and
 the transactional id that claims it, however many batches wait for it: they wait in order, and are appended or refused
-in order. Questions, and the bytes that wait for answers, are bounded. While the producer's previous transaction is
-being completed, a question of the new protocol is asked again for a short while: the client would come again later than
-that. Markers take a few milliseconds, so it is asked soon at first, and then after pauses that double.
+in order. Questions, and the bytes that wait for answers, are bounded, and so is a tenant's part (`waiting_share.py`).
+While the producer's previous transaction is being completed, a question of the new protocol is asked again for a short
+while: the client would come again later than that. Markers take a few milliseconds, so it is asked soon at first, and
+then after pauses that double.
 
 Source: KIP-890 and the behaviour of Apache Kafka 4.2's ReplicaManager and AddPartitionsToTxnManager.
 """
@@ -16,10 +17,12 @@ from collections import deque
 from typing import Protocol
 
 from broker.coordination.transactions.questions import Coordinators, PartitionQuestion
+from broker.handlers.waiting_share import WaitingShare
 from broker.partitions.partition import Partition
 from broker.partitions.transactional_appends import Permission
 from common.errors import ErrorCode, ProtocolError
 from common.node_settings.transactions import VerificationSettings
+from kraft.image.tenants import tenant_of
 
 WAITERS_AT_ONCE, BYTES_AT_ONCE = 16, 1 << 20  # in one turn of the loop: each may append its batch
 FIRST_PAUSE_S = 0.002
@@ -89,7 +92,7 @@ class TransactionVerification:
         self._questions: dict[Permission, _Question] = {}
         self._outcomes: deque[tuple[_Question, ErrorCode]] = deque()
         self._telling: asyncio.Handle | None = None
-        self._waiting_bytes = 0
+        self._share = WaitingShare()
         self._loop = asyncio.get_running_loop()
         self._stopped = False
 
@@ -107,7 +110,7 @@ class TransactionVerification:
 
     @property
     def waiting_bytes(self) -> int:
-        return self._waiting_bytes
+        return self._share.size
 
     def asks(self, *, adds: bool) -> bool:
         """Whether coordinators are asked about partitions of data. In the new protocol they always are: its clients add
@@ -133,17 +136,13 @@ class TransactionVerification:
         if question is None and permission.is_granted:
             waiter.permitted(permission)
             return
-        settings, cost = self._settings, waiter.size + WAITER_BYTES
-        is_full = question is None and len(self._questions) >= settings.waiting_max
-        if (
-            self._stopped
-            or is_full
-            or (self._waiting_bytes and self._waiting_bytes + cost > settings.waiting_bytes_max)
-        ):
+        settings, share = self._settings, self._share
+        tenant, count, size = tenant_of(transactional_id), int(question is None), waiter.size + WAITER_BYTES
+        if self._stopped or not share.admits(tenant, count, size, settings.waiting_max, settings.waiting_bytes_max):
             if question is None:
                 partition.transactions.withdraw(permission)
             raise ProtocolError(ErrorCode.NOT_ENOUGH_REPLICAS, "too many batches wait for transaction coordinators")
-        self._waiting_bytes += cost
+        share.add(tenant, count, size)
         if question is not None:
             question.waiters.append(waiter)
             return
@@ -175,7 +174,7 @@ class TransactionVerification:
             question.waiters.clear()
         self._questions.clear()
         self._outcomes.clear()
-        self._waiting_bytes = 0
+        self._share = WaitingShare()
 
     def _ask(self, question: _Question) -> None:
         if self._stopped:
@@ -217,10 +216,11 @@ class TransactionVerification:
             if answered_bytes >= BYTES_AT_ONCE:
                 break
             question, error = self._outcomes[0]
+            tenant = tenant_of(question.asked.transactional_id)
             if question.waiters:
                 waiter = question.waiters.popleft()
                 answered_bytes += waiter.size
-                self._waiting_bytes -= waiter.size + WAITER_BYTES
+                self._share.add(tenant, 0, -waiter.size - WAITER_BYTES)
                 if error is ErrorCode.NONE:
                     waiter.permitted(question.permission)
                 else:
@@ -229,7 +229,8 @@ class TransactionVerification:
                 if error is ErrorCode.NONE:
                     question.partition.transactions.grant(question.permission)
                 self._outcomes.popleft()
-                self._questions.pop(question.permission, None)
+                if self._questions.pop(question.permission, None) is not None:
+                    self._share.add(tenant, -1, 0)
 
 
 _FOR_PRODUCERS = {

@@ -48,7 +48,9 @@ class VerificationSettings:
         "How long a broker waits in place of a client for the end of its previous transaction, before it answers "
         "CONCURRENT_TRANSACTIONS: a leader asks again, a coordinator holds the request.", 0)
     waiting_bytes_max: int = setting("tidelog.transaction.verification.bytes.max", "long", 64 * MIB,
-        "Memory for batches that wait for coordinators' answers. More are refused with a retriable error.", 1)
+        "Memory for batches that wait for coordinators' answers. More are refused with a retriable error. A tenant has "
+        "at most as much as it leaves to others.", 1)
     waiting_max: int = setting("tidelog.transaction.verification.waiting.max", "int", 10_000,
-        "Producers and partitions that wait for coordinators' answers at a time.", 1, INT_MAX)
+        "Producers and partitions that wait for coordinators' answers at a time. A tenant has at most as many as it "
+        "leaves to others.", 1, INT_MAX)
     # fmt: on

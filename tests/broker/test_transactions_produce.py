@@ -451,7 +451,7 @@ async def test_groups_partitions_are_asked_for_whatever_the_setting_says(tmp_pat
         with pytest.raises(ProtocolError) as refused:
             await verification.permit("stranger", 7, 32_767, partition, adds=adds)
         assert refused.value.code is ErrorCode.INVALID_PRODUCER_ID_MAPPING
-        assert partition.append_marker(marker(epoch=1), 5) == 2
+        assert partition.append_marker(marker(epoch=1), 5) == (2, False)
         assert (partition.last_stable_offset, len(told.asked), verification.waiting_count) == (2, 2, 0)
 
 
