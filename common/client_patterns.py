@@ -63,4 +63,4 @@ def matcher(text: str, bytes_max: int = PATTERN_BYTES_MAX) -> Matcher:
             said = f"the pattern is too large: compiled it may take {bytes_max >> 10} KiB; shorten its repetitions"
         raise ValueError(said) from error
     finally:
-        re2.purge()  # the library would keep the last 128 patterns, whoever sent them
+        re2.purge()  # the library would keep the last 128 patterns of all clients

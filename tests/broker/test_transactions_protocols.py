@@ -402,7 +402,7 @@ def test_topics_of_one_transaction_are_bounded_and_their_partitions_are_cheap() 
 
 
 def test_bytes_of_one_owners_ids() -> None:
-    """However they come and go, and whoever reads them from the log."""
+    """However they come and go, and for a new leader too."""
     driver = TransactionDriver(TransactionConfig(id_expiration_ms=1_000), limits=TransactionLimits(ids=200))
     most = TransactionLimits(ids=200).id_bytes
     names = [f"lkc-abc123_{letter}".ljust(most // 4, "x") for letter in "abcd"]
