@@ -55,7 +55,8 @@ _ROW_12 = Struct(">ihqqqBi")  # without aborted transactions
 _TIER_END_HEAD = put_uvarint(TIER_END_TAG) + b"\x08"
 _TIER_GENERATION_HEAD = put_uvarint(TIER_GENERATION_TAG) + b"\x04"
 _ERASED_END_HEAD = put_uvarint(ERASED_END_TAG) + b"\x08"
-_EPOCH_END, _LEADER, _END_EPOCH, _ABORTED = Struct(">iq"), Struct(">ii"), Struct(">qi"), Struct(">qq")
+_EPOCH_END, _LEADER, _END_EPOCH = Struct(">iq"), Struct(">ii"), Struct(">qi")
+ABORTED_BYTES, _MANY_ABORTED = 16, 100
 
 
 class FetchPart(msgspec.Struct, frozen=True, gc=False):
@@ -94,7 +95,8 @@ class FetchCall(msgspec.Struct, frozen=True, gc=False):
 
 
 class FetchedRow(msgspec.Struct, frozen=True, gc=False):
-    """The answer for one partition. `aborted` holds (producer id, first offset), None for read_uncommitted."""
+    """The answer for one partition. `aborted` holds a producer id and a first offset for each aborted transaction, as
+    int64, big-endian; None for read_uncommitted."""
 
     topic: bytes
     partition: int
@@ -103,7 +105,7 @@ class FetchedRow(msgspec.Struct, frozen=True, gc=False):
     last_stable_offset: int = -1
     log_start_offset: int = -1
     records: FileRegion | bytes | bytearray | None = None
-    aborted: Sequence[tuple[int, int]] | None = None
+    aborted: bytes | bytearray | None = None
     preferred_replica: int = -1
     diverging: tuple[int, int] | None = None  # (epoch, end offset)
     leader: LeaderHint | None = None
@@ -369,9 +371,18 @@ def _row_head(version: int, row: FetchedRow) -> bytes:
     if aborted is None:
         packed += NULL_ARRAY
     else:
-        tags = b"\0" if flexible else b""
-        packed += put_count(len(aborted), flexible) + b"".join(_ABORTED.pack(*one) + tags for one in aborted)
+        packed += put_count(len(aborted) // ABORTED_BYTES, flexible) + (_with_tags(aborted) if flexible else aborted)
     return packed + INT32.pack(row.preferred_replica) if version >= _RACK_FROM else packed
+
+
+def _with_tags(aborted: bytes | bytearray) -> bytes | bytearray:
+    """Each of the transactions with an empty list of tagged fields behind it. There may be very many."""
+    if len(aborted) < ABORTED_BYTES * _MANY_ABORTED:
+        return b"".join([aborted[at : at + ABORTED_BYTES] + b"\0" for at in range(0, len(aborted), ABORTED_BYTES)])
+    tagged = bytearray(len(aborted) // ABORTED_BYTES * (ABORTED_BYTES + 1))
+    for at in range(ABORTED_BYTES):
+        tagged[at :: ABORTED_BYTES + 1] = aborted[at::ABORTED_BYTES]
+    return tagged
 
 
 def _row_tags(row: FetchedRow) -> bytes:

@@ -36,10 +36,10 @@ class TierViews(Protocol):
 
 
 class ColdRead(NamedTuple):
-    """`region`: None if it did not fit. `aborted`: (producer id, first offset) pairs, None unless requested."""
+    """`region`: None if it did not fit. `aborted`: as in `FetchedRow`, None unless requested."""
 
     region: Region | None
-    aborted: list[tuple[int, int]] | None
+    aborted: bytes | bytearray | None
 
 
 class Damage(NamedTuple):
@@ -133,7 +133,7 @@ class ColdReading:
         if region is None and next_offset > offset:
             return self._read_local(partition, next_offset, bytes_max, stable=stable, at_least_one=at_least_one)
         if region is None or not stable:
-            return ColdRead(region, [] if stable else None)
+            return ColdRead(region, b"" if stable else None)
         try:
             aborted = self._aborted(tier, partition, offset, next_offset, reader)
         except BaseException:
@@ -157,25 +157,22 @@ class ColdReading:
             offset, bytes_max, stable=stable, at_least_one=at_least_one, only_in_memory=True
         )
         if region is None or not stable:
-            return ColdRead(region, [] if stable else None)
+            return ColdRead(region, b"" if stable else None)
         try:
-            return ColdRead(region, log.aborted_in(offset, region, partition.last_stable_offset))
+            return ColdRead(*log.aborted_in(offset, region, partition.last_stable_offset))
         except BaseException:
             region.release()
             raise
 
     def _aborted(
         self, tier: ReadableTier, partition: Partition, start: int, end: int, reader: int
-    ) -> list[tuple[int, int]] | Ticket:
+    ) -> bytearray | Ticket:
         """Aborted transactions from the tier's indexes and, if transactions may end after the tier, from local ones."""
         found = self.remote.aborted(tier, start, end, reader)
-        if isinstance(found, Ticket):
-            return found
-        aborted = found.transactions
-        if not found.complete:
-            log = partition.log
-            aborted = aborted + log.aborted_transactions(log.local_log_start_offset, end, only_in_memory=True)
-        return list(dict.fromkeys(aborted))
+        if isinstance(found, Ticket) or found.complete:
+            return found if isinstance(found, Ticket) else found.rows
+        log = partition.log
+        return found.rows + log.aborted_rows(max(log.local_log_start_offset, found.until), end)
 
     # look-ups by time --------------------------------------------------------------------------------------
 

@@ -229,9 +229,9 @@ class FetchReader:
                     raise
                 return self._read_cold(position, partition, call, version, bytes_max, at_least_one, client)
         last_stable = partition.last_stable_offset
-        aborted: list[tuple[int, int]] | None = [] if stable else None
+        aborted: bytes | bytearray | None = b"" if stable else None
         if stable and region is not None:
-            aborted = _aborted(log, position.offset, region, last_stable)
+            region, aborted = _aborted(log, position.offset, region, last_stable)
         row = FetchedRow(
             position.topic,
             position.index,
@@ -374,8 +374,8 @@ class FetchReader:
         return self._hosted.missing_by_name(position.topic, position.index)
 
 
-def _aborted(log: PartitionLog, offset: int, region: Region, last_stable: int) -> list[tuple[int, int]]:
-    """The aborted transactions that overlap the region. If they cannot be read, the region is released."""
+def _aborted(log: PartitionLog, offset: int, region: Region, last_stable: int) -> tuple[Region, bytearray]:
+    """See `PartitionLog.aborted_in`. If they cannot be read, the region is released."""
     try:
         return log.aborted_in(offset, region, last_stable)
     except BaseException:

@@ -4,7 +4,7 @@ Source: Apache Kafka's AbortedTxn, version 0: version int16, producer id, first 
 marker), last stable offset as it stood when the marker was written; all int64, big-endian, ordered by last offset.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from struct import Struct
 from typing import NamedTuple
 
@@ -12,8 +12,6 @@ from common.ports import Buffer
 from storage.indexes.offset_index import Pread, search
 
 VERSION = 0
-_STEP_ENTRIES = 4_096
-_WINDOW_ENTRIES = 128
 _ENTRY = Struct(">hqqqq")
 ENTRY_BYTES = _ENTRY.size
 
@@ -29,6 +27,18 @@ class AbortedTransaction(NamedTuple):
 
 def encode(transaction: AbortedTransaction) -> bytes:
     return _ENTRY.pack(VERSION, *transaction)
+
+
+def checked_fields(data: Buffer, before: int) -> Iterator[tuple[int, int, int, int]]:
+    """The fields of each entry of `data`, which follow one whose last offset is `before`. ValueError if a version or
+    the order is invalid."""
+    for version, producer_id, first, last, last_stable in _ENTRY.iter_unpack(data):
+        if version != VERSION or first > last:
+            raise ValueError("a transaction index entry is damaged")
+        if last <= before:
+            raise ValueError("a transaction index entry is out of order")
+        before = last
+        yield producer_id, first, last, last_stable
 
 
 def decode(data: Buffer) -> list[AbortedTransaction]:
@@ -79,40 +89,15 @@ def collect(
     return found, False
 
 
-def least_first_offset(pread: Pread, size: int) -> int:
-    """The first offset of the earliest transaction in a file of `size` bytes. ValueError if it is damaged."""
-    least = 2**63 - 1
-    step = _STEP_ENTRIES * ENTRY_BYTES
-    for at in range(0, size, step):
-        entries = decode(pread(min(step, size - at), at))
-        least = min(least, min((entry.first_offset for entry in entries), default=least))
-    return least
-
-
-def find(pread: Pread, size: int, fetch_offset: int, upper_bound: int) -> tuple[list[AbortedTransaction], bool]:
-    """As `collect`, for a file of `size` bytes, reading no more than necessary. ValueError if it is damaged."""
-    count = size // ENTRY_BYTES
-    slot = search(pread, count, ENTRY_BYTES, _last_offset, fetch_offset - 1) + 1
-    found: list[AbortedTransaction] = []
-    while slot < count:
-        taken = min(_WINDOW_ENTRIES, count - slot)
-        more, complete = collect(decode(pread(taken * ENTRY_BYTES, slot * ENTRY_BYTES)), fetch_offset, upper_bound)
-        found += more
-        if complete:
-            return found, True
-        slot += taken
-    return found, False
-
-
 def _last_offset(data: bytes, at: int) -> int:
     return int.from_bytes(data[at + 18 : at + 26], "big", signed=True)
 
 
-def bytes_below(entries: Iterable[AbortedTransaction], offset: int) -> int:
-    """The file's length after a truncation of the log at `offset`: entries with markers below it stay."""
-    count = 0
-    for entry in entries:
-        if entry.last_offset >= offset:
-            break
-        count += 1
-    return count * ENTRY_BYTES
+def entries_below(pread: Pread, count: int, offset: int) -> int:
+    """How many of a file's `count` entries have markers below `offset`: those stay when the log is truncated there."""
+    return search(pread, count, ENTRY_BYTES, _last_offset, offset - 1) + 1
+
+
+def last_offset_at(pread: Pread, number: int) -> int:
+    """The last offset of entry `number`."""
+    return _last_offset(pread(ENTRY_BYTES, number * ENTRY_BYTES), 0)

@@ -15,6 +15,7 @@ from storage.disk.log_flusher import LogFlusher
 from storage.disk.log_writer import LogWriter
 from storage.disk.open_files import OpenFiles
 from storage.disk.trash import Trash
+from storage.log.aborted_look_ups import AbortedLookUps
 from storage.producers.producer_bound import ProducerBound
 from storage.producers.producer_reload import ProducerReloads
 from storage.producers.snapshot_writes import SnapshotWrites
@@ -38,6 +39,7 @@ class LogContext:
     checkpoints: Checkpoints
     reloads: ProducerReloads
     snapshots: SnapshotWrites
+    aborted_look_ups: AbortedLookUps = field(default_factory=AbortedLookUps)
     producers: ProducerBound = field(default_factory=lambda: ProducerBound(DirectoryConfig().producers_max, 0))
     beginnings: dict[str, asyncio.Task[None]] = field(default_factory=dict)  # in progress, by directory: `tier_start`
     rolled: dict[TopicPartition, None] = field(default_factory=dict)

@@ -13,6 +13,7 @@ from typing import TypeVar
 from records.batch import BatchHeader
 from storage.disk.checkpoint_files import HIGH_WATERMARKS, TopicPartition
 from storage.disk.log_flusher import FlushDepth
+from storage.indexes.aborted_look_up import unpack_rows
 from storage.log.closed_segments import ClosedSegment, SegmentReader, closed_segment_at
 from storage.log.leader_epochs import EpochEnd
 from storage.log.loaded_log import LoadedLog
@@ -275,16 +276,17 @@ class PartitionLog:
         first = self.first_unstable_offset
         return high_watermark if first is None else min(first, high_watermark)
 
-    def aborted_transactions(
-        self, start_offset: int, end_offset: int, *, only_in_memory: bool = False
-    ) -> list[tuple[int, int]]:
+    def aborted_transactions(self, start: int, end: int, *, only_in_memory: bool = False) -> list[tuple[int, int]]:
         """(producer id, first offset) of every aborted transaction that touches the range; see `read`."""
-        return self._segments.aborted_transactions(start_offset, end_offset, only_in_memory=only_in_memory)
+        return unpack_rows(self._segments.aborted_rows(start, end, only_in_memory=only_in_memory))
 
-    def aborted_in(self, offset: int, region: Region, until_offset: int) -> list[tuple[int, int]]:
-        """Aborted transactions that overlap `region`, which was read from `offset` on; only in memory, see `read`."""
-        end_offset = self._segments.offset_behind(offset, region, until_offset)
-        return self.aborted_transactions(offset, end_offset, only_in_memory=True)
+    def aborted_in(self, offset: int, region: Region, until_offset: int) -> tuple[Region, bytearray]:
+        """See `SegmentList.aborted_in`; only in memory, see `read`. Release the region that it returns."""
+        return self._segments.aborted_in(offset, region, until_offset)
+
+    def aborted_rows(self, start: int, end: int) -> bytearray:
+        """See `SegmentList.aborted_rows`; only in memory, see `read`."""
+        return self._segments.aborted_rows(start, end, only_in_memory=True)
 
     # Appends
 

@@ -6,8 +6,11 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
+from msgspec.structs import replace
+
 from common.errors import ErrorCode, ProtocolError
 from common.invariants import check
+from storage.indexes.aborted_look_up import INDEX_COST, AbortedLookUp, Admits, admit_all
 from storage.log.log_context import LogContext
 from storage.log.log_ends import LogEnds
 from storage.log.log_files import LogFiles
@@ -35,15 +38,45 @@ class _Removal(NamedTuple):
     base_offsets: tuple[int, int]  # of the first segment, and of the first that stays
 
 
+class _LookUp(AbortedLookUp):
+    """Of aborted transactions: `number` is that of the segment at which it is."""
+
+    __slots__ = ("changes", "number", "region_bytes")
+
+    def __init__(self, start_offset: int, end_offset: int, number: int, changes: int, region_bytes: int) -> None:
+        """`region_bytes`: the length of the region that it is for, 0 if it is for none."""
+        super().__init__(start_offset, end_offset)
+        self.number = number
+        self.changes = changes
+        self.region_bytes = region_bytes
+
+    def next_segment(self, number: int) -> None:
+        self.number = number
+
+
 class SegmentList:
     """One per log. `active` is the last one, to which batches are appended; `tail` has the positions of its newest
     batches."""
 
-    __slots__ = ("_bound", "_context", "_ends", "_files", "_removal", "active", "all", "cold", "tail")
+    __slots__ = (
+        "_bound",
+        "_changes",
+        "_context",
+        "_ends",
+        "_files",
+        "_look_ups",
+        "_removal",
+        "active",
+        "all",
+        "cold",
+        "tail",
+    )
 
     def __init__(self, context: LogContext, files: LogFiles, ends: LogEnds, segments: list[Segment]) -> None:
         self._context = context
         self.cold = context.open_files.cold
+        self._look_ups = context.aborted_look_ups
+        self._changes = 0  # of what was there: grows with each, but not with what is added at the end
         self._files = files
         self._ends = ends
         self.all = segments
@@ -108,6 +141,7 @@ class SegmentList:
         At the front of the log the oldest is removed first, otherwise the newest: a crash in between must not leave a
         gap, because recovery would truncate everything after it.
         """
+        self._changes += 1
         gone = {segment.base_offset for segment in doomed}
         self.all = [segment for segment in self.all if segment.base_offset not in gone]
         self._bound = self._removal = None
@@ -124,6 +158,7 @@ class SegmentList:
 
     def replace(self, first: int, replaced: Sequence[Segment], size: int, transaction_bytes: int) -> None:
         """One segment has replaced the closed ones from number `first` on, with the first one's base offset."""
+        self._changes += 1
         oldest, newest = replaced[0], replaced[-1]
         swapped = Segment(
             self._context.open_files,
@@ -155,6 +190,7 @@ class SegmentList:
         """Remove files newest first, so that a crash in between leaves a shorter log without a gap. OSError."""
         if plan.number + 1 < len(self.all):
             self.remove(self.all[plan.number + 1 :])
+        self._changes += 1
         self.active = self.all[plan.number]
         self.active.truncate(plan.position, plan.end_offset)
         self.tail = self._bound = None
@@ -245,29 +281,71 @@ class SegmentList:
         except OSError as error:
             raise self._failed(error) from error
 
-    def aborted_transactions(
-        self, start_offset: int, end_offset: int, *, only_in_memory: bool
-    ) -> list[tuple[int, int]]:
-        """(producer id, first offset) of every aborted transaction that overlaps [start, end).
+    def aborted_in(self, offset: int, region: Region, until_offset: int) -> tuple[Region, bytearray]:
+        """The aborted transactions that overlap `region`, which was read from `offset` on; see `aborted_rows`.
 
-        PagesMissing with `only_in_memory`, if it needs the device.
+        If an earlier attempt was for fewer bytes, the region is cut to those.
         """
-        found: list[tuple[int, int]] = []
+        look_up = self._kept_look_up(offset)
+        if look_up is not None and look_up.region_bytes:
+            if look_up.region_bytes < region.length:
+                region = replace(region, length=look_up.region_bytes)
+            end_offset = look_up.end_offset
+        else:
+            end_offset = self.offset_behind(offset, region, until_offset)
+        return region, self.aborted_rows(offset, end_offset, only_in_memory=True, region_bytes=region.length)
+
+    def aborted_rows(
+        self, start_offset: int, end_offset: int, *, only_in_memory: bool, region_bytes: int = 0
+    ) -> bytearray:
+        """(producer id, first offset) of every aborted transaction that overlaps [start, end), as
+        `aborted_look_up.unpack_rows` reads them. There may be more that begin at or after the end.
+
+        PagesMissing with `only_in_memory`, if it needs the device or another turn of the event loop.
+        """
+        for number in range(self.index_of(start_offset), len(self.all)):
+            if self.all[number].transaction_bytes:
+                break
+        else:
+            return bytearray()
+        look_up = self._kept_look_up(start_offset) if only_in_memory else None
+        if look_up is None or look_up.end_offset < end_offset:
+            look_up = _LookUp(start_offset, end_offset, number, self._changes, region_bytes)
         try:
             with self.cold.only_in_memory(is_strict=only_in_memory):
-                for number in range(self.index_of(start_offset), len(self.all)):
-                    segment = self.all[number]
-                    if segment.transaction_bytes:
-                        entries, complete = segment.aborted_until(start_offset, end_offset)
-                        found += [(entry.producer_id, entry.first_offset) for entry in entries]
-                        if complete:
-                            break
+                is_done = self._look_up(look_up, self._look_ups.admits if only_in_memory else admit_all)
         except OSError as error:
             raise self._failed(error) from error
         except ValueError as error:
             self._context.health.damaged(self._files.directory, str(error))
             raise ProtocolError(ErrorCode.KAFKA_STORAGE_ERROR, "a damaged transaction index") from error
-        return found
+        if not is_done:
+            self._look_ups.keep((self._files.directory, start_offset), look_up)
+            raise self._look_ups.next_turn()
+        return look_up.rows
+
+    def _kept_look_up(self, start_offset: int) -> "_LookUp | None":
+        """An earlier attempt, unless what it has read may have changed since."""
+        if not self._look_ups:
+            return None
+        look_up = self._look_ups.kept((self._files.directory, start_offset))
+        return look_up if isinstance(look_up, _LookUp) and look_up.changes == self._changes else None
+
+    def _look_up(self, look_up: "_LookUp", admits: Admits) -> bool:
+        """Go on with it. Returns whether it is done."""
+        look_up.begin_turn()
+        while look_up.number < len(self.all):
+            segment = self.all[look_up.number]
+            if segment.transaction_bytes:
+                is_done, is_complete = segment.search_aborted(look_up, admits)
+                if not is_done:
+                    return False
+                look_up.next_segment(len(self.all) if is_complete else look_up.number + 1)
+                if not admits(INDEX_COST):
+                    break
+            else:
+                look_up.next_segment(look_up.number + 1)
+        return look_up.number >= len(self.all)
 
     def offset_behind(self, offset: int, region: Region, until_offset: int) -> int:
         """An upper bound of the offsets in `region`, which was read from `offset` on; at most `until_offset`.

@@ -9,12 +9,14 @@ from common.ports import Disk, File
 from records.batch import PREFIX_BYTES, BatchHeader
 from storage.disk.cold_reads import PagesMissing
 from storage.disk.open_files import FileHandle, OpenFiles
-from storage.indexes import offset_index, time_index, transaction_index
+from storage.indexes import offset_index, time_index
+from storage.indexes.aborted_look_up import AbortedLookUp, Admits
 from storage.indexes.index_builder import IndexBuilder, without_timestamp
 from storage.indexes.index_file import LUMP_ENTRIES, IndexFile, used_bytes
 from storage.indexes.offset_index import OffsetIndex, search
 from storage.indexes.time_index import NO_TIMESTAMP, LargestTimestamp, TimeIndex
-from storage.indexes.transaction_index import AbortedTransaction
+from storage.indexes.transaction_index import ENTRY_BYTES, AbortedTransaction
+from storage.segments.aborted_index import AbortedIndex
 from storage.segments.batch_walk import walk
 
 LOG_SUFFIX = ".log"
@@ -27,7 +29,6 @@ SEGMENT_SUFFIXES = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TRANSACTION_IND
 RELATIVE_OFFSETS_MAX = 2**31 - 1
 INDEX_BYTES_MAX = 10 << 20  # size of an index that is read into memory completely
 UNKNOWN = -2
-OFFSET_MAX = 2**63 - 1
 
 
 def file_stem(directory: str, base_offset: int) -> str:
@@ -110,17 +111,15 @@ class Segment:
     """
 
     __slots__ = (
+        "_aborted",
         "_indexes",
         "_open_files",
-        "aborted_file",
         "base_offset",
         "bytes_since_index",
         "created_ms",
         "exists",
         "has_transaction_file",
         "is_fresh",
-        "is_least_known",
-        "least_aborted",
         "log",
         "max_timestamp",
         "max_timestamp_offset",
@@ -145,6 +144,7 @@ class Segment:
     ) -> None:
         """`transaction_bytes`: the length of its `.txnindex`, None if there is none."""
         self._open_files = open_files
+        self._aborted: AbortedIndex | None = None  # its `.txnindex`, once it was used
         self._indexes: SegmentIndexes | None = None
         self.is_fresh = is_fresh  # created by this process: without indexes in memory it has none on disk
         self.stem = stem
@@ -159,9 +159,6 @@ class Segment:
         self.created_ms = created_ms  # when it was created, or opened again
         self.has_transaction_file = transaction_bytes is not None  # maybe without an entry, after a truncation
         self.transaction_bytes = self.written_transaction_bytes = transaction_bytes or 0
-        self.aborted_file: FileHandle | None = None  # that file, once it was used
-        self.least_aborted = OFFSET_MAX  # where the aborted transactions begin that were appended, or looked up ...
-        self.is_least_known = is_fresh  # ... which was done
 
     @classmethod
     def fresh(cls, open_files: OpenFiles, directory: str, base_offset: int, now_ms: int) -> "Segment":
@@ -228,20 +225,21 @@ class Segment:
         """Waiting bytes up to `size` are written; a later append may have overtaken this."""
         self.written = max(self.written, size)
 
+    def _aborted_index(self) -> AbortedIndex:
+        if self._aborted is None:
+            path = self.stem + TRANSACTION_INDEX_SUFFIX
+            self._aborted = AbortedIndex(self._open_files, path, self.transaction_bytes)
+        return self._aborted
+
     def add_aborted(self, entry: AbortedTransaction) -> None:
         """`entry` is the last one of its `.txnindex`, or will be when a slow disk has caught up."""
+        self._aborted_index().add(entry)
         self.has_transaction_file = True
-        self.transaction_bytes += transaction_index.ENTRY_BYTES
-        self.least_aborted = min(self.least_aborted, entry.first_offset)
+        self.transaction_bytes += ENTRY_BYTES
 
     def aborted_written(self) -> None:
         """One more entry of its `.txnindex` is in the page cache."""
-        self.written_transaction_bytes += transaction_index.ENTRY_BYTES
-
-    def found_least_aborted(self, offset: int) -> None:
-        """The aborted transactions of its `.txnindex` begin at or after `offset`."""
-        self.least_aborted = min(self.least_aborted, offset)
-        self.is_least_known = True
+        self.written_transaction_bytes += ENTRY_BYTES
 
     def close_indexes(self) -> None:
         """No more batches follow: add the last entry of the time index."""
@@ -333,7 +331,8 @@ class Segment:
         self.find(offset)
         indexes = self.indexes
         indexes.times.look_at_cut(indexes.time_file.pread, offset)
-        self.aborted_until(offset, OFFSET_MAX)
+        if self.transaction_bytes:
+            self._aborted_index().look_at_cut(self.transaction_bytes // ENTRY_BYTES, offset)
 
     def truncate(self, position: int, offset: int) -> None:
         """Truncate the files at a batch boundary; nothing at or after `offset` remains."""
@@ -350,10 +349,8 @@ class Segment:
     def _truncate_transactions(self, offset: int) -> None:
         file = self._open_files.disk.open(self.stem + TRANSACTION_INDEX_SUFFIX)
         try:
-            entries = transaction_index.decode(file.pread(self.transaction_bytes, 0))
-            kept_bytes = transaction_index.bytes_below(entries, offset)
+            kept_bytes = self._aborted_index().cut(file, self.transaction_bytes // ENTRY_BYTES, offset)
             self.transaction_bytes = self.written_transaction_bytes = kept_bytes
-            file.truncate(kept_bytes)
         finally:
             file.close()
 
@@ -367,31 +364,21 @@ class Segment:
                     largest = LargestTimestamp(header.max_timestamp, header.last_offset)
         return largest
 
-    def aborted_until(self, offset: int, end_offset: int) -> tuple[list[AbortedTransaction], bool]:
-        """Its aborted transactions that overlap [offset, end_offset), and whether later segments have none.
+    def search_aborted(self, look_up: AbortedLookUp, admits: Admits) -> tuple[bool, bool]:
+        """Search its aborted transactions. Returns whether that is done, and whether later segments cannot add any.
 
         Entries that wait for a slow disk are left out. OSError if the file cannot be read, PagesMissing while reads are
         strict; ValueError if it is damaged.
         """
-        if not self.written_transaction_bytes or (self.is_least_known and self.least_aborted >= end_offset):
-            return [], False
-        handle = self.aborted_file
-        if handle is None:
-            handle = self.aborted_file = FileHandle(self._open_files, self.stem + TRANSACTION_INDEX_SUFFIX)
-        if not self.is_least_known:
-            cold = self._open_files.cold
-            looking = LookForAborted(self._open_files, self)
-            if cold.is_strict and not cold.trusts(looking.key):
-                raise PagesMissing(cold.begin(looking))
-            looking.run()
-            looking.finish()
-        return transaction_index.find(handle.pread, self.written_transaction_bytes, offset, end_offset)
+        if not self.written_transaction_bytes:
+            return True, False
+        return self._aborted_index().search(look_up, self.written_transaction_bytes // ENTRY_BYTES, admits)
 
     def retire(self) -> None:
         """Its files will be deleted; regions being sent keep theirs open."""
         self.log.retire()
-        if self.aborted_file is not None:
-            self.aborted_file.retire()
+        if self._aborted is not None:
+            self._aborted.retire()
         if self._indexes is not None:
             self._indexes.retire()
 
@@ -445,29 +432,6 @@ class LoadIndexes:
         segment.adopt_indexes(indexes, self._largest)
         for file, handle in zip(self._files, (indexes.offset_file.handle, indexes.time_file.handle), strict=False):
             self._open_files.adopt(handle, file)
-
-
-class LookForAborted:
-    """Finds the first offset of the earliest transaction of a segment's `.txnindex`, in a thread."""
-
-    __slots__ = ("_least", "_open_files", "_segment", "key")
-
-    def __init__(self, open_files: OpenFiles, segment: Segment) -> None:
-        self._open_files = open_files
-        self._segment = segment
-        self._least: int | None = None
-        self.key = (segment.stem, TRANSACTION_INDEX_SUFFIX)
-
-    def run(self) -> None:
-        file = self._open_files.disk.open(self._segment.stem + TRANSACTION_INDEX_SUFFIX)
-        try:
-            self._least = transaction_index.least_first_offset(file.pread, self._segment.written_transaction_bytes)
-        finally:
-            file.close()
-
-    def finish(self) -> None:
-        if self._least is not None:
-            self._segment.found_least_aborted(self._least)
 
 
 def _rebuilt(

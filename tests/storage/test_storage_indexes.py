@@ -155,8 +155,10 @@ def test_the_transaction_index(entries: list[AbortedTransaction], start: int, le
     assert found == touching[: len(found)]
     if not complete:
         assert found == touching
-    kept = transaction_index.decode(data[: transaction_index.bytes_below(entries, start)])
-    assert kept == [entry for entry in entries if entry.last_offset < start]
+    file = Bytes()
+    file.data += data
+    kept = transaction_index.entries_below(file.pread, len(entries), start)
+    assert entries[:kept] == [entry for entry in entries if entry.last_offset < start]
 
 
 @given(transactions, st.integers(0, 100), st.binary(max_size=80))

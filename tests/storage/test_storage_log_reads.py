@@ -13,6 +13,7 @@ from common.errors import ErrorCode, ProtocolError
 from common.pacing import at_once
 from records.batch import has_valid_crc, iterate_batches, read_header
 from records.control import MarkerKind
+from storage.indexes.aborted_look_up import unpack_rows
 from storage.log.log_config import LogConfig
 from storage.log.partition_log import Appended, PartitionLog
 from storage.log.retention import SEGMENTS_AT_ONCE_MAX
@@ -314,7 +315,7 @@ async def test_readers_learn_of_the_aborted_transactions_that_touch_what_they_ge
         assert region is not None
         headers = [header for _, header in iterate_batches(memoryview(region.read()), 0, region.length)]
         touched = [(at // 2, at - at % 2) for at in range(offset - offset % 2, headers[-1].next_offset, 2)]
-        told = await log.when_in_memory(partial(log.aborted_in, offset, region, end))
+        told = unpack_rows((await log.when_in_memory(partial(log.aborted_in, offset, region, end)))[1])
         assert told[: len(touched)] == touched
         assert len(told) <= len(touched) + 3, "up to the next entry of the index"
         region.release()

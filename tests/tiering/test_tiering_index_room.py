@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from common.machine_disk import MachineDisk
+from storage.indexes.aborted_look_up import unpack_rows
 from storage.indexes.transaction_index import AbortedTransaction
 from tests.tiering.tiered_log import START_MS, GatedStore, TieredLog, Waiter, take, values_batch
 from tiering.bucket.segment import OFFSET_INDEX
@@ -80,7 +81,7 @@ class Room:
                 assert found.region is not None
                 waits = self.reading.aborted(self.log, offset, found.next_offset, reader)
                 if not isinstance(waits, Ticket):
-                    assert len(waits.transactions) == 1
+                    assert len(unpack_rows(waits.rows)) == 1
                     self.store.indexes.clear()
                     return take(found.region), found.next_offset
                 found.region.release()

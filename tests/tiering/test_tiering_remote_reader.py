@@ -14,6 +14,7 @@ import pytest
 
 from common.errors import ErrorCode, ProtocolError
 from common.machine_disk import MachineDisk
+from storage.indexes.aborted_look_up import unpack_rows
 from storage.indexes.transaction_index import AbortedTransaction
 from tests.common.call_count import counted_calls
 from tests.object_store.test_object_store_lending import open_paths
@@ -32,7 +33,7 @@ from tiering.reading.chunk_cache import DIRECTORY, CacheLimits, ChunkCache
 from tiering.reading.downloads import DownloadLimits, Ticket
 from tiering.reading.prefetch import PrefetchLimits
 from tiering.reading.remote_index import IndexLimits
-from tiering.reading.remote_reader import AbortedRead, RemoteReader, RemoteReadLimits
+from tiering.reading.remote_reader import RemoteReader, RemoteReadLimits
 from tiering.reading.remote_times import first_at_or_after
 
 pytestmark = pytest.mark.virtual_time
@@ -329,12 +330,12 @@ async def test_aborted_transactions_come_from_all_segments_in_which_they_may_end
     await lab.log.add([values_batch(30, [b"d"] * 10)], aborted=[AbortedTransaction(4, 30, 31, 40)])
     reading = await lab.reader()
 
-    async def ask(start: int, end: int) -> AbortedRead:
+    async def ask(start: int, end: int) -> tuple[list[tuple[int, int]], bool]:
         while isinstance(found := reading.aborted(lab.log, start, end, 1), Ticket):
             waiter = Waiter()
             found.listen(waiter)
             await asyncio.wait_for(waiter.event.wait(), 5)
-        return found
+        return unpack_rows(found.rows), found.complete
 
     assert await ask(0, 5) == ([(1, 2)], True)
     assert await ask(0, 10) == ([(1, 2), (2, 3)], True)

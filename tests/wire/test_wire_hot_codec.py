@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ from wire.messages import FetchRequest, FetchResponse, ProduceRequest, ProduceRe
 INT32 = st.integers(-(2**31), 2**31 - 1)
 INT64 = st.integers(-(2**63), 2**63 - 1)
 OFFSET = st.integers(0, 2**63 - 1)
+ABORTED = struct.Struct(">qq")
 ERROR = st.just(0) | st.integers(-1, 133)
 NAME = st.text("abcdefgh.-é", min_size=1, max_size=140).map(str.encode)
 TOPIC_ID = st.binary(min_size=16, max_size=16).filter(any)
@@ -293,7 +295,7 @@ def fetched_rows(draw: Any, version: int) -> list[hot.FetchedRow]:
                     draw(INT64),
                     draw(INT64),
                     draw(st.none() | RECORDS | RECORDS.map(bytearray) | RECORDS.map(Region)),
-                    draw(st.none() | st.lists(st.tuples(INT64, OFFSET), max_size=2)),
+                    draw(st.none() | st.lists(st.builds(ABORTED.pack, INT64, OFFSET), max_size=2).map(b"".join)),
                     draw(INT32),
                     draw(pair) if tagged else None,
                     draw(LEADER) if tagged else None,
@@ -325,7 +327,7 @@ def schema_fetch_response(
                 snapshot_id=row.snapshot and row_class.SnapshotId(end_offset=row.snapshot[0], epoch=row.snapshot[1]),
                 aborted_transactions=None
                 if row.aborted is None
-                else [row_class.AbortedTransaction(producer_id=p, first_offset=o) for p, o in row.aborted],
+                else [row_class.AbortedTransaction(*one) for one in ABORTED.iter_unpack(row.aborted)],
                 preferred_read_replica=row.preferred_replica,
                 records=records or b"",
             )

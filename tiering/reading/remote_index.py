@@ -22,8 +22,9 @@ from common.ports import File
 from common.settings import same
 from object_store.errors import ObjectAltered, ObjectMissing, ObjectTruncated, StoreError
 from object_store.store import ObjectStore
-from storage.indexes import offset_index, time_index, transaction_index
-from storage.indexes.transaction_index import AbortedTransaction
+from storage.indexes import offset_index, time_index
+from storage.indexes.aborted_look_up import AbortedLookUp, Admits
+from storage.indexes.transaction_windows import TransactionWindows
 from tiering.bucket.segment import OFFSET_INDEX, TIME_INDEX, TRANSACTION_INDEX, Section, TieredSegment
 from tiering.reading.chunk import ChunkPlan, plan_chunks
 from tiering.reading.downloads import Downloads, Key, Ticket
@@ -32,7 +33,6 @@ logger = logging.getLogger(__name__)
 
 OFFSETS, TIMES, ABORTED = -1, -2, -3  # in place of a chunk's number
 THREAD_FROM_BYTES = 64 << 10
-ABORTED_ENTRY_MEMORY = 200
 READS_MAX = 1_000  # waiting reads whose indexes stay
 READ_HOLD_S = 30.0  # after its last attempt, because its reader may have left
 
@@ -70,16 +70,24 @@ class TimeEntries:
 
 
 class AbortedEntries:
-    """A segment's aborted transactions."""
+    """A segment's aborted transactions, searched as bytes. ValueError if they are damaged."""
 
-    __slots__ = ("entries",)
+    __slots__ = ("_data", "windows")
 
-    def __init__(self, entries: list[AbortedTransaction]) -> None:
-        self.entries = entries
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self.windows = TransactionWindows.load(self._pread, len(data))
 
     @property
     def memory_bytes(self) -> int:
-        return 100 + ABORTED_ENTRY_MEMORY * len(self.entries)
+        return len(self._data) + self.windows.memory_bytes + 100
+
+    def search(self, look_up: AbortedLookUp, admits: Admits) -> bool:
+        """Returns False if it has to go on in another turn of the event loop."""
+        return look_up.search(self.windows, self._pread, self.windows.count, admits)
+
+    def _pread(self, size: int, position: int) -> bytes:
+        return self._data[position : position + size]
 
 
 Known = ChunkPlan | TimeEntries | AbortedEntries
@@ -296,7 +304,7 @@ def _make_times(segment: TieredSegment, data: bytes) -> TimeEntries:
 
 
 def _make_aborted(segment: TieredSegment, data: bytes) -> AbortedEntries:
-    return AbortedEntries(transaction_index.decode(data))
+    return AbortedEntries(data)
 
 
 async def fetch(store: ObjectStore, key: str, position: int, length: int, timeout_s: float) -> bytes:

@@ -17,7 +17,8 @@ from typing import NamedTuple, Protocol
 from common.errors import ErrorCode, ProtocolError
 from common.ports import Disk
 from object_store.store import ObjectStore
-from storage.indexes.transaction_index import collect
+from storage.indexes.aborted_look_up import INDEX_COST, AbortedLookUp
+from storage.log.aborted_look_ups import AbortedLookUps
 from storage.segments.region import Region
 from tiering.reading.chunk import ChunkPlan, Cut, DamagedChunk, Expected
 from tiering.reading.chunk_cache import CacheLimits, Chunk, ChunkCache
@@ -67,10 +68,34 @@ class RemoteRead(NamedTuple):
 
 
 class AbortedRead(NamedTuple):
-    """(producer id, first offset) of aborted transactions; `complete`: no later segment can add any."""
+    """`rows` of aborted transactions, as an `AbortedLookUp` finds them, whose markers lie below `until`; `complete`: no
+    later segment can add any."""
 
-    transactions: list[tuple[int, int]]
+    rows: bytearray
+    until: int
     complete: bool
+
+
+class _LookUp(AbortedLookUp):
+    """`at`: the end of the segments that are done; `is_over`: later ones cannot add any."""
+
+    __slots__ = ("_uuid", "at", "is_over")
+
+    def __init__(self, start_offset: int, end_offset: int) -> None:
+        super().__init__(start_offset, end_offset)
+        self.at = start_offset
+        self.is_over = False
+        self._uuid = ""  # of the segment at which it is
+
+    def enter(self, uuid: str) -> bool:
+        """Search this segment next. Returns False if it has replaced the one in which the look-up was."""
+        is_same = self._uuid in ("", uuid)
+        self._uuid = uuid
+        return is_same
+
+    def leave(self, end_offset: int, *, is_over: bool) -> None:
+        """It has searched the segment that ends there."""
+        self.at, self.is_over, self._uuid = end_offset, is_over, ""
 
 
 @dataclass(slots=True, frozen=True)
@@ -94,6 +119,7 @@ class RemoteReader:
         self.downloads = Downloads(limits.downloads)
         self.indexes = RemoteIndexes(store, self.downloads, limits.indexes)
         self.sequences: Sequences[tuple[int, str]] = Sequences(limits.prefetch)
+        self._look_ups = AbortedLookUps()
         self.read_bytes_total = 0
 
     async def open(self) -> None:
@@ -245,20 +271,28 @@ class RemoteReader:
     def aborted(self, view: TierView, start: int, end: int, reader: int) -> AbortedRead | Ticket:
         """Aborted transactions that touch [start, end), from the tiered segments from `start` on.
 
-        Raises as `read`.
+        Raises as `read`, and PagesMissing if it has to go on in another turn of the event loop.
         """
-        found: list[tuple[int, int]] = []
-        at = start
-        while (remote := view.find_aborting(at)) is not None:
-            at = remote.segment.end_offset
+        key, look_ups = (reader, view.name), self._look_ups
+        look_up = look_ups.kept(key)
+        if not isinstance(look_up, _LookUp) or look_up.start_offset != start or look_up.end_offset < end:
+            look_up = _LookUp(start, end)
+        look_up.begin_turn()
+        while not look_up.is_over and (remote := view.find_aborting(look_up.at)) is not None:
             known = self.indexes.aborted(remote, reader)
             if isinstance(known, Ticket):
                 return known
-            entries, complete = collect(known.entries, start, end)
-            found += [(entry.producer_id, entry.first_offset) for entry in entries]
-            if complete:
-                return AbortedRead(found, True)
-        return AbortedRead(found, False)
+            if not look_up.enter(remote.segment.uuid):
+                look_up = _LookUp(start, end)
+                continue
+            if known.search(look_up, look_ups.admits):
+                look_up.leave(remote.segment.end_offset, is_over=look_up.is_complete(known.windows))
+                if look_up.is_over or look_ups.admits(INDEX_COST):
+                    continue
+            look_ups.keep(key, look_up)
+            self.indexes.wait()
+            raise look_ups.next_turn()
+        return AbortedRead(look_up.rows, look_up.at, look_up.is_over)
 
     # downloads ---------------------------------------------------------------------------------------------
 
