@@ -19,11 +19,12 @@ Waiter = tuple["asyncio.Future[Any]", object]
 
 
 class _Uncommitted(NamedTuple):
-    """One appended batch, and the acts that it asked for."""
+    """One appended batch, the acts that it asked for, and callers that came when it was not the newest any more."""
 
     end_offset: int
     bytes: int
     acts: list[object]
+    latecomers: list[Waiter]
 
 
 class _Waiting(NamedTuple):
@@ -38,7 +39,8 @@ class AwaitingCommit:
     """`lost` is called when the partition says that this broker no longer leads it.
 
     Each caller waits for what is the newest append when it comes, so offsets and deadlines rise together along the
-    queue: what is committed and what is late are both at its head. With silent followers there may be 100,000 batches.
+    queue: what is committed and what is late are both at its head. Those that wait for an earlier append are with its
+    batch, and in a queue by deadline. With silent followers there may be 100,000 batches.
     """
 
     def __init__(self, partition: CoordinatedPartition, timeout_s: float, acts: Acts, lost: Callable[[], None]) -> None:
@@ -48,6 +50,7 @@ class AwaitingCommit:
         self._lost = lost
         self._batches: deque[_Uncommitted] = deque()
         self._waiting: deque[_Waiting] = deque()
+        self._latecomers: deque[_Waiting] = deque()  # until their deadline, also if they are answered
         self._bytes = 0
         self._is_closed = False
 
@@ -59,11 +62,11 @@ class AwaitingCommit:
     @property
     def deadline_s(self) -> float:
         """When `expire` has something to do; monotonic seconds."""
-        return self._waiting[0].deadline_s if self._waiting else NEVER
+        return min((some[0].deadline_s for some in (self._waiting, self._latecomers) if some), default=NEVER)
 
     def add(self, end_offset: int, size: int, acts: list[object], waiters: list[Waiter], now_s: float) -> None:
         """A batch was appended: the log ends at `end_offset` now."""
-        self._batches.append(_Uncommitted(end_offset, size, acts))
+        self._batches.append(_Uncommitted(end_offset, size, acts, []))
         self._bytes += size
         self._wait(waiters, now_s)
         if not self._partition.on_commit(end_offset, self._changed):
@@ -85,7 +88,8 @@ class AwaitingCommit:
             return
         at = bisect_left(self._batches, end_offset, key=_end_of)
         if at < len(self._batches):
-            self._wait(self._batches[at], waiters, now_s)
+            self._batches[at].latecomers.extend(waiters)
+            self._latecomers.append(_Waiting(end_offset, now_s + self._timeout_s, waiters))
         else:
             self.add(end_offset, 0, [], waiters, now_s)
 
@@ -102,9 +106,10 @@ class AwaitingCommit:
 
     def expire(self, now_s: float) -> None:
         """Answer waiters whose time is up: the outcome of their writes is unknown."""
-        while self._waiting and self._waiting[0].deadline_s <= now_s:
-            for future, _ in self._waiting.popleft().waiters:
-                answer(future, ProtocolError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "the write was not confirmed"))
+        for some in (self._waiting, self._latecomers):
+            while some and some[0].deadline_s <= now_s:
+                for future, _ in some.popleft().waiters:
+                    answer(future, ProtocolError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "the write was not confirmed"))
 
     def _changed(self, error: ErrorCode | None) -> None:
         if self._is_closed:
@@ -117,6 +122,8 @@ class AwaitingCommit:
             batch = self._batches.popleft()
             self._bytes -= batch.bytes
             self._acts.begin(batch.acts)
+            for future, reply in batch.latecomers:
+                answer(future, reply)
         while self._waiting and self._waiting[0].end_offset <= high_watermark:
             for future, reply in self._waiting.popleft().waiters:
                 answer(future, reply)
@@ -124,9 +131,10 @@ class AwaitingCommit:
     def close(self) -> list[asyncio.Future[Any]]:
         """Forget all batches and their acts. Returns the callers that wait for them."""
         self._is_closed = True
-        waiting = [future for some in self._waiting for future, _ in some.waiters]
+        waiting = [future for some in (*self._waiting, *self._latecomers) for future, _ in some.waiters]
         self._batches.clear()
         self._waiting.clear()
+        self._latecomers.clear()
         self._acts.drop()
         return waiting
 

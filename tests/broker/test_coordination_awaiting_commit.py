@@ -75,3 +75,26 @@ async def test_each_waiter_has_its_own_time_and_is_told_with_the_batch_that_it_w
     assert world.awaiting.deadline_s == NEVER
     assert world.awaiting.bytes == 0
     assert world.join(6.0).result() == "joined"
+
+
+async def test_who_comes_late_for_an_earlier_batch_is_told_with_that_and_has_its_own_time() -> None:
+    world = World()
+    first, second = world.append(1, 0.0), world.append(2, 1.0)
+    told, late = world.waiter(), world.waiter()
+    world.awaiting.join_at(1, [(told, "first")], 2.0)
+    world.awaiting.join_at(2, [(late, "second")], 2.0)
+    world.awaiting.expire(TIMEOUT_S)
+    assert is_late(first)
+    world.partition.log.log_end_offset = 2
+    world.partition.commit(1)
+    assert (told.result(), second.done(), late.done()) == ("first", False, False)
+    assert world.awaiting.deadline_s == TIMEOUT_S + 1.0
+    world.awaiting.expire(TIMEOUT_S + 1.0)
+    assert [is_late(second), is_late(late)] == [True, False]
+    world.awaiting.expire(TIMEOUT_S + 2.0)
+    assert is_late(late)
+    assert world.awaiting.deadline_s == NEVER
+    behind = world.waiter()
+    world.awaiting.join_at(1, [(behind, "committed")], 9.0)
+    assert behind.result() == "committed"
+    world.awaiting.close()
