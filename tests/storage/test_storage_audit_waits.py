@@ -187,7 +187,7 @@ async def test_recovery_cuts_nothing_before_it_is_told(tmp_path: Path) -> None:
             bench.audit.flush()
     await starting
     assert told[0].startswith("unclean_start")
-    assert told[1:] == ["log_truncated: torn tail", "log_truncated: segments behind damage"]
+    assert told[1:] == ["log_truncated: segments behind damage", "log_truncated: torn tail"]
     log = await bench.log()
     assert log.active.base_offset == second.base_offset
     assert log.log_end_offset == read_all(log)[-1].next_offset < 10
