@@ -44,7 +44,7 @@ class PatternSearch:
         self, listed: Sequence[ListedTransaction], matches: Matcher, prefix: str
     ) -> list[ListedTransaction]:
         """Those whose name, a tenant's own without its prefix, matches as a whole. `prefix` is of the tenant that
-        asks; nobody else may change `listed` meanwhile."""
+        asks. `listed` must not change meanwhile."""
         found: list[ListedTransaction] = []
         at = 0
         async with self._turns_of(prefix):
