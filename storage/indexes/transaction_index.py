@@ -96,8 +96,3 @@ def _last_offset(data: bytes, at: int) -> int:
 def entries_below(pread: Pread, count: int, offset: int) -> int:
     """How many of a file's `count` entries have markers below `offset`: those stay when the log is truncated there."""
     return search(pread, count, ENTRY_BYTES, _last_offset, offset - 1) + 1
-
-
-def last_offset_at(pread: Pread, number: int) -> int:
-    """The last offset of entry `number`."""
-    return _last_offset(pread(ENTRY_BYTES, number * ENTRY_BYTES), 0)

@@ -20,7 +20,7 @@ _STEP_ENTRIES = 32 * WINDOW_ENTRIES
 class TransactionWindows:
     """Of the entries from number `begin` on; `count` is the number behind the last one.
 
-    After a truncation a `least` may be lower than necessary: then a window is read in vain.
+    After a truncation the last window may know less than it has read: then it is read in vain.
     """
 
     __slots__ = ("_blocks", "_last", "_least", "begin", "count", "last_stable_offset", "least")
@@ -99,11 +99,10 @@ class TransactionWindows:
         self.least = min(self.least, behind.least)
         self.last_stable_offset = max(self.last_stable_offset, behind.last_stable_offset)
 
-    def cut(self, count: int, last_offset: int) -> None:
-        """Only the entries before number `count` remain, at least one; `last_offset` is that of the last of them."""
+    def cut(self, count: int) -> None:
+        """Only the entries before number `count` remain, at least one."""
         windows = (count - 1) // WINDOW_ENTRIES - self.begin // WINDOW_ENTRIES + 1
         del self._least[windows:], self._last[windows:], self._blocks[(windows - 1) // BLOCK_WINDOWS + 1 :]
-        self._last[-1] = last_offset
         self.count = count
         self.last_stable_offset = -1
 

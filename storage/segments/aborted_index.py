@@ -4,7 +4,7 @@ from common.ports import File
 from storage.disk.cold_reads import PagesMissing
 from storage.disk.open_files import FileHandle, OpenFiles
 from storage.indexes.aborted_look_up import AbortedLookUp, Admits
-from storage.indexes.transaction_index import ENTRY_BYTES, AbortedTransaction, entries_below, last_offset_at
+from storage.indexes.transaction_index import ENTRY_BYTES, AbortedTransaction, entries_below
 from storage.indexes.transaction_windows import TransactionWindows
 
 
@@ -56,8 +56,7 @@ class AbortedIndex:
     def look_at_cut(self, count: int, offset: int) -> None:
         """Read what `cut` will read of `count` entries: PagesMissing while reads are strict and some of it is not in
         memory."""
-        if kept := entries_below(self.file.pread, count, offset):
-            last_offset_at(self.file.pread, kept - 1)
+        entries_below(self.file.pread, count, offset)
 
     def cut(self, file: File, count: int, offset: int) -> int:
         """Truncate `file` of `count` entries; none with a marker at or after `offset` remains. Returns its length."""
@@ -66,7 +65,7 @@ class AbortedIndex:
         if not kept or kept <= windows.begin:
             self._windows, self._unread_bytes = TransactionWindows(kept), min(size, self._unread_bytes)
         elif kept < windows.count:
-            windows.cut(kept, last_offset_at(file.pread, kept - 1))
+            windows.cut(kept)
         file.truncate(size)
         return size
 
