@@ -31,9 +31,8 @@ from broker.handlers.group_offsets import (
     ById,
     committed_row,
     deleted_row,
-    fetched_row,
-    old_failure,
     topic_of,
+    unfetched_topic,
 )
 from broker.requests.context import Handler, RequestContext
 from broker.security.authorizer import Access
@@ -53,7 +52,6 @@ from wire.messages import (
 T = TypeVar("T", bound=ById)
 
 _FetchedGroup = OffsetFetchResponse.OffsetFetchResponseGroup
-_GroupTopics = _FetchedGroup.OffsetFetchResponseTopics
 
 
 class OffsetGates:
@@ -82,13 +80,14 @@ class OffsetGates:
             return self._fetch_groups(context, access, request, handler)
         if not access.may(DESCRIBE, GROUP, request.group_id):
             before = context.api_version < TOP_LEVEL_ERROR_FROM
-            topics = old_failure(request.topics or [], NO_GROUP) if before else []
-            return OffsetFetchResponse(topics=topics, error_code=NO_GROUP)
+            topics = request.topics or [] if before else []
+            rows = [unfetched_topic(context.api_version, topic, NO_GROUP) for topic in topics]
+            return OffsetFetchResponse(topics=rows, error_code=NO_GROUP)
         everything = request.topics is None
-        rows: list[OffsetFetchResponse.OffsetFetchResponseTopic] = []
+        rows = []
         if request.topics is not None:
             allowed, refused = split(request.topics, access, DESCRIBE, TOPIC, _name)
-            rows = old_failure(refused, NO_TOPIC)
+            rows = [unfetched_topic(context.api_version, topic, NO_TOPIC) for topic in refused]
             request = changed(request, topics=allowed) if refused else request
 
         def complete(answer: OffsetFetchResponse) -> Work[OffsetFetchResponse]:
@@ -105,7 +104,7 @@ class OffsetGates:
         described, refused = split(request.groups, access, DESCRIBE, GROUP, lambda group: group.group_id)
         unfetched = [_FetchedGroup(group_id=group.group_id, topics=[], error_code=NO_GROUP) for group in refused]
         everything: list[bool] = []
-        rows: list[list[_GroupTopics]] = []
+        rows: list[list[Any]] = []
         groups: list[OffsetFetchRequest.OffsetFetchRequestGroup] = []
         for group in described:
             everything.append(group.topics is None)
@@ -114,7 +113,7 @@ class OffsetGates:
                 allowed, topics = self._split(context, access, DESCRIBE, group.topics)
                 group = changed(group, topics=allowed) if topics else group
             groups.append(group)
-            rows.append([_unfetched(topic) for topic in topics])
+            rows.append([unfetched_topic(context.api_version, topic, NO_TOPIC) for topic in topics])
         if not groups:
             return OffsetFetchResponse(groups=unfetched)
 
@@ -148,11 +147,6 @@ class OffsetGates:
 
 def _name(topic: Any) -> str:
     return str(topic.name)
-
-
-def _unfetched(topic: OffsetFetchRequest.OffsetFetchRequestGroup.OffsetFetchRequestTopics) -> _GroupTopics:
-    rows = [fetched_row(index, code=NO_TOPIC) for index in topic.partition_indexes]
-    return _GroupTopics(name=topic.name, topic_id=topic.topic_id, partitions=rows)
 
 
 def offset_delete(context: RequestContext, access: Access, request: OffsetDeleteRequest, handler: Handler) -> Any:

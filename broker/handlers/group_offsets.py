@@ -8,9 +8,9 @@ groups. From 10 on both identify topics by id.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import repeat
-from typing import Protocol
+from typing import Any, Protocol
 from uuid import UUID
 
 from broker.coordination.groups.coordinator import GroupCoordinator
@@ -117,80 +117,63 @@ class GroupOffsetHandlers:
     # OffsetFetch -------------------------------------------------------------------------------------------
 
     async def offset_fetch(self, context: RequestContext, request: OffsetFetchRequest) -> OffsetFetchResponse:
-        version = context.api_version
-        if version >= MANY_GROUPS_FROM:
-            stable = request.require_stable
-            groups = [
-                await self._fetch_group(context, group.group_id, group.topics, stable=stable)
-                for group in request.groups
-            ]
+        stable = request.require_stable
+        if context.api_version >= MANY_GROUPS_FROM:
+            groups = []
+            for group in request.groups:
+                code, topics = await self._fetch_group(context, group.group_id, group.topics, stable=stable)
+                groups.append(_Group(group_id=group.group_id, topics=topics, error_code=code))
             return OffsetFetchResponse(groups=groups)
-        group = await self._fetch_group(context, request.group_id, request.topics, stable=request.require_stable)
-        topics = [
-            _OldTopic(
-                name=topic.name,
-                partitions=[
-                    _OldTopic.OffsetFetchResponsePartition(
-                        partition_index=partition.partition_index,
-                        committed_offset=partition.committed_offset,
-                        committed_leader_epoch=partition.committed_leader_epoch,
-                        metadata=partition.metadata,
-                        error_code=partition.error_code,
-                    )
-                    for partition in topic.partitions
-                ],
-            )
-            for topic in group.topics
-        ]
-        if group.error_code and version < TOP_LEVEL_ERROR_FROM:
-            topics = old_failure(request.topics or [], group.error_code)
-        return OffsetFetchResponse(topics=topics, error_code=group.error_code)
+        code, topics = await self._fetch_group(context, request.group_id, request.topics, stable=stable)
+        if code and context.api_version < TOP_LEVEL_ERROR_FROM:
+            topics = [unfetched_topic(context.api_version, topic, code) for topic in request.topics or []]
+        return OffsetFetchResponse(topics=topics, error_code=code)
 
     async def _fetch_group(
         self, context: RequestContext, group_id: str, topics: Sequence[_Asked] | None, *, stable: bool
-    ) -> _Group:
-        """`stable`: an offset that an open transaction may change is answered with an error (KIP-447)."""
+    ) -> tuple[ErrorCode, list[Any]]:
+        """The group's error, and its topics as the request's version has them.
+
+        `stable`: an offset that an open transaction may change is answered with an error (KIP-447).
+        """
         try:
             if topics is None:
-                found = await self._fetch_all(context, group_id, stable=stable)
-            else:
-                found = await self._fetch_some(context.api_version, group_id, topics, stable=stable)
+                return ErrorCode.NONE, await self._fetch_all(context, group_id, stable=stable)
+            return ErrorCode.NONE, await self._fetch_some(context.api_version, group_id, topics, stable=stable)
         except ProtocolError as error:
-            return _Group(group_id=group_id, topics=[], error_code=error.code)
-        return _Group(group_id=group_id, topics=found, error_code=ErrorCode.NONE)
+            return error.code, []
 
-    async def _fetch_all(self, context: RequestContext, group_id: str, *, stable: bool) -> list[_Topics]:
+    async def _fetch_all(self, context: RequestContext, group_id: str, *, stable: bool) -> list[Any]:
         committed = await self._coordinator.fetch_all_offsets(group_id, stable=stable)
-        return await context.paced(self._all_rows(committed, by_id=context.api_version >= IDS_FROM))
+        return await context.paced(self._all_rows(context.api_version, committed))
 
-    def _all_rows(self, committed: Mapping[str, TopicOffsets], *, by_id: bool) -> Work[list[_Topics]]:
-        """As work. Offsets may change meanwhile: each topic's partitions are read in that topic's turn. A topic that
-        does not exist has no id, so it is left out where the response identifies topics `by_id`."""
+    def _all_rows(self, version: int, committed: dict[str, TopicOffsets]) -> Work[list[Any]]:
+        """As work, which empties `committed`, so that it need not be freed in one go. A topic that does not exist has
+        no id, so it is left out where the response identifies topics by id."""
         topics = []
         for name in list(committed):
-            topic_id, rows = self._id_of(name), list[_Topics.OffsetFetchResponsePartitions]()
-            if by_id and topic_id is None:
+            offsets, topic_id, rows = committed.pop(name), self._id_of(name), list[Any]()
+            if topic_id is None and version >= IDS_FROM:
                 continue
-            for index, offset in list(committed.get(name, {}).items()):
+            for index, offset in offsets.items():
                 current = _of_topic(offset, topic_id)
                 if current is not _NOTHING:
-                    rows.append(fetched_row(index, current))
+                    rows.append(_fetched_row(version, index, current))
                 yield ROW_COST
             if rows:
-                shown_id = None if topic_id is None else schema_uuid(topic_id)
-                topics.append(_Topics(name=name, topic_id=shown_id, partitions=rows))
+                topics.append(_fetched_topic(version, name, None if topic_id is None else schema_uuid(topic_id), rows))
         return topics
 
-    async def _fetch_some(
-        self, version: int, group_id: str, topics: Sequence[_Asked], *, stable: bool
-    ) -> list[_Topics]:
+    async def _fetch_some(self, version: int, group_id: str, topics: Sequence[_Asked], *, stable: bool) -> list[Any]:
         names = [self._name(version, topic) for topic in topics]
         wanted = [
             (name, topic.partition_indexes) for name, topic in zip(names, topics, strict=True) if name is not None
         ]
         answers = iter(await self._coordinator.fetch_offsets(group_id, wanted, stable=stable))
         return [
-            self._unknown_id(topic) if name is None else self._fetched(topic, name, next(answers))
+            unfetched_topic(version, topic, ErrorCode.UNKNOWN_TOPIC_ID)
+            if name is None
+            else self._fetched(version, topic, name, next(answers))
             for name, topic in zip(names, topics, strict=True)
         ]
 
@@ -201,19 +184,14 @@ class GroupOffsetHandlers:
         found = topic_of(self._image().topics, asked)
         return None if found is None else found.name
 
-    def _fetched(self, asked: _Asked, name: str, offsets: Sequence[CommittedOffset | None]) -> _Topics:
+    def _fetched(self, version: int, asked: _Asked, name: str, offsets: Sequence[CommittedOffset | None]) -> Any:
         asked_id = asked.topic_id if isinstance(asked, _AskedTopics) else None
         topic_id = self._id_of(name) if asked_id is None else asked_id.bytes
         rows = [
-            fetched_row(index, _of_topic(offset, topic_id))
+            _fetched_row(version, index, _of_topic(offset, topic_id))
             for index, offset in zip(asked.partition_indexes, offsets, strict=True)
         ]
-        return _Topics(name=asked.name, topic_id=asked_id, partitions=rows)
-
-    def _unknown_id(self, asked: _Asked) -> _Topics:
-        asked_id = asked.topic_id if isinstance(asked, _AskedTopics) else None
-        rows = [fetched_row(index, code=ErrorCode.UNKNOWN_TOPIC_ID) for index in asked.partition_indexes]
-        return _Topics(name=asked.name, topic_id=asked_id, partitions=rows)
+        return _fetched_topic(version, asked.name, asked_id, rows)
 
     def _topic(self, version: int, asked: OffsetCommitRequest.OffsetCommitRequestTopic) -> TopicImage | None:
         topics = self._image().topics
@@ -268,12 +246,15 @@ def deleted_row(topic: OffsetDeleteRequest.OffsetDeleteRequestTopic, codes: Iter
     return _DeleteTopic(name=topic.name, partitions=rows)
 
 
-def fetched_row(
-    index: int, committed: CommittedOffset = _NOTHING, code: ErrorCode = ErrorCode.NONE
-) -> _Topics.OffsetFetchResponsePartitions:
+def _fetched_row(
+    version: int, index: int, committed: CommittedOffset = _NOTHING, code: ErrorCode = ErrorCode.NONE
+) -> Any:
+    row = (
+        _OldTopic.OffsetFetchResponsePartition if version < MANY_GROUPS_FROM else _Topics.OffsetFetchResponsePartitions
+    )
     if committed is UNSTABLE:
         committed, code = _NOTHING, ErrorCode.UNSTABLE_OFFSET_COMMIT
-    return _Topics.OffsetFetchResponsePartitions(
+    return row(
         partition_index=index,
         committed_offset=committed.offset,
         committed_leader_epoch=committed.leader_epoch,
@@ -282,21 +263,14 @@ def fetched_row(
     )
 
 
-def old_failure(topics: list[OffsetFetchRequest.OffsetFetchRequestTopic], code: int) -> list[_OldTopic]:
-    """Version 1 has errors of partitions only."""
-    return [
-        _OldTopic(
-            name=topic.name,
-            partitions=[
-                _OldTopic.OffsetFetchResponsePartition(
-                    partition_index=index,
-                    committed_offset=NO_OFFSET,
-                    committed_leader_epoch=NO_EPOCH,
-                    metadata="",
-                    error_code=code,
-                )
-                for index in topic.partition_indexes
-            ],
-        )
-        for topic in topics
-    ]
+def _fetched_topic(version: int, name: str, topic_id: UUID | None, rows: list[Any]) -> Any:
+    if version < MANY_GROUPS_FROM:
+        return _OldTopic(name=name, partitions=rows)
+    return _Topics(name=name, topic_id=topic_id, partitions=rows)
+
+
+def unfetched_topic(version: int, topic: _Asked, code: ErrorCode) -> Any:
+    """`topic` in a response, with `code` for each of its partitions."""
+    topic_id = topic.topic_id if isinstance(topic, _AskedTopics) else None
+    rows = [_fetched_row(version, index, code=code) for index in topic.partition_indexes]
+    return _fetched_topic(version, topic.name, topic_id, rows)

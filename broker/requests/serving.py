@@ -184,11 +184,17 @@ class RequestServing:
                 return await pacer.run(self._whole(context, answer), lane)
             joined = portion.joined + listing.around
             if not joined:
-                await pacer.run(writer.add(rows), lane)
+                await self._add(context, writer, rows)
                 rows = []
             join(rows, getattr(answer, name), listing.answered[1:], joined)
-        await pacer.run(writer.add(rows), lane)
+        await self._add(context, writer, rows)
         return writer.finished(context.throttled(answer))
+
+    async def _add(self, context: RequestContext, writer: RowsWriter, rows: list[Any]) -> None:
+        """Write `rows`, which are freed in slices too: one may be the answer of many portions."""
+        await self._pacer.run(writer.add(rows), context.lane)
+        for row in rows:
+            self._dispose(context, row)
 
     def _whole(self, context: RequestContext, answer: Any) -> Work[Parts]:
         parts = yield from encode_response_work(

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import gc
-import sys
-from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import pytest
@@ -21,6 +17,7 @@ from common.pacing import SLICE_COST
 from kraft.controller.attribution import actor_of
 from tests.broker.tenant_lab import ALPHA, OPERATOR, TenantLab
 from tests.common.call_count import counted_calls
+from tests.common.callback_calls import counted_callbacks
 from wire.apis import ApiKey
 from wire.codec import encode_request
 from wire.listeners import ListenerKind
@@ -84,31 +81,6 @@ async def test_no_slice_of_a_hostile_request_is_long(lab: TenantLab, who: str) -
     assert not lab.fatal
 
 
-class CallbackCalls:
-    """A profiler that counts the calls which each callback of the loop makes, in Python and in C.
-
-    The loop's own calls between callbacks do not count: after a stall of the machine it sorts all timers that are due.
-    """
-
-    def __init__(self) -> None:
-        self.most: Counter[str] = Counter()  # calls by name, of the callback that made the most
-        self._calls: Counter[str] = Counter()
-
-    def __call__(self, frame: FrameType, event: str, called: object) -> None:
-        if event == "call":
-            self._calls[frame.f_code.co_qualname] += 1
-        elif event in ("c_call", "c_return", "c_exception") and _is_of_loop(frame):
-            if event != "c_call" and self._calls.total() > self.most.total():
-                self.most = self._calls
-            self._calls = Counter()
-        elif event == "c_call":
-            self._calls[getattr(called, "__qualname__", "")] += 1
-
-
-def _is_of_loop(frame: FrameType) -> bool:
-    return frame.f_code.co_name == "_run" and frame.f_globals["__name__"] == asyncio.events.__name__
-
-
 @pytest.fixture
 def only_own_garbage() -> Iterator[None]:
     """What other tests left is not cleared within a callback of this one."""
@@ -132,14 +104,10 @@ async def test_no_callback_of_a_hostile_request_makes_many_calls(lab: TenantLab,
             continue
         if hostile.api.key in CUTS:
             continue
-        wire, counted = await lab.connect(who), CallbackCalls()
-        request = encode_request(hostile.message, hostile.version, 1, "hostile")
-        sys.setprofile(counted)
-        try:
+        wire, request = await lab.connect(who), encode_request(hostile.message, hostile.version, 1, "hostile")
+        with counted_callbacks() as counted:
             await wire.send(request)
-        finally:
-            sys.setprofile(None)
-            wire.close()
+        wire.close()
         assert counted.most.total() <= CALLS_MAX, f"{hostile.label}: {counted.most.most_common(9)}"
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import inspect
 import random
+import weakref
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -113,6 +115,36 @@ async def test_rows_of_three_levels_come_back_as_they_were_asked_for(seed: int) 
         (group.group_id, [(topic.name, topic.partition_indexes) for topic in group.topics or ()]) for group in groups
     ]
     assert max(sizes) <= _listing(9, 8).leaves_max
+
+
+class Text(str):
+    """A string of which it is known when it is freed."""
+
+    __slots__ = ("__weakref__",)
+
+
+async def test_the_joined_rows_of_many_portions_are_freed_in_slices() -> None:
+    group_class = OffsetFetchRequest.OffsetFetchRequestGroup
+    topics = [group_class.OffsetFetchRequestTopics(name=f"t{n}", partition_indexes=[0]) for n in range(5_000)]
+    pacer, freed = Pacer(), Counter[int]()
+    context = _context(9, 8, pacer)
+
+    def handler(_: RequestContext, asked: Any) -> Any:
+        rows = []
+        for topic in asked.groups[0].topics:
+            text = Text()
+            weakref.finalize(text, lambda: freed.update([pacer.slices]))
+            row = _PARTITION(partition_index=0, committed_offset=1, metadata=text, error_code=0)
+            rows.append(_TOPICS(name=topic.name, partitions=[row]))
+        return OffsetFetchResponse(groups=[_FETCHED(group_id="g", topics=rows, error_code=0)])
+
+    request = OffsetFetchRequest(groups=[group_class(group_id="g", topics=topics)], require_stable=False)
+    answer = _serving(pacer).serve(context, request, Route(handler, free, CUTS[9]))
+    assert inspect.isawaitable(answer)
+    await answer
+    await pacer.rest(context.lane, own=False)
+    assert freed.total() >= len(topics) - 50  # the last portion's own answer may be there yet
+    assert max(freed.values()) <= 500
 
 
 async def test_what_is_named_again_and_again_is_answered_once() -> None:
