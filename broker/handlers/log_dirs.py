@@ -9,6 +9,7 @@ other directory is LOG_DIR_NOT_FOUND, as in Kafka for one that the broker's sett
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable, Iterator, Mapping
 
 from broker.partitions.hosted import HostedPartitions
 from broker.partitions.partition import Partition
@@ -52,11 +53,10 @@ class DescribeLogDirs:
                 usable_bytes=UNKNOWN_BYTES,
             )
         else:
-            topics = await context.paced(_rows(self._asked(request, context.tenant)))
             result = _Result(
                 error_code=ErrorCode.NONE,
                 log_dir=self._directory,
-                topics=[_Topic(name=name, partitions=rows) for name, rows in topics.items()],
+                topics=await context.paced(_rows(self._asked(request, context.tenant))),
                 total_bytes=UNKNOWN_BYTES,
                 usable_bytes=await self._usable_bytes(context),
             )
@@ -68,14 +68,15 @@ class DescribeLogDirs:
             return UNKNOWN_BYTES
         return await asyncio.to_thread(self._disk.free_bytes)  # in a thread, because a stuck device may block
 
-    def _asked(self, request: DescribeLogDirsRequest, tenant: str | None) -> list[Partition]:
-        if request.topics is None and tenant is not None:
-            names = self._hosted.image.topics.names_by_tenant.get(tenant, ())
-            return [one for name in names for one in self._hosted.by_name.get(name.encode(), {}).values()]
-        if request.topics is None:
-            return list(self._hosted)
-        named = [self._hosted.get(topic.topic, index) for topic in request.topics for index in topic.partitions]
-        return [partition for partition in named if partition is not None]
+    def _asked(self, request: DescribeLogDirsRequest, tenant: str | None) -> Iterator[Partition | None]:
+        """None for what is not here."""
+        if request.topics is not None:
+            return (self._hosted.get(topic.topic, index) for topic in request.topics for index in topic.partitions)
+        hosted = self._hosted
+        if tenant is None:
+            return _each(list(hosted.by_id.values()))
+        names = hosted.image.topics.names_by_tenant.get(tenant, ())
+        return _each(hosted.by_name.get(name.encode()) for name in names)
 
 
 class AlterReplicaLogDirs:
@@ -128,13 +129,23 @@ def none_altered(request: AlterReplicaLogDirsRequest, code: ErrorCode) -> AlterR
     return AlterReplicaLogDirsResponse(throttle_time_ms=0, results=rows)
 
 
-def _rows(partitions: list[Partition]) -> Work[dict[str, list[_Partition]]]:
-    """Rows by topic. A partition that is removed meanwhile is reported as it was."""
-    topics: dict[str, list[_Partition]] = {}
+def _each(topics: Iterable[Mapping[int, Partition] | None]) -> Iterator[Partition | None]:
+    """Partitions of topics, which may change meanwhile. None for a topic that is not here."""
+    for partitions in topics:
+        yield from list(partitions.values()) if partitions else (None,)
+
+
+def _rows(partitions: Iterator[Partition | None]) -> Work[list[_Topic]]:
+    """One row for each topic. A partition that is removed meanwhile is reported as it was."""
+    topics: dict[str, _Topic] = {}
     for partition in partitions:
-        topics.setdefault(partition.topic, []).append(_row(partition))
+        if partition is not None:
+            topic = topics.get(partition.topic)
+            if topic is None:
+                topic = topics[partition.topic] = _Topic(name=partition.topic, partitions=[])
+            topic.partitions.append(_row(partition))
         yield ROW_COST
-    return topics
+    return list(topics.values())
 
 
 def _row(partition: Partition) -> _Partition:
