@@ -1,7 +1,8 @@
 """For each served API and version, the legal requests that cost the most: found from the schemas.
 
-A request is made four times over: with a long list of one name, with a long list of different names of the greatest
-length, with one element that has a long list in it, and with all lists null, which means everything.
+A request is made up to five times over: with a long list of one name, with a long list of different names of the
+greatest length, with one element that has a long list in it, with a long list at the third level, and with all lists
+null, which means everything.
 """
 
 from __future__ import annotations
@@ -50,6 +51,7 @@ _NUMBERS = {
     "iterations": 4_096,
     "count": 4,
 }
+_WIDE_AT = {"deep": 1, "deepest": 2}  # the level of the long list; others have it at the first
 _SAFE = ("cell", "tenant", "tenant_name", "target_cell", "key")
 
 
@@ -91,11 +93,20 @@ def hostile_requests(names: Names, elements: int, *, every_version: bool) -> Ite
 
 def _of(api: Api, version: int, names: Names, elements: int) -> Iterator[Hostile]:
     seen: list[Any] = []
-    for shape in ("same", "distinct", "deep", "all"):
+    for shape in ("same", "distinct", "deep", "deepest", "all"):
+        if shape == "deepest" and not _has_third_level(api.request._struct, version):
+            continue
         fields = _fields(api.request._struct, version, shape, names, elements, 0, 0)
         if fields not in seen:
             seen.append(fields)
             yield Hostile(api, version, shape, _built(api.request, fields))
+
+
+def _has_third_level(struct: Any, version: int, level: int = 1) -> bool:
+    below = [field for field in struct._fields if field.is_array() and field.for_version_q(version)]
+    if level == len(_WIDE_AT) + 1:
+        return bool(below)
+    return any(_has_third_level(field.array_of, version, level + 1) for field in below if field.is_struct_array())
 
 
 def _fields(
@@ -117,7 +128,7 @@ def _value(
         return None
     if field.is_struct():
         return (field.data_class, _fields(field, version, shape, names, elements, depth + 1, number))
-    wide = depth == (1 if shape == "deep" else 0)
+    wide = depth == _WIDE_AT.get(shape, 0)
     count = 0 if shape == "all" else elements if wide else 1
     if field.is_struct_array():
         return [
@@ -142,7 +153,7 @@ def _scalar(field: Any, kind: str, version: int, shape: str, names: Names, numbe
         number = 0 if shape == "same" else number
         return number % 128 if kind == "int8" else number
     if field.name in ("partition_index", "partition"):
-        return number if shape == "deep" else 0
+        return number if shape in _WIDE_AT else 0
     return _NUMBERS.get(field.name, 0)
 
 

@@ -25,6 +25,7 @@ from broker.requests.context import Handler, RequestContext
 from broker.requests.failures import altered_config
 from broker.security.authorizer import Access
 from common.errors import ErrorCode
+from common.pacing import Work
 from kraft.records import ResourceType
 from wire.apis import APIS
 from wire.messages import (
@@ -154,7 +155,7 @@ def not_reassigned(
     )
 
 
-def log_dirs_kept(context: RequestContext, request: AlterReplicaLogDirsRequest) -> AlterReplicaLogDirsResponse:
+def log_dirs_kept(context: RequestContext, request: AlterReplicaLogDirsRequest) -> Work[AlterReplicaLogDirsResponse]:
     return none_altered(request, NO_CLUSTER)
 
 

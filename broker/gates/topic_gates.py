@@ -19,12 +19,11 @@ from broker.gates.gating import (
     MESSAGES,
     NO_TOPIC,
     TOPIC,
-    allowed_work,
     split,
     then,
 )
 from broker.requests.context import Handler, RequestContext
-from broker.security.authorizer import CLUSTER_OPERATIONS, Access
+from broker.security.authorizer import CLUSTER_OPERATIONS, RIGHT_COST, Access
 from common.errors import ErrorCode
 from common.pacing import Work
 from kraft.image.metadata import MetadataImage
@@ -141,16 +140,21 @@ def describe_topic_partitions(
     context: RequestContext, access: Access, request: DescribeTopicPartitionsRequest, handler: Handler
 ) -> Work[DescribeTopicPartitionsResponse]:  # fmt: skip
     """Checks the topics that the request names. If it asks for all topics, the handler checks them."""
-    asked = {topic.name: topic for topic in request.topics}
     answers: list[_Described] = []
-    if asked:
+    if request.topics:
         first = request.cursor.topic_name if request.cursor is not None else ""
-        later = (topic for name, topic in asked.items() if name >= first)
-        allowed = yield from allowed_work(later, access, DESCRIBE, TOPIC, lambda topic: topic.name)
-        for named in allowed:
-            del asked[named.name]
-        answers = [_undescribed(name) for name in asked if name >= first]
-        request = changed(request, topics=allowed)
+        allowed: dict[str, DescribeTopicPartitionsRequest.TopicRequest] = {}
+        others: dict[str, None] = {}
+        for topic in request.topics:
+            name = topic.name
+            if name >= first and name not in others:
+                if access.may(DESCRIBE, TOPIC, name):
+                    allowed[name] = topic
+                else:
+                    others[name] = None
+                    answers.append(_undescribed(name))
+            yield RIGHT_COST
+        request = changed(request, topics=list(allowed.values()))
         if not allowed:
             return DescribeTopicPartitionsResponse(topics=answers, next_cursor=None)
     described: Any = handler(context, request)

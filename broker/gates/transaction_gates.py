@@ -31,7 +31,7 @@ from broker.gates.gating import (
     then,
     then_work,
 )
-from broker.handlers.transaction_markers import marker_row
+from broker.handlers.transaction_markers import none_written
 from broker.handlers.transaction_offsets import pending_row
 from broker.handlers.transactions import BATCHED_FROM, added_rows, undescribed
 from broker.requests.context import Handler, RequestContext
@@ -52,7 +52,6 @@ from wire.messages import (
     TxnOffsetCommitRequest,
     TxnOffsetCommitResponse,
     WriteTxnMarkersRequest,
-    WriteTxnMarkersResponse,
     changed,
 )
 
@@ -124,7 +123,7 @@ def write_txn_markers(
     """Brokers, and operators who may alter the cluster (KIP-664)."""
     if access.may_cluster(ALTER) or access.may_cluster(CLUSTER_ACTION):
         return handler(context, request)
-    return WriteTxnMarkersResponse(markers=[marker_row(marker, NO_CLUSTER) for marker in request.markers])
+    return none_written(request, NO_CLUSTER)
 
 
 def describe_transactions(

@@ -8,9 +8,10 @@ the type `tenant`; without it they see their own quotas alone.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from broker.requests.context import RequestContext
+from broker.requests.failures import failing
 from broker.requests.forwarding import Forwarder
 from common.errors import ErrorCode, ProtocolError
 from common.pacing import Work
@@ -55,18 +56,14 @@ class ClientQuotaHandlers:
         if tenant is None:
             return await self._forwarder.serve(context, request)
         entries = request.entries
-        if any(one.entity_type == TENANT for entry in entries for one in entry.entity):
-            unhandled = f"Unhandled client quota entity type: {TENANT}"
-            rows = [_refused(entry, ErrorCode.INVALID_REQUEST, unhandled) for entry in entries]
-            return AlterClientQuotasResponse(entries=rows)
+        if await context.paced(_names_tenant(entries)):
+            unhandled = ProtocolError(ErrorCode.INVALID_REQUEST, f"Unhandled client quota entity type: {TENANT}")
+            refusal: AlterClientQuotasResponse = await context.paced(failing(request, unhandled))
+            return refusal
         of_tenant = AlterClientQuotasRequest.EntryData.EntityData(entity_type=TENANT, entity_name=tenant)
         inward = [changed(entry, entity=[of_tenant, *entry.entity]) for entry in entries]
         answer = await self._forwarder.serve(context, changed(request, entries=inward))
-        outward = [
-            changed(entry, entity=[one for one in entry.entity if one.entity_type != TENANT])
-            for entry in answer.entries
-        ]  # fmt: skip
-        return changed(answer, entries=outward)
+        return changed(answer, entries=await context.paced(_without_tenant(answer.entries)))
 
 
 class QuotaFilter:
@@ -152,9 +149,26 @@ def _row(quota: ClientQuota, *, shows_tenant: bool) -> _Row:
     )
 
 
-def _refused(
-    entry: AlterClientQuotasRequest.EntryData, code: ErrorCode, message: str
-) -> AlterClientQuotasResponse.EntryData:
-    answered = AlterClientQuotasResponse.EntryData
-    named = [answered.EntityData(entity_type=one.entity_type, entity_name=one.entity_name) for one in entry.entity]
-    return answered(error_code=int(code), error_message=message, entity=named)
+def _names_tenant(entries: Iterable[AlterClientQuotasRequest.EntryData]) -> Work[bool]:
+    for entry in entries:
+        for one in entry.entity:
+            if one.entity_type == TENANT:
+                return True
+            yield LOOK_COST
+        yield LOOK_COST
+    return False
+
+
+def _without_tenant(
+    entries: Iterable[AlterClientQuotasResponse.EntryData],
+) -> Work[list[AlterClientQuotasResponse.EntryData]]:
+    shown = []
+    for entry in entries:
+        entity = []
+        for one in entry.entity:
+            if one.entity_type != TENANT:
+                entity.append(one)
+            yield LOOK_COST
+        shown.append(changed(entry, entity=entity))
+        yield LOOK_COST
+    return shown

@@ -27,7 +27,7 @@ from wire.messages import (
 UNKNOWN_BYTES = -1
 FUTURE_SUFFIX_LENGTH = 40  # a dot, an id and "-future", by which Kafka names the replica that it copies
 DIRECTORY_LENGTH_MAX = 255
-ROW_COST = 5  # units of `common.pacing`: a log sums up the sizes of its segments
+ASKED_COST, ROW_COST = 1, 5  # units of `common.pacing`: a log sums up the sizes of its segments
 
 _Result = DescribeLogDirsResponse.DescribeLogDirsResult
 _Topic = _Result.DescribeLogDirsTopic
@@ -87,19 +87,25 @@ class AlterReplicaLogDirs:
 
     def handle(self, context: RequestContext, request: AlterReplicaLogDirsRequest) -> Work[AlterReplicaLogDirsResponse]:
         """A partition that is named in several directories is asked for in the last of them."""
-        asked = {
-            (topic.name, index): directory.path
-            for directory in request.dirs
-            for topic in directory.topics
-            for index in topic.partitions
-        }
-        results: dict[str, list[_AlteredPartition]] = {}
-        for (topic, index), path in asked.items():
-            row = _AlteredPartition(partition_index=index, error_code=self._verdict(topic, index, path))
-            results.setdefault(topic, []).append(row)
+        asked: dict[str, dict[int, str]] = {}
+        for directory in request.dirs:
+            for named in directory.topics:
+                paths = asked.setdefault(named.name, {})
+                for index in named.partitions:
+                    paths[index] = directory.path
+                    yield ASKED_COST
+                yield ASKED_COST
+            yield ASKED_COST
+        results: list[_Altered] = []
+        for topic, paths in asked.items():
+            rows: list[_AlteredPartition] = []
+            for index, path in paths.items():
+                rows.append(_AlteredPartition(partition_index=index, error_code=self._verdict(topic, index, path)))
+                yield ROW_COST
+            if rows:
+                results.append(_Altered(topic_name=topic, partitions=rows))
             yield ROW_COST
-        rows = [_Altered(topic_name=topic, partitions=rows) for topic, rows in results.items()]
-        return AlterReplicaLogDirsResponse(throttle_time_ms=0, results=rows)
+        return AlterReplicaLogDirsResponse(throttle_time_ms=0, results=results)
 
     def _verdict(self, topic: str, index: int, path: str) -> ErrorCode:
         if len(f"{topic}-{index}") + FUTURE_SUFFIX_LENGTH > DIRECTORY_LENGTH_MAX:
@@ -116,17 +122,19 @@ class AlterReplicaLogDirs:
         return ErrorCode.NONE
 
 
-def none_altered(request: AlterReplicaLogDirsRequest, code: ErrorCode) -> AlterReplicaLogDirsResponse:
+def none_altered(request: AlterReplicaLogDirsRequest, code: ErrorCode) -> Work[AlterReplicaLogDirsResponse]:
     """A response with `code` for each partition."""
-    rows = [
-        _Altered(
-            topic_name=topic.name,
-            partitions=[_AlteredPartition(partition_index=index, error_code=code) for index in topic.partitions],
-        )
-        for directory in request.dirs
-        for topic in directory.topics
-    ]
-    return AlterReplicaLogDirsResponse(throttle_time_ms=0, results=rows)
+    results: list[_Altered] = []
+    for directory in request.dirs:
+        for topic in directory.topics:
+            rows: list[_AlteredPartition] = []
+            for index in topic.partitions:
+                rows.append(_AlteredPartition(partition_index=index, error_code=code))
+                yield ROW_COST
+            results.append(_Altered(topic_name=topic.name, partitions=rows))
+            yield ROW_COST
+        yield ASKED_COST
+    return AlterReplicaLogDirsResponse(throttle_time_ms=0, results=results)
 
 
 def _each(topics: Iterable[Mapping[int, Partition] | None]) -> Iterator[Partition | None]:

@@ -38,7 +38,7 @@ CREATE_TIMEOUT_MS = 5_000
 CREATING_MAX = 1_000
 CREATED_PER_REQUEST = 25  # the portion size of CreateTopics
 JOIN_COST, ONCE_PER_STEP = 1, 200
-MISSING_COST = 4  # for a name without a topic, in addition to JOIN_COST, when it is checked and when it is answered
+MISSING_COST = 4  # in addition to JOIN_COST: of a name without a topic that is checked, or answered, or refused
 DESCRIBE, CREATE, TOPIC = int(AclOperation.DESCRIBE), int(AclOperation.CREATE), int(AclResource.TOPIC)
 
 _Topic = MetadataResponse.MetadataResponseTopic
@@ -170,6 +170,7 @@ class MetadataHandler:
                 refusal = _refusal(access, one, found, view.image, creates=creates)
                 if refusal is not None:
                     refused.append(refusal)
+                    yield MISSING_COST
                     continue
             if isinstance(found, TopicImage):
                 row = table.find(found)

@@ -30,7 +30,7 @@ from wire.messages import (
 
 IDS_FROM, STRICT_FROM = 6, 5  # DeleteTopics; the second: clients know THROTTLING_QUOTA_EXCEEDED
 PARTITIONS_PER_REPLY_MAX = 2_000
-NAMES_PER_RUN, ROW_COST = 500, 8  # names per run; units of `common.pacing` per row
+NAMES_PER_RUN, NAME_COST, ROW_COST = 500, 1, 8  # names per run; units of `common.pacing`
 DESCRIBE, TOPIC = int(AclOperation.DESCRIBE), int(AclResource.TOPIC)
 UNTOLD = -(1 << 31)  # "operations not requested"
 
@@ -68,7 +68,10 @@ class TopicHandlers:
         tenant, access = context.tenant, context.session.access
         view = ClientView(self._forwarder.image, context.listener, self._node_id, tenant=tenant)
         topics = view.image.topics
-        asked = {topic.name: None for topic in request.topics}
+        asked: dict[str, None] = {}
+        for requested in request.topics:
+            asked[requested.name] = None
+            yield NAME_COST
         first_name, first_partition = "", 0
         if request.cursor is not None:
             first_name, first_partition = request.cursor.topic_name, max(request.cursor.partition_index, 0)

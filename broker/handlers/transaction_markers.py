@@ -12,7 +12,7 @@ Source: KIP-98, KIP-664, KIP-1228 and the behaviour of Apache Kafka 4.2's KafkaA
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Iterable
 from typing import Protocol
 
 from broker.partitions.hosted import HostedPartitions
@@ -27,7 +27,7 @@ from wire.messages import WriteTxnMarkersRequest, WriteTxnMarkersResponse
 NEW_PROTOCOL_FROM = 2  # transaction.version
 COMMIT_WAIT_S = 2.0
 """Markers of other partitions wait for those of one that does not commit, which is asked for again in a while."""
-APPEND_COST, ROW_COST = 20, 4  # units of `common.pacing`
+APPEND_COST, CANCEL_COST, ROW_COST = 20, 1, 4  # units of `common.pacing`
 
 _Result = WriteTxnMarkersResponse.WritableTxnMarkerResult
 _Topic = _Result.WritableTxnMarkerTopicResult
@@ -73,8 +73,6 @@ class _Writing:
         if self._waiting:
             await asyncio.wait((self._all_done,), timeout=COMMIT_WAIT_S)
         self.settled = True
-        for task in self.tasks:
-            task.cancel()
 
 
 class _MarkerWait:
@@ -109,16 +107,17 @@ class _MarkerWait:
             self._writing.done()
 
 
-def marker_row(marker: WriteTxnMarkersRequest.WritableTxnMarker, code: ErrorCode) -> _Result:
-    """One outcome for all partitions of a marker."""
-    topics = [
-        _Topic(
-            name=topic.name,
-            partitions=[_Partition(partition_index=index, error_code=code) for index in topic.partition_indexes],
-        )
-        for topic in marker.topics
-    ]
-    return _Result(producer_id=marker.producer_id, topics=topics)
+def none_written(request: WriteTxnMarkersRequest, code: ErrorCode) -> Work[WriteTxnMarkersResponse]:
+    """A response with `code` for each partition."""
+    markers = []
+    for marker in request.markers:
+        topics = []
+        for topic in marker.topics:
+            rows = yield from _rows((index, code) for index in topic.partition_indexes)
+            topics.append(_Topic(name=topic.name, partitions=rows))
+        markers.append(_Result(producer_id=marker.producer_id, topics=topics))
+        yield ROW_COST
+    return WriteTxnMarkersResponse(markers=markers)
 
 
 class WriteTxnMarkers:
@@ -199,17 +198,26 @@ def _for_coordinators(error: ErrorCode) -> ErrorCode:
 
 
 def _answering(writing: _Writing) -> Work[WriteTxnMarkersResponse]:
+    for task in writing.tasks:
+        task.cancel()
+        yield CANCEL_COST
     markers = []
     for producer_id, of_producer in writing.results.items():
         topics = []
         for topic, codes in of_producer.items():
-            rows = [
-                _Partition(
-                    partition_index=index, error_code=ErrorCode.REQUEST_TIMED_OUT if code is None else code
-                )
-                for index, code in codes.items()
-            ]  # fmt: skip
+            rows = yield from _rows(
+                (index, ErrorCode.REQUEST_TIMED_OUT if code is None else code) for index, code in codes.items()
+            )
             topics.append(_Topic(name=topic, partitions=rows))
-            yield len(rows) * ROW_COST
         markers.append(_Result(producer_id=producer_id, topics=topics))
+        yield ROW_COST
     return WriteTxnMarkersResponse(markers=markers)
+
+
+def _rows(codes: Iterable[tuple[int, ErrorCode]]) -> Work[list[_Partition]]:
+    rows: list[_Partition] = []
+    for index, code in codes:
+        rows.append(_Partition(partition_index=index, error_code=code))
+        yield ROW_COST
+    yield ROW_COST  # of their topic
+    return rows

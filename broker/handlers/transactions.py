@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from itertools import islice
 from typing import Protocol, TypeVar
 
 from broker.coordination.producer_ids import ProducerIds
@@ -54,6 +55,7 @@ INIT_FENCED_FROM, FENCED_FROM = 4, 2  # versions of clients that know PRODUCER_F
 BATCHED_FROM = 4
 NEW_END_FROM = 5
 TRANSACTIONS_AT_ONCE = 50  # of one request of a leader that are decided at the same time
+VERIFIED_AT_ONCE = 200  # partitions of a transaction
 ROW_COST, TOPIC_COST, INDEX_COST = 4, 2, 1  # units of `common.pacing`
 COPIED_PER_UNIT = 100  # indexes
 
@@ -169,7 +171,7 @@ class TransactionHandlers:
         codes: Sequence[ErrorCode]
         codes, partitions = await _worked(context, one.topics, self._asked(one.topics, client=False))
         if partitions is not None and one.verify_only:
-            codes = await self._verify(one)
+            codes = await self._verify(context, one)
         elif partitions is not None:
             code = await self._add(
                 one.transactional_id, one.producer_id, one.producer_epoch, partitions, new_protocol=True
@@ -178,14 +180,22 @@ class TransactionHandlers:
         rows = await _worked(context, one.topics, _batched_rows(one.topics, codes))
         return _Result(transactional_id=one.transactional_id, topic_results=rows)
 
-    async def _verify(self, one: AddPartitionsToTxnRequest.AddPartitionsToTxnTransaction) -> Sequence[ErrorCode]:
-        partitions = [(topic.name, index) for topic in one.topics for index in topic.partitions]
-        try:
-            return await self._coordinator.verify_partitions(
-                one.transactional_id, one.producer_id, one.producer_epoch, partitions
-            )
-        except ProtocolError as error:
-            return [error.code] * len(partitions)
+    async def _verify(
+        self, context: RequestContext, one: AddPartitionsToTxnRequest.AddPartitionsToTxnTransaction
+    ) -> Sequence[ErrorCode]:
+        """Many partitions are asked for in portions, and other work comes between them."""
+        asked = ((topic.name, index) for topic in one.topics for index in topic.partitions)
+        codes: list[ErrorCode] = []
+        while some := list(islice(asked, VERIFIED_AT_ONCE)):
+            if codes:
+                await context.paced(_turn(len(some) * INDEX_COST))
+            try:
+                codes += await self._coordinator.verify_partitions(
+                    one.transactional_id, one.producer_id, one.producer_epoch, some
+                )
+            except ProtocolError as error:
+                codes += [error.code] * len(some)
+        return codes
 
     async def _add(
         self,
@@ -331,6 +341,10 @@ async def _worked(context: RequestContext, topics: Sequence[_Topic], work: Work[
     if len(topics) <= LEAVES_MAX and sum(len(topic.partitions) for topic in topics) <= LEAVES_MAX:
         return at_once(work)
     return await context.paced(work)
+
+
+def _turn(cost: int) -> Work[None]:
+    yield cost
 
 
 def added_rows(topics: Iterable[_Topic], codes: Iterable[ErrorCode]) -> Work[list[_TopicResult]]:

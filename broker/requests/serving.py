@@ -15,7 +15,7 @@ from typing import Any
 
 from broker.requests.admission import Admission
 from broker.requests.context import RequestChain, RequestContext, Route, WrittenRows
-from broker.requests.portions import LEAVES_MAX, Listing, distinct, is_long, join, portions
+from broker.requests.portions import Listing, distinct, is_long, join, portions
 from common.errors import ErrorCode, ProtocolError
 from common.pacing import Pacer, Work
 from wire.codec import encode_response
@@ -99,7 +99,7 @@ class RequestServing:
                 raise ProtocolError(
                     ErrorCode.POLICY_VIOLATION, f"the request has more than {route.elements_max} elements"
                 )
-            if elements > LEAVES_MAX and context.tenant is not None:
+            if context.tenant is not None and not is_light(request, context.api_version):
                 return self._renamed(context, request, route)
         answer = self._handled(context, request, route)
         if inspect.isawaitable(answer):

@@ -37,7 +37,7 @@ from wire.messages import AlterClientQuotasRequest, AlterClientQuotasResponse
 ENTITIES_MAX, TENANT_ENTITIES_MAX = 10_000, 1_000
 """Entities with quotas: operators', and those of each tenant."""
 NAME_CHARACTERS_MAX = 1_000
-ENTRY_COST = 20
+ENTRY_COST, NAME_COST, OP_COST = 20, 4, 1  # units of `common.pacing`
 
 _Asked = AlterClientQuotasRequest.EntryData
 _Answered = AlterClientQuotasResponse.EntryData
@@ -52,14 +52,17 @@ def alter_client_quotas(
     counts: dict[str, int] = {}
     rows: list[_Answered] = []
     for entry in request.entries:
-        yield ENTRY_COST + len(entry.ops)
+        yield ENTRY_COST
         code, message = ErrorCode.NONE, None
         try:
             check_fleet_level(image)
-            _alter(image, entry, changes, taken, counts)
+            yield from _alter(image, entry, changes, taken, counts)
         except ProtocolError as error:
             code, message = error.code, error.message or None
-        named = [_Answered.EntityData(entity_type=one.entity_type, entity_name=one.entity_name) for one in entry.entity]
+        named: list[_Answered.EntityData] = []
+        for one in entry.entity:
+            named.append(_Answered.EntityData(entity_type=one.entity_type, entity_name=one.entity_name))
+            yield NAME_COST
         rows.append(_Answered(error_code=int(code), error_message=message, entity=named))
     return Decision(AlterClientQuotasResponse(entries=rows), [] if request.validate_only else list(changes.values()))
 
@@ -70,11 +73,17 @@ def _alter(
     changes: dict[str, MetadataRecord],
     taken: dict[str, None],
     counts: dict[str, int],
-) -> None:
+) -> Work[None]:
     """Add the record of one entity to `changes`. `counts`: entities that the request adds, by tenant."""
-    names = {one.entity_type: one.entity_name for one in entry.entity}
+    names: dict[str, str | None] = {}
+    for one in entry.entity:
+        names[one.entity_type] = one.entity_name
+        yield OP_COST
+    if len(names) > len(TYPES):
+        _checked(names)  # before any message has them all
     wanted: dict[str, float | None] = {}
     for op in entry.ops:
+        yield OP_COST
         if op.key in wanted:
             raise _invalid(f"Duplicate quota key {op.key} not updating quota for this entity {_text(names)}")
         wanted[op.key] = None if op.remove else op.value
@@ -88,6 +97,7 @@ def _alter(
     before = dict(known.values) if known is not None else {}
     after = dict(before)
     for quota, value in wanted.items():
+        yield OP_COST
         if value is None:
             after.pop(quota, None)
         else:

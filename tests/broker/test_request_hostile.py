@@ -91,20 +91,26 @@ def only_own_garbage() -> Iterator[None]:
 
 
 @pytest.mark.asyncio(loop_scope="module")
+@pytest.mark.parametrize("may", [True, False])
 @pytest.mark.parametrize("who", [OPERATOR, ALPHA])
 @pytest.mark.usefixtures("only_own_garbage")
-async def test_no_callback_of_a_hostile_request_makes_many_calls(lab: TenantLab, who: str) -> None:
-    """Also of what no work counts, such as the names of a tenant's request becoming internal ones.
+async def test_no_callback_of_a_hostile_request_makes_many_calls(lab: TenantLab, who: str, may: bool) -> None:
+    """Also of what no work counts, such as the names of a tenant's request becoming internal ones, and the refusal of
+    all of it to a client without any right.
 
     Requests that are cut reach all of it in short portions.
     """
     names, kind = await _names(lab, who), ListenerKind.OPERATOR if who == OPERATOR else ListenerKind.TENANT
     for hostile in hostile_requests(names, MANY_ELEMENTS, every_version=False):
-        if kind not in hostile.api.kinds or hostile.api.name in DESTRUCTIVE or hostile.shape != "distinct":
+        if kind not in hostile.api.kinds or (may and hostile.api.name in DESTRUCTIVE):
             continue
-        if hostile.api.key in CUTS:
+        if hostile.api.key in CUTS or hostile.shape in ("same", "all"):
             continue
         wire, request = await lab.connect(who), encode_request(hostile.message, hostile.version, 1, "hostile")
+        if not may:
+            session = await lab.session(wire)
+            nothing = lab.broker.security.authorizer.access("User:nobody", session.client_host, session.tenant)
+            session.belong_to(session.principal, session.tenant, nothing)
         with counted_callbacks() as counted:
             await wire.send(request)
         wire.close()

@@ -14,16 +14,18 @@ import pytest
 from broker.apis import FORWARDED_MAX, ROWS
 from broker.gates.gating import free
 from broker.requests.admission import Admission
-from broker.requests.context import UNCUT_ELEMENTS_MAX, Handler, RequestContext, Route
+from broker.requests.context import UNCUT_ELEMENTS_MAX, Handler, RequestChain, RequestContext, Route
 from broker.requests.portions import Listing
 from broker.requests.serving import RequestServing
 from broker.security.session import ClientSession
 from common.errors import ProtocolError
-from common.pacing import Pacer
-from tests.broker.open_chain import open_chain
+from common.pacing import Pacer, Work
+from tests.broker.open_chain import KeepNames, NoQuota, open_chain
 from wire.apis import APIS, ApiKey
 from wire.codec import decode_response
 from wire.messages import (
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
     CreateTenantRequest,
     DescribeGroupsRequest,
     DescribeGroupsResponse,
@@ -166,6 +168,36 @@ async def test_an_answer_ends_at_its_limit() -> None:
     request = DescribeGroupsRequest(groups=[f"group-{n}" for n in range(10_000)])
     with pytest.raises(ProtocolError):
         await _served(15, 5, request, handler, bytes_max=100_000)
+
+
+class CountedNames(KeepNames):
+    """Counts the requests whose names are rewritten in one go, and in slices."""
+
+    def __init__(self) -> None:
+        self.at_once = self.in_slices = 0
+
+    def inward(self, context: RequestContext, request: Any) -> Any:
+        self.at_once += 1
+        return request
+
+    def inward_work(self, context: RequestContext, request: Any) -> Work[Any]:
+        self.in_slices += 1
+        return super().inward_work(context, request)
+
+
+@pytest.mark.parametrize(("topics", "in_slices"), [(3, False), (100, True)])
+async def test_names_in_a_list_within_a_tenants_element_are_rewritten_in_slices(topics: int, in_slices: bool) -> None:
+    batch, names, pacer = AddPartitionsToTxnRequest.AddPartitionsToTxnTransaction, CountedNames(), Pacer()
+    rows = [batch.AddPartitionsToTxnTopic(name=f"t{n}", partitions=[0]) for n in range(topics)]
+    request = AddPartitionsToTxnRequest(transactions=[batch(transactional_id="t", topics=rows)])
+    context = _context(ApiKey.ADD_PARTITIONS_TO_TXN, 5, pacer)
+    context.session = ClientSession("L", False, "host", None)
+    context.session.belong_to("User:u", "lkc-aaaaaa", None)
+    serving = RequestServing(RequestChain(names, NoQuota()), pacer, 64 << 20)
+    route = Route(lambda *_: AddPartitionsToTxnResponse(error_code=0, results_by_transaction=[]), free, paced=True)
+    answer = serving.serve(context, request, route)
+    assert await answer if inspect.isawaitable(answer) else answer
+    assert (names.at_once, names.in_slices) == ((0, 1) if in_slices else (1, 0))
 
 
 async def test_what_cannot_be_cut_is_refused_when_it_is_too_long() -> None:

@@ -18,7 +18,7 @@ from broker.coordination.transactions.values import (
 )
 from broker.gates import transaction_gates
 from broker.gates.gating import CLUSTER, TOPIC, TRANSACTIONAL_ID, WRITE
-from broker.handlers.transactions import TransactionHandlers
+from broker.handlers.transactions import VERIFIED_AT_ONCE, TransactionHandlers
 from common.errors import ErrorCode, ProtocolError
 from common.pacing import SLICE_COST, Pacer, Work, at_once
 from tests.broker.test_transactions_gates import Rights
@@ -205,6 +205,20 @@ async def test_ten_thousand_topics_join_in_slices(version: int) -> None:
     assert served.coordinator.asked[0][3] == dict.fromkeys(names, (0,))
     assert pacer.slices > 20
     assert pacer.costliest <= 2 * SLICE_COST
+
+
+async def test_ten_thousand_partitions_are_verified_in_portions() -> None:
+    served, pacer = Served(), Pacer()
+    context: Any = Context(5, pacer)
+    topics = [BATCH.AddPartitionsToTxnTopic(name="flights", partitions=[0] * 10_000)]
+    request = AddPartitionsToTxnRequest(transactions=[BATCH(transactional_id="v", verify_only=True, topics=topics)])
+    served.coordinator.code = FENCED
+    answer = await served.handlers.add_partitions(context, request)
+    (topic,) = answer.results_by_transaction[0].topic_results
+    assert [one.partition_error_code for one in topic.results_by_partition] == [FENCED] * 10_000
+    asked = [len(partitions) for *_, partitions in served.coordinator.asked]
+    assert (sum(asked), max(asked)) == (10_000, VERIFIED_AT_ONCE)
+    assert pacer.slices >= len(asked)
 
 
 async def test_offsets_add_the_partition_of_the_group() -> None:
