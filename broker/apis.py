@@ -194,7 +194,7 @@ ROWS = (
     Row(ApiKey.CREATE_PARTITIONS, Forwarder.serve,
         by_topic(ALTER, topic_gates.partitions_not_created, answers="results"),
         cuts=[cut("topics", "results", most=25, kind=by_name, repeats=2)]),
-    Row(ApiKey.CREATE_DELEGATION_TOKEN, DelegationTokens.create, free,
+    Row(ApiKey.CREATE_DELEGATION_TOKEN, DelegationTokens.create, cluster_gates.create_delegation_token,
         request={ALL: "owner_principal_type renewers.principal_type",
                  NAMED: "owner_principal_name renewers.principal_name"},
         response={ALL: "principal_type token_requester_principal_type", OWN: "token_id hmac",

@@ -1,5 +1,5 @@
-"""Gates of APIs about the cluster: settings, log directories, ACLs, users, elections, reassignments, Tidelog's own
-APIs."""
+"""Gates of APIs about the cluster: settings, log directories, ACLs, users, tokens, elections, reassignments, Tidelog's
+own APIs."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any, Protocol, TypeVar
 
 from broker.gates.gating import (
     ALTER_CONFIGS,
+    CREATE_TOKENS,
     DESCRIBE_CONFIGS,
     GROUP,
     MESSAGES,
@@ -15,15 +16,19 @@ from broker.gates.gating import (
     NO_GROUP,
     NO_TOPIC,
     TOPIC,
+    USER,
     extended,
     then,
 )
 from broker.gates.topic_gates import cluster_operations
+from broker.handlers.delegation_tokens import no_token, owner_of
 from broker.handlers.elections import WHOLE_ERROR_FROM, for_each_partition
 from broker.handlers.log_dirs import none_altered
 from broker.requests.context import Handler, RequestContext
 from broker.requests.failures import altered_config
 from broker.security.authorizer import Access
+from broker.security.session import ANONYMOUS
+from broker.tenancy.scope import prefix_of
 from common.errors import ErrorCode
 from common.pacing import Work
 from kraft.records import ResourceType
@@ -34,6 +39,7 @@ from wire.messages import (
     AlterPartitionReassignmentsResponse,
     AlterReplicaLogDirsRequest,
     AlterReplicaLogDirsResponse,
+    CreateDelegationTokenRequest,
     DescribeClusterRequest,
     DescribeClusterResponse,
     DescribeConfigsRequest,
@@ -57,6 +63,28 @@ def describe_cluster(context: RequestContext, access: Access, request: DescribeC
         return response
 
     return then(handler(context, request), complete)
+
+
+# tokens ----------------------------------------------------------------------------------------------------
+
+
+def create_delegation_token(
+    context: RequestContext, access: Access, request: CreateDelegationTokenRequest, handler: Handler
+) -> Any:
+    """A token for another owner needs a right to that user. Who has not logged in hears of that first."""
+    owner = owner_of(context, request)
+    if context.principal in (ANONYMOUS, owner) or access.may(CREATE_TOKENS, USER, _user(owner, context.tenant)):
+        return handler(context, request)
+    return no_token(context, request, ErrorCode.DELEGATION_TOKEN_AUTHORIZATION_FAILED)
+
+
+def _user(principal: str, tenant: str | None) -> str:
+    """The principal's name as a resource. A tenant's resources begin with its prefix, its principals' names too."""
+    if tenant is None:
+        return principal
+    kind, _, name = principal.partition(":")
+    prefix = prefix_of(tenant)
+    return f"{prefix}{kind}:{name.removeprefix(prefix)}"
 
 
 # settings --------------------------------------------------------------------------------------------------

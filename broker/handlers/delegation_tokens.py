@@ -3,7 +3,8 @@ DescribeDelegationToken 1-3. None are issued.
 
 Behaviour is that of Apache Kafka without `delegation.token.secret.key`: who has logged in hears
 DELEGATION_TOKEN_AUTH_DISABLED. Who has not may not ask for tokens at all: DELEGATION_TOKEN_REQUEST_NOT_ALLOWED. Of a
-new token, owner and renewers are checked before.
+new token, the gate checks the right to its owner before that (`broker/gates/cluster_gates.py`), then its renewers are
+checked here.
 """
 
 from __future__ import annotations
@@ -35,21 +36,7 @@ class DelegationTokens:
             renewer.principal_type != USER for renewer in request.renewers
         ):
             code = ErrorCode.INVALID_PRINCIPAL_TYPE
-        at = 0 if code is ErrorCode.DELEGATION_TOKEN_AUTH_DISABLED else NEVER
-        kind, _, name = context.principal.partition(":")
-        owner = (request.owner_principal_type or "", request.owner_principal_name)
-        return CreateDelegationTokenResponse(
-            error_code=code,
-            principal_type=owner[0] if owner[1] else kind,
-            principal_name=owner[1] or name,
-            token_requester_principal_type=kind,
-            token_requester_principal_name=name,
-            issue_timestamp_ms=at,
-            expiry_timestamp_ms=at,
-            max_timestamp_ms=at,
-            token_id="",
-            hmac=b"",
-        )
+        return no_token(context, request, code)
 
     def renew(self, context: RequestContext, request: RenewDelegationTokenRequest) -> RenewDelegationTokenResponse:
         return RenewDelegationTokenResponse(error_code=_refusal(context), expiry_timestamp_ms=0)
@@ -61,6 +48,33 @@ class DelegationTokens:
         self, context: RequestContext, request: DescribeDelegationTokenRequest
     ) -> DescribeDelegationTokenResponse:
         return DescribeDelegationTokenResponse(error_code=_refusal(context), tokens=[])
+
+
+def owner_of(context: RequestContext, request: CreateDelegationTokenRequest) -> str:
+    """The principal that a new token is for: who asks for it, if the request names none."""
+    if not request.owner_principal_name:
+        return context.principal
+    return f"{request.owner_principal_type or ''}:{request.owner_principal_name}"
+
+
+def no_token(
+    context: RequestContext, request: CreateDelegationTokenRequest, code: ErrorCode
+) -> CreateDelegationTokenResponse:
+    at = 0 if code is ErrorCode.DELEGATION_TOKEN_AUTH_DISABLED else NEVER
+    owner_kind, _, owner_name = owner_of(context, request).partition(":")
+    kind, _, name = context.principal.partition(":")
+    return CreateDelegationTokenResponse(
+        error_code=code,
+        principal_type=owner_kind,
+        principal_name=owner_name,
+        token_requester_principal_type=kind,
+        token_requester_principal_name=name,
+        issue_timestamp_ms=at,
+        expiry_timestamp_ms=at,
+        max_timestamp_ms=at,
+        token_id="",
+        hmac=b"",
+    )
 
 
 def _refusal(context: RequestContext) -> ErrorCode:

@@ -5,15 +5,22 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import pytest_asyncio
 
 from broker.apis import ROWS
-from broker.gates.gating import free
+from broker.gates.cluster_gates import create_delegation_token
+from broker.gates.gating import CREATE_TOKENS, USER, free
+from broker.handlers.delegation_tokens import DelegationTokens
 from broker.security.authorizer import AuthorizerConfig
 from broker.security.config import SecurityConfig
+from broker.tenancy.scope import ProxyAddress, TenantScope
 from common.errors import ErrorCode
+from kraft.image.topics import TopicsImage
+from kraft.records import AclPattern
 from tests.broker.gate_oracle.answers import ask_all
 from tests.broker.gate_oracle.answers import read as read_answers
 from tests.broker.gate_oracle.differences import comparable, expected
@@ -25,9 +32,11 @@ from tests.broker.gate_oracle.rights import ALL, NONE, RIGHTS
 from tests.broker.gate_oracle.scene import restorer
 from tests.broker.gate_oracle.table import ANSWERS, markdown
 from tests.broker.tenant_requests import request
+from tests.broker.test_transactions_gates import Rights
 from wire.apis import APIS
 from wire.codec import decode_response
 from wire.listeners import ListenerKind
+from wire.messages import CreateDelegationTokenRequest
 
 KAFKAS = read_answers(ANSWERS)
 OURS = {
@@ -74,10 +83,23 @@ def test_the_answers_can_tell_a_gate_from_none() -> None:
     for (api, _, _), by_right in KAFKAS.items():
         if by_right[NONE] != by_right[ALL]:
             silent.discard(api)
-    tokens = {f"{verb}DelegationToken" for verb in ("Create", "Renew", "Expire", "Describe")}
+    tokens = {f"{verb}DelegationToken" for verb in ("Renew", "Expire", "Describe")}
     telemetry = {"GetTelemetrySubscriptions", "PushTelemetry"}
     assert silent == {"ApiVersions", *tokens, *telemetry}
     assert {row.key.api_name for row in ROWS if row.gate is free} == {"ApiVersions", *tokens, *telemetry, *EXEMPT}
+
+
+def test_a_tenants_right_to_tokens_for_a_user_is_that_of_its_acl() -> None:
+    scope = TenantScope("lkc-aaaaaa", "lkc-aaaaaa_", TopicsImage(), ProxyAddress())
+    resource, _ = scope.resource_in("User:bob", AclPattern.LITERAL)
+    owner = scope.principal_in("User:bob").removeprefix("User:")
+    message = CreateDelegationTokenRequest(owner_principal_type="User", owner_principal_name=owner, renewers=[])
+    context: Any = SimpleNamespace(principal=scope.principal_in("User:KEY"), tenant=scope.tenant)
+    codes = []
+    for rights in (Rights(), Rights((CREATE_TOKENS, USER, resource))):
+        access: Any = rights
+        codes.append(create_delegation_token(context, access, message, DelegationTokens().create).error_code)
+    assert codes == [ErrorCode.DELEGATION_TOKEN_AUTHORIZATION_FAILED, ErrorCode.DELEGATION_TOKEN_AUTH_DISABLED]
 
 
 def test_the_table_in_the_documentation_is_that_of_the_answers() -> None:

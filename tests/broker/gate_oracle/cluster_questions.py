@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from tests.broker.gate_oracle.things import GROUP, NAMED, THERE, Ids, message
+from tests.broker.gate_oracle.things import GROUP, NAMED, OWNER, THERE, Ids, message
 
 Ask = Callable[..., None]
 
@@ -180,6 +180,8 @@ def about_the_cluster(ask: Ask) -> None:
     ask("DescribeLogDirs", "named", describe_log_dirs)
     ask("CreateDelegationToken", "own", partial(create_token, owner="", renewer="User"))
     ask("CreateDelegationToken", "wrong renewer", partial(create_token, owner="", renewer="Group"))
+    ask("CreateDelegationToken", "another owner", partial(create_token, owner=OWNER, renewer="User"))
+    ask("CreateDelegationToken", "another owner, wrong renewer", partial(create_token, owner=OWNER, renewer="Group"))
     ask("RenewDelegationToken", "unknown", renew_token)
     ask("ExpireDelegationToken", "unknown", expire_token)
     ask("DescribeDelegationToken", "all", describe_tokens)

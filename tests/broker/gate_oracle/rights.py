@@ -8,15 +8,17 @@ from __future__ import annotations
 from wire.messages import CreateAclsRequest
 
 TOPIC_PREFIX, GROUP_PREFIX, TRANSACTION_PREFIX, CLUSTER = "t-", "g-", "x-", "kafka-cluster"
+USER_PREFIX = "o-"
 RESOURCES = {
     "topic": (2, TOPIC_PREFIX),
     "group": (3, GROUP_PREFIX),
     "cluster": (4, CLUSTER),
     "transaction": (5, TRANSACTION_PREFIX),
+    "user": (7, f"User:{USER_PREFIX}"),
 }
 OPERATIONS = {
     "READ": 3, "WRITE": 4, "CREATE": 5, "DELETE": 6, "ALTER": 7, "DESCRIBE": 8, "CLUSTER_ACTION": 9,
-    "DESCRIBE_CONFIGS": 10, "ALTER_CONFIGS": 11, "IDEMPOTENT_WRITE": 12,
+    "DESCRIBE_CONFIGS": 10, "ALTER_CONFIGS": 11, "IDEMPOTENT_WRITE": 12, "CREATE_TOKENS": 13,
 }  # fmt: skip
 OF_RESOURCE = {
     "topic": ("READ", "WRITE", "CREATE", "DELETE", "ALTER", "DESCRIBE", "DESCRIBE_CONFIGS", "ALTER_CONFIGS"),
@@ -25,6 +27,7 @@ OF_RESOURCE = {
         "CREATE", "ALTER", "DESCRIBE", "CLUSTER_ACTION", "DESCRIBE_CONFIGS", "ALTER_CONFIGS", "IDEMPOTENT_WRITE",
     ),
     "transaction": ("WRITE", "DESCRIBE"),
+    "user": ("CREATE_TOKENS",),
 }  # fmt: skip
 SINGLE = tuple(f"{resource}:{operation}" for resource, operations in OF_RESOURCE.items() for operation in operations)
 NONE, ALL = "none", "all"

@@ -12,6 +12,7 @@ from wire import messages
 THERE, DOOMED, HIDDEN, ABSENT = "t-there", "t-doomed", "hidden", "t-absent"
 GROUP, NO_GROUP, HIDDEN_GROUP = "g-there", "g-absent", "hidden-group"
 TRANSACTION, NO_TRANSACTION, HIDDEN_TRANSACTION = "x-there", "x-absent", "hidden"
+OWNER = "o-owner"  # a user for whom tokens are asked
 STRANGER = 1 << 40  # a producer id that neither system has given
 NO_ID = uuid.UUID(int=0x1234567890ABCDEF << 32)
 NAMED = (THERE, ABSENT, HIDDEN)
