@@ -3,8 +3,8 @@ ListTransactions 0-2.
 
 The version of a client's request decides between the old protocol and the new one (KIP-890). AddPartitionsToTxn from 4
 on comes from partition leaders, for many transactions at a time; only then the new protocol adds partitions by it.
-Older versions say INVALID_PRODUCER_EPOCH for PRODUCER_FENCED, which their clients do not know. Two-phase commit
-(KIP-939) is not served.
+Older versions say INVALID_PRODUCER_EPOCH for PRODUCER_FENCED, and other errors for TRANSACTION_ABORTABLE, which their
+clients do not know. Two-phase commit (KIP-939) is not served.
 """
 
 from __future__ import annotations
@@ -53,6 +53,7 @@ from wire.messages import (
 
 INIT_FENCED_FROM, FENCED_FROM = 4, 2  # versions of clients that know PRODUCER_FENCED
 BATCHED_FROM = 4
+OFFSETS_ABORTABLE_FROM = 4  # version of clients that know TRANSACTION_ABORTABLE as the answer to AddOffsetsToTxn
 NEW_END_FROM = 5
 TRANSACTIONS_AT_ONCE = 50  # of one request of a leader that are decided at the same time
 VERIFIED_AT_ONCE = 200  # partitions of a transaction
@@ -151,7 +152,8 @@ class TransactionHandlers:
                 partitions,
                 new_protocol=False,
             )
-            codes = [_known(code, context, FENCED_FROM)] * len(codes)
+            code = _known(code, context, FENCED_FROM)
+            codes = [_abortable(code, ErrorCode.POLICY_VIOLATION)] * len(codes)
         rows = await _worked(context, topics, added_rows(topics, codes))
         return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=rows)
 
@@ -259,6 +261,8 @@ class TransactionHandlers:
             )
         except ProtocolError as error:
             code = _known(error.code, context, FENCED_FROM)
+            if context.api_version < OFFSETS_ABORTABLE_FROM:
+                code = _abortable(code, ErrorCode.GROUP_AUTHORIZATION_FAILED)
         return AddOffsetsToTxnResponse(error_code=code)
 
     # administration ----------------------------------------------------------------------------------------
@@ -317,6 +321,15 @@ def _known(code: ErrorCode, context: RequestContext, fenced_from: int) -> ErrorC
     """The code as clients of that version know it."""
     is_old = code is ErrorCode.PRODUCER_FENCED and context.api_version < fenced_from
     return ErrorCode.INVALID_PRODUCER_EPOCH if is_old else code
+
+
+def _abortable(code: ErrorCode, known: ErrorCode) -> ErrorCode:
+    """The code for clients that do not know TRANSACTION_ABORTABLE: `known` in its place, for which all of them abort.
+
+    Apache Kafka has no limits that lead here. An unknown error of AddOffsetsToTxn is the end of Java's producer, and so
+    is INVALID_TXN_STATE, which says as much for Produce. Source: TransactionManager of Apache Kafka, librdkafka.
+    """
+    return known if code is ErrorCode.TRANSACTION_ABORTABLE else code
 
 
 def _described_topics(

@@ -240,6 +240,31 @@ async def test_offsets_join_a_transaction_in_a_cluster_without_groups() -> None:
 
 
 @pytest.mark.parametrize(
+    ("version", "code"),
+    [
+        *((old, ErrorCode.GROUP_AUTHORIZATION_FAILED) for old in range(4)),
+        (4, ErrorCode.TRANSACTION_ABORTABLE),
+    ],
+)
+async def test_offsets_beyond_a_limit_end_the_transaction_but_not_the_producer(version: int, code: ErrorCode) -> None:
+    served = Served()
+    served.coordinator.code = ErrorCode.TRANSACTION_ABORTABLE
+    request = AddOffsetsToTxnRequest(transactional_id="t", producer_id=7, producer_epoch=5, group_id="g")
+    assert (await served.handlers.add_offsets(Context(version), request)).error_code == code
+
+
+@pytest.mark.parametrize("version", range(4))
+async def test_partitions_beyond_a_limit_end_the_transaction_but_not_the_producer(version: int) -> None:
+    served = Served()
+    served.coordinator.code = ErrorCode.TRANSACTION_ABORTABLE
+    topics = [OLD_ROW(name="flights", partitions=[0, 0])]
+    request = AddPartitionsToTxnRequest(v3_and_below_transactional_id="t", v3_and_below_topics=topics)
+    (topic,) = (await served.handlers.add_partitions(Context(version), request)).results_by_topic_v3_and_below
+    codes = [one.partition_error_code for one in topic.results_by_partition]
+    assert codes == [ErrorCode.POLICY_VIOLATION] * 2
+
+
+@pytest.mark.parametrize(
     ("state", "unwritten", "shown"),
     [
         (TransactionState.PREPARE_COMMIT, [("flights", 1)], {"flights": [1]}),
