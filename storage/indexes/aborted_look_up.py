@@ -6,7 +6,7 @@ from struct import Struct
 
 from common.ports import Buffer
 from storage.indexes.offset_index import Pread
-from storage.indexes.transaction_index import ENTRY_BYTES, checked_fields
+from storage.indexes.transaction_index import ENTRY_BYTES, checked_fields, first_entry_at
 from storage.indexes.transaction_windows import WINDOW_ENTRIES, TransactionWindows
 
 WINDOW_COST = 40  # of reading a window, in units of `common.pacing`
@@ -67,9 +67,11 @@ class AbortedLookUp:
         return windows.last_stable_offset >= self.end_offset
 
     def _take(self, data: bytes) -> None:
-        start, end, rows, at = self.start_offset, self.end_offset, self.rows, _ROW_AT
-        for _, first, last, _ in checked_fields(data, -1):
-            if first < end and last >= start:
+        """Take in what overlaps the range, from the first entry on whose marker is at or after its start."""
+        end, rows, skipped = self.end_offset, self.rows, first_entry_at(data, self.start_offset) * ENTRY_BYTES
+        at = skipped + _ROW_AT
+        for _, first, _, _ in checked_fields(memoryview(data)[skipped:], self.start_offset - 1):
+            if first < end:
                 rows += data[at : at + ROW.size]
             at += ENTRY_BYTES
 

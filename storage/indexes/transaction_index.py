@@ -89,8 +89,22 @@ def collect(
     return found, False
 
 
-def _last_offset(data: bytes, at: int) -> int:
+def _last_offset(data: Buffer, at: int) -> int:
     return int.from_bytes(data[at + 18 : at + 26], "big", signed=True)
+
+
+def first_entry_at(data: Buffer, offset: int) -> int:
+    """The first entry of `data` whose last offset is at or after `offset`; their number if there is none."""
+    low, high = 0, len(data) // ENTRY_BYTES
+    if low < high and _last_offset(data, 0) >= offset:
+        return 0
+    while low < high:
+        middle = (low + high) // 2
+        if _last_offset(data, middle * ENTRY_BYTES) < offset:
+            low = middle + 1
+        else:
+            high = middle
+    return low
 
 
 def entries_below(pread: Pread, count: int, offset: int) -> int:
