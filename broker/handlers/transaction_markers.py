@@ -156,6 +156,8 @@ class WriteTxnMarkers:
                 for index in topic.partition_indexes:
                     if aborts_only and marker.commit:
                         into[index] = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+                    elif marker.producer_id < 0 or marker.producer_epoch < 0:
+                        into[index] = ErrorCode.INVALID_REQUEST
                     else:
                         self._begin(topic.name, index, marker, writing, into)
                     yield APPEND_COST

@@ -30,11 +30,17 @@ Codes = dict[tuple[int, str, int], int]
 
 
 def request_of(
-    topics: Mapping[str, list[int]], *, epoch: int = 0, commit: bool = True, coordinator: int = 1, version: int = 0
+    topics: Mapping[str, list[int]],
+    *,
+    producer: int = 7,
+    epoch: int = 0,
+    commit: bool = True,
+    coordinator: int = 1,
+    version: int = 0,
 ) -> WriteTxnMarkersRequest:
     listed = [_Marker.WritableTxnMarkerTopic(name=name, partition_indexes=rows) for name, rows in topics.items()]
     one = _Marker(
-        producer_id=7,
+        producer_id=producer,
         producer_epoch=epoch,
         transaction_result=commit,
         topics=listed,
@@ -207,6 +213,17 @@ async def test_operators_may_only_abort(tmp_path: Path) -> None:
         assert codes_of(await handler.handle(operator, request_of({TOPIC: [0]}, commit=False))) == {key: 0}
         assert codes_of(await handler.handle(node, request_of({TOPIC: [0]}, epoch=1))) == {key: 0}
         assert lab[0].partition.log.log_end_offset == 2
+
+
+@pytest.mark.parametrize(("producer", "epoch"), [(-1, -1), (-1, 0), (-5, 3), (7, -1)])
+async def test_a_marker_of_no_producer_is_refused(tmp_path: Path, producer: int, epoch: int) -> None:
+    async with Lab(tmp_path, count=1) as lab:
+        lab.controller.create_topic((0,))
+        request = request_of({TOPIC: [0]}, producer=producer, epoch=epoch, commit=False)
+        operator = cast(Any, SimpleNamespace(internal=False))
+        answer = codes_of(await handler_of(lab).handle(operator, request))
+        assert answer == {(producer, TOPIC, 0): ErrorCode.INVALID_REQUEST}
+        assert lab[0].partition.log.log_end_offset == 0
 
 
 async def test_a_coordinators_log_takes_markers_by_its_coordinator(tmp_path: Path) -> None:

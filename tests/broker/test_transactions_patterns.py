@@ -44,6 +44,25 @@ async def test_the_loop_matches_nothing_and_reads_no_pattern() -> None:
     await world.runtime.stop()
 
 
+async def test_a_client_matches_ids_as_it_sees_them() -> None:
+    """Operators see a tenant's ids with its prefix, as they are listed to them."""
+    world = World()
+    await world.elected()
+    driver = TransactionDriver()
+    for name in (ALPHA + "same", "same"):
+        driver.init(name)
+        await world.put(0, name, driver.state(name))
+
+    async def found(pattern: str, prefix: str) -> list[str]:
+        return names_of(await world.coordinator.list_transactions(TransactionFilter(pattern=pattern, prefix=prefix)))
+
+    assert await found("same", "") == ["same"]
+    assert await found(ALPHA + ".*", "") == await found("same", ALPHA) == [ALPHA + "same"]
+    assert await found(ALPHA + ".*", ALPHA) == []
+    await world.coordinator.stop()
+    await world.runtime.stop()
+
+
 async def at_rest(_: str) -> None: ...
 
 
@@ -54,7 +73,7 @@ def turns_of(listed: list[ListedTransaction], matches: Matcher) -> tuple[list[st
     at = 0
     while at < len(listed):
         begin = at
-        some, at = some_matching(listed, begin, matches)
+        some, at = some_matching(listed, begin, matches, "")
         found += names_of(some)
         looked.append(at - begin)
     return found, looked

@@ -213,6 +213,7 @@ def test_a_state_that_there_is_not_is_bad_usage(cluster: EmbeddedCluster) -> Non
         (["abort", "x" * 40_000], "a TRANSACTIONAL_ID has 1 to 32767 bytes, this one has 40000"),
         (["abort", "t", "--topic", "a"], "or --topic, --partition and --producer-id, not both"),
         (["abort", "--topic", "a"], "or all of --topic, --partition and --producer-id"),
+        (["list", "--pattern", "(?=x)"], "--pattern: '(?=x)' is no expression of RE2, or too large a one"),
     ],
 )
 def test_what_names_no_transaction_is_bad_usage(cluster: EmbeddedCluster, words: list[str], said: str) -> None:

@@ -41,6 +41,10 @@ class UnknownState(Refused):
     """No transaction can be in the state that a caller asked for."""
 
 
+class UnknownPattern(Refused):
+    """Brokers do not take the pattern that a caller asked for."""
+
+
 class Fenced(Enum):
     """What an operator's fencing of a transactional id came to."""
 
@@ -85,13 +89,15 @@ class Listed(NamedTuple):
 def listed(
     client: AdminClient, states: Sequence[str] = (), pattern: str | None = None, longer_ms: int = -1
 ) -> list[Listed]:
-    """Transactional ids of all coordinators. Raises UnknownState, Refused, and KafkaError."""
+    """Transactional ids of all coordinators. Raises UnknownState, UnknownPattern, Refused, and KafkaError."""
     request = _listing(states, pattern=pattern, longer_ms=longer_ms)
     rows: list[Listed] = []
     brokers = live_brokers(client)
     for broker, response in zip(brokers, client.send_all([(request, one) for one in brokers]), strict=True):
         if isinstance(response, Exception):
             raise response
+        if response.error_code == ErrorCode.INVALID_REGULAR_EXPRESSION:
+            raise UnknownPattern(f"{pattern!r:.80} is no expression of RE2, or too large a one")
         _check({"error_code": response.error_code})
         if response.unknown_state_filters:
             unknown = ", ".join(response.unknown_state_filters)

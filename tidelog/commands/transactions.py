@@ -10,7 +10,7 @@ import typer
 from tidelog.admin.admin_client import CommandOptions, admin_client
 from tidelog.admin.open_transactions import abort_in, examined, hanging_in
 from tidelog.admin.replica_moves import Refused
-from tidelog.admin.transaction_admin import Fenced, UnknownState, described, fence, listed
+from tidelog.admin.transaction_admin import Fenced, UnknownPattern, UnknownState, described, fence, listed
 from tidelog.admin.transaction_doctor import Class, Finding, Place, Unanswered, reasons
 from tidelog.command_group import CommandGroup
 from tidelog.moments import utc
@@ -31,7 +31,7 @@ COLUMNS = [
 @app.command("list")
 def list_transactions(
     state: Annotated[list[str] | None, typer.Option(help="Only in this state, such as Ongoing.")] = None,
-    pattern: Annotated[str | None, typer.Option(help="Only ids that match this RE2 expression.")] = None,
+    pattern: Annotated[str | None, typer.Option(help="Only ids that match this RE2 expression as a whole.")] = None,
     longer_than_s: Annotated[float | None, typer.Option(min=0, max=2**31, help="Only open for longer.")] = None,
     *,
     options: CommandOptions,
@@ -169,5 +169,7 @@ def _or_fail(ask: Callable[[], T]) -> T:
         return ask()
     except UnknownState as error:
         fail(f"--state: {error}", EXIT_USAGE)
+    except UnknownPattern as error:
+        fail(f"--pattern: {error}", EXIT_USAGE)
     except Refused as error:
         fail(str(error))

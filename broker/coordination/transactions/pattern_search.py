@@ -17,7 +17,6 @@ from broker.coordination.transactions.values import ListedTransaction
 from common.client_patterns import Matcher, matcher
 from common.errors import ErrorCode, ProtocolError
 from common.outlasting import outlast
-from kraft.image.tenants import local_name
 
 COST_AT_ONCE = 10_000  # units of `common.pacing` in one turn of the thread
 
@@ -43,14 +42,14 @@ class PatternSearch:
     async def matching(
         self, listed: Sequence[ListedTransaction], matches: Matcher, prefix: str
     ) -> list[ListedTransaction]:
-        """Those whose name, a tenant's own without its prefix, matches as a whole. `prefix` is of the tenant that
-        asks. `listed` must not change meanwhile."""
+        """Those whose id matches as a whole, as the client sees it: without `prefix`, that of the tenant that asks.
+        `listed` must not change meanwhile."""
         found: list[ListedTransaction] = []
         at = 0
         async with self._turns_of(prefix):
             while at < len(listed):
                 await self._rest(prefix)
-                some, at = await self._in_thread(partial(some_matching, listed, at, matches))
+                some, at = await self._in_thread(partial(some_matching, listed, at, matches, prefix))
                 found += some
         return found
 
@@ -65,13 +64,13 @@ class PatternSearch:
 
 
 def some_matching(
-    listed: Sequence[ListedTransaction], begin: int, matches: Matcher
+    listed: Sequence[ListedTransaction], begin: int, matches: Matcher, prefix: str
 ) -> tuple[list[ListedTransaction], int]:
     """Those of one turn, from the `begin`-th on, and where the next turn begins."""
     found: list[ListedTransaction] = []
     spent, at = 0, begin
     while at < len(listed) and spent < COST_AT_ONCE:
-        name = local_name(listed[at].transactional_id)
+        name = listed[at].transactional_id.removeprefix(prefix)
         spent += matches.cost(name)
         if matches(name):
             found.append(listed[at])
