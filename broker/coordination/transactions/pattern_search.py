@@ -17,6 +17,7 @@ from broker.coordination.transactions.values import ListedTransaction
 from common.client_patterns import Matcher, matcher
 from common.errors import ErrorCode, ProtocolError
 from common.outlasting import outlast
+from kraft.image.tenants import local_name
 
 COST_AT_ONCE = 10_000  # units of `common.pacing` in one turn of the thread
 
@@ -42,8 +43,8 @@ class PatternSearch:
     async def matching(
         self, listed: Sequence[ListedTransaction], matches: Matcher, prefix: str
     ) -> list[ListedTransaction]:
-        """Those whose id matches as a whole, as the client sees it: without `prefix`, that of the tenant that asks.
-        `listed` must not change meanwhile."""
+        """Those whose id matches as a whole: a tenant's without `prefix`, that of the tenant that asks. Operators have
+        no prefix, and may name an id with its tenant's or without. `listed` must not change meanwhile."""
         found: list[ListedTransaction] = []
         at = 0
         async with self._turns_of(prefix):
@@ -71,8 +72,10 @@ def some_matching(
     spent, at = 0, begin
     while at < len(listed) and spent < COST_AT_ONCE:
         name = listed[at].transactional_id.removeprefix(prefix)
-        spent += matches.cost(name)
-        if matches(name):
-            found.append(listed[at])
+        for one in {name: None, name if prefix else local_name(name): None}:
+            spent += matches.cost(one)
+            if matches(one):
+                found.append(listed[at])
+                break
         at += 1
     return found, at
