@@ -34,7 +34,8 @@ def topic(cluster: EmbeddedCluster) -> str:
     """With 100 records in each of two partitions, a second apart."""
     name = f"gc-{uuid.uuid4().hex[:8]}"
     with KafkaAdminClient(bootstrap_servers=cluster.bootstrap.split(",")) as admin:
-        admin.create_topics({name: {"num_partitions": 2, "replication_factor": 3}}, wait_for_metadata=True)
+        kept = {"num_partitions": 2, "replication_factor": 3, "configs": {"retention.ms": "-1"}}  # records of 2013
+        admin.create_topics({name: kept}, wait_for_metadata=True)
     with KafkaProducer(bootstrap_servers=cluster.bootstrap.split(",")) as producer:
         for number in range(200):
             value = b"%d" % number
