@@ -428,7 +428,7 @@ class CoordinatorRuntime:
             self._set_timer(first[0])
 
     def _expire_one(self, hosted: HostedShard[Any]) -> None:
-        """What no one expects costs one shard, which is loaded again: the timers of all others go on."""
+        """An unexpected exception costs this shard alone, which is loaded again: the timers of all others go on."""
         try:
             hosted.expire(self._lateness.spared_until)
         except Exception as error:

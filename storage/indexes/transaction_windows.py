@@ -1,8 +1,9 @@
 """What is in memory of a transaction index, so that a look-up reads few of its entries.
 
-Of each window of entries: the least first offset, and the last offset of the last entry. Markers are in order, so the
-latter leads to the first window that a look-up needs; the former tells which of the next ones it may skip. While one
-transaction was open for long, all entries have its start as last stable offset, and nothing else ends a look-up.
+Of each window of entries: the least first offset, and the last offset of the last entry. Markers are in order, so a
+search in the last offsets finds the first window that a look-up needs. It skips later windows whose least first offset
+lies behind its range. Without that it would read to the end of the index wherever one transaction was open for long:
+all entries have the start of that transaction as last stable offset.
 """
 
 from array import array

@@ -15,19 +15,19 @@ from common.errors import ErrorCode
 
 class Waiter:
     def __init__(self, gives_up: bool = False) -> None:
-        self.told: list[str] = []
+        self.outcomes: list[str] = []
         self.settled = False
         self._gives_up = gives_up
 
     def committed(self, offset: int) -> None:
-        self.told.append(f"committed {offset}")
+        self.outcomes.append(f"committed {offset}")
 
     def refused(self, offset: int, error: ErrorCode) -> None:
-        self.told.append(error.name)
+        self.outcomes.append(error.name)
 
     def starved(self, offset: int) -> bool:
         if self._gives_up:
-            self.told.append("starved")
+            self.outcomes.append("starved")
         return self._gives_up
 
 
@@ -44,7 +44,7 @@ def test_everyone_is_told_once_and_in_order_of_offsets(steps: list[tuple[int, bo
             queue.add(offset, waiter)
             queue.release(high_watermark)
         for due, waiter in waiting:
-            assert waiter.told == ([f"committed {due}"] if due <= high_watermark else [])
+            assert waiter.outcomes == ([f"committed {due}"] if due <= high_watermark else [])
     assert len(queue) == sum(due > high_watermark for due, _ in waiting)
 
 
@@ -75,9 +75,9 @@ def test_a_waiter_for_an_early_offset_finds_its_place_among_many_without_a_walk(
     queue.add(Compared(50), early)
     assert 0 < Compared.count <= 20
     queue.release(49)
-    assert not early.told
+    assert not early.outcomes
     queue.release(50)
-    assert early.told == ["committed 50"]
+    assert early.outcomes == ["committed 50"]
 
 
 def test_refusing_tells_all_and_starving_only_those_that_give_up() -> None:
@@ -86,9 +86,9 @@ def test_refusing_tells_all_and_starving_only_those_that_give_up() -> None:
     queue.add(5, patient)
     queue.add(4, impatient)
     queue.starve()
-    assert (patient.told, impatient.told, len(queue)) == ([], ["starved"], 1)
+    assert (patient.outcomes, impatient.outcomes, len(queue)) == ([], ["starved"], 1)
     queue.refuse_all(ErrorCode.NOT_LEADER_OR_FOLLOWER)
-    assert (patient.told, len(queue)) == (["NOT_LEADER_OR_FOLLOWER"], 0)
+    assert (patient.outcomes, len(queue)) == (["NOT_LEADER_OR_FOLLOWER"], 0)
 
 
 def test_those_whose_time_is_up_leave_a_queue_whose_high_watermark_stands_still() -> None:
@@ -100,7 +100,7 @@ def test_those_whose_time_is_up_leave_a_queue_whose_high_watermark_stands_still(
         late.settled = True
     assert len(queue) <= waiters.COMPACT_FROM + 2
     queue.release(1_000_000)
-    assert patient.told == ["committed 1"]
+    assert patient.outcomes == ["committed 1"]
 
 
 class Sleeper:

@@ -1,4 +1,4 @@
-"""What waits for the commit of a shard's batches: who is told when, and what it costs."""
+"""What waits for the commit of a shard's batches: who is answered when, and what it costs."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ async def test_a_deadline_that_passes_costs_as_much_as_what_is_late() -> None:
     world.awaiting.close()
 
 
-async def test_each_waiter_has_its_own_time_and_is_told_with_the_batch_that_it_waits_for() -> None:
+async def test_each_waiter_has_its_own_time_and_is_answered_with_the_batch_that_it_waits_for() -> None:
     world = World()
     first = world.append(1, 0.0)
     early, late = world.join(1.0), world.join(4.0)
@@ -77,17 +77,17 @@ async def test_each_waiter_has_its_own_time_and_is_told_with_the_batch_that_it_w
     assert world.join(6.0).result() == "joined"
 
 
-async def test_who_comes_late_for_an_earlier_batch_is_told_with_that_and_has_its_own_time() -> None:
+async def test_who_comes_late_for_an_earlier_batch_is_answered_with_that_and_has_its_own_time() -> None:
     world = World()
     first, second = world.append(1, 0.0), world.append(2, 1.0)
-    told, late = world.waiter(), world.waiter()
-    world.awaiting.join_at(1, [(told, "first")], 2.0)
+    early, late = world.waiter(), world.waiter()
+    world.awaiting.join_at(1, [(early, "first")], 2.0)
     world.awaiting.join_at(2, [(late, "second")], 2.0)
     world.awaiting.expire(TIMEOUT_S)
     assert is_late(first)
     world.partition.log.log_end_offset = 2
     world.partition.commit(1)
-    assert (told.result(), second.done(), late.done()) == ("first", False, False)
+    assert (early.result(), second.done(), late.done()) == ("first", False, False)
     assert world.awaiting.deadline_s == TIMEOUT_S + 1.0
     world.awaiting.expire(TIMEOUT_S + 1.0)
     assert [is_late(second), is_late(late)] == [True, False]

@@ -22,8 +22,8 @@ async def world() -> AsyncIterator[World]:
 
 
 async def test_a_timer_that_fails_costs_its_own_shard_alone(world: World) -> None:
-    told: list[BaseException] = []
-    asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context["exception"]))
+    raised: list[BaseException] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: raised.append(context["exception"]))
     await world.elected()
     other = MemoryPartition(index=1)
     world.runtime.elected(other)
@@ -39,7 +39,7 @@ async def test_a_timer_that_fails_costs_its_own_shard_alone(world: World) -> Non
     assert await world.runtime.read(TOPIC, 0, keys) == [b"a"]
     await world.runtime.write(TOPIC, 0, put(b"boom"))
     await eventually(lambda: world.partition.log.log_end_offset == 3)
-    assert [str(error) for error in told] == ["a bug"]
+    assert [str(error) for error in raised] == ["a bug"]
 
 
 class FailingOnce(MemoryPartition):
@@ -55,8 +55,8 @@ class FailingOnce(MemoryPartition):
 
 
 async def test_an_append_that_fails_as_no_one_expects_drops_what_was_decided(world: World) -> None:
-    told: list[BaseException] = []
-    asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context["exception"]))
+    raised: list[BaseException] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: raised.append(context["exception"]))
     world.partition = partition = FailingOnce()
     await world.elected()
     await world.runtime.write(TOPIC, 0, put(b"a"))
@@ -64,4 +64,4 @@ async def test_an_append_that_fails_as_no_one_expects_drops_what_was_decided(wor
     assert await code_of(world.runtime.write(TOPIC, 0, put(b"b"))) is ErrorCode.NOT_COORDINATOR
     await eventually(lambda: world.runtime.active(TOPIC) == [0])
     assert await world.runtime.read(TOPIC, 0, keys) == [b"a"]
-    assert [str(error) for error in told] == ["a bug"]
+    assert [str(error) for error in raised] == ["a bug"]

@@ -79,12 +79,18 @@ def handler_of(lab: Lab, logs: NoLogs | None = None, node: int = 0) -> WriteTxnM
     return WriteTxnMarkers(lab[node].plane.partitions, logs or NoLogs(), machinery.ports.clock, machinery.pacer)
 
 
+async def begin_transaction(lab: Lab) -> Any:
+    """Two replicas have the first records of a transaction. Returns the client that wrote them."""
+    lab.controller.create_topic((0, 1))
+    coordinated(lab)
+    client = await lab[0].connect()
+    await produce(client, of_transaction(), transactional_id=TXN_ID, version=11)
+    return client
+
+
 async def test_a_marker_is_acknowledged_when_it_is_committed_also_a_repeated_one(tmp_path: Path) -> None:
     async with Lab(tmp_path, count=2) as lab:
-        lab.controller.create_topic((0, 1))
-        coordinated(lab)
-        client = await lab[0].connect()
-        await produce(client, of_transaction(), transactional_id=TXN_ID, version=11)
+        await begin_transaction(lab)
         handler, key = handler_of(lab), (7, TOPIC, 0)
         lab[1].pause_fetching()
         for _ in range(2):
@@ -109,10 +115,7 @@ async def test_a_marker_is_acknowledged_when_it_is_committed_also_a_repeated_one
 async def test_a_repeated_marker_waits_for_the_one_that_it_repeats_and_not_for_later_records(tmp_path: Path) -> None:
     """Where commits are always late, something newer is always uncommitted."""
     async with Lab(tmp_path, count=2) as lab:
-        lab.controller.create_topic((0, 1))
-        coordinated(lab)
-        client = await lab[0].connect()
-        await produce(client, of_transaction(), transactional_id=TXN_ID, version=11)
+        client = await begin_transaction(lab)
         handler, key, leader = handler_of(lab), (7, TOPIC, 0), lab[0].partition
         lab[1].pause_fetching()
         await asyncio.sleep(0.5)
