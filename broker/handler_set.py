@@ -32,6 +32,7 @@ from broker.handlers.tenants import TenantHandlers
 from broker.handlers.tier_description import TierDescriptions
 from broker.handlers.topic_rows import TopicRows
 from broker.handlers.topics import TopicHandlers
+from broker.membership import Membership
 from broker.replication.cold_reading import ColdReading
 from broker.requests.forwarding import Forwarder
 from broker.tier.plane import TierPlane
@@ -52,7 +53,7 @@ def handlers(
     cold: Callable[[], ColdReading | None],
     remote_list_offsets_ms: Callable[[], int],
     tls_contexts: Callable[[], Sequence[TlsContexts]],
-    greeted: Callable[[str | None], None],
+    membership: Membership,
 ) -> list[object]:
     """`tier` and `cold` return None until the broker has them, without an object store always."""
     partitions = data_plane.partitions
@@ -63,19 +64,18 @@ def handlers(
         TopicDeletion(lambda: forwarder.image),
         OffsetGates(lambda: forwarder.image),
         ListOffsets(
-            hosted=partitions,
-            cold=lambda: data_plane.fetch.reader.cold,
-            remote_timeout_ms=remote_list_offsets_ms,
+            hosted=partitions, cold=lambda: data_plane.fetch.reader.cold, remote_timeout_ms=remote_list_offsets_ms
         ),
         MetadataHandler(
             forwarder=forwarder,
             internal_topics=coordinators.internal_topics,
             config=MetadataConfig(config.node_id, config.topics.auto_create_topics_enable),
             is_doubted=data_plane.fetchers.is_doubted,
+            is_lost=membership.lost.is_recent,
             rows=TopicRows(config.limits.connection.metadata_cache_bytes_max),
         ),
         GroupOffsetHandlers(coordinators.groups, lambda: partitions.image),
-        ClusterHandlers(forwarder, coordinators.internal_topics, config.node_id, greeted),
+        ClusterHandlers(forwarder, coordinators.internal_topics, config.node_id, membership.network.greeted),
         GroupHandlers(coordinators.groups),
         TopicHandlers(forwarder, config.node_id),
         DeleteRecords(partitions),

@@ -8,12 +8,15 @@ from collections.abc import Awaitable, Callable
 
 from broker.config import BrokerConfig
 from broker.heartbeat_report import LoadMeter, RoomWatch
+from broker.lost_brokers import LostBrokers
 from broker.network_probes import probe_id
 from broker.network_watch import NetworkWatch
 from common.identifiers import random_uuid
 from common.lifecycle import duty, end_task
 from common.ports import Ports
 from kraft.features import SUPPORTED_FEATURES
+from kraft.image.delta import MetadataDelta
+from kraft.image.metadata import MetadataImage
 from kraft.observers.broker_lifecycle import BrokerLifecycle, LifecycleConfig, Registration
 from kraft.observers.controller_channel import ControllerChannel
 from kraft.records import Endpoint
@@ -47,6 +50,7 @@ class Membership:
         self.network = NetworkWatch(
             config.health.network_silence_ms / 1000, now, client_frames, probe_id(config.secret, config.node_id)
         )
+        self.lost = LostBrokers(config.sessions.broker_session_timeout_ms / 1000, now)
         self._load = LoadMeter(now, ports.cpu_s, moved_bytes)
         self._ports = ports
         self._config = config
@@ -90,6 +94,10 @@ class Membership:
         """Wait until the controller has unfenced this broker for the first time."""
         if self.lifecycle is not None:
             await self.lifecycle.wait_unfenced()
+
+    def metadata_changed(self, delta: MetadataDelta, image: MetadataImage) -> None:
+        self.lost.metadata_changed(delta, image)
+        self.metadata_advanced()
 
     def metadata_advanced(self) -> None:
         """Roles are taken for another metadata offset."""

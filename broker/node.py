@@ -390,7 +390,7 @@ class BrokerNode:
         self._dynamic.metadata_changed(delta, image)
         self.partitions.apply(delta, image)
         self.coordinators.metadata_changed(delta, image)
-        self.membership.metadata_advanced()
+        self.membership.metadata_changed(delta, image)
 
     # stop --------------------------------------------------------------------------------------------------
 
@@ -472,7 +472,7 @@ class BrokerNode:
             cold=lambda: self.cold.reading if self.cold is not None else None,
             remote_list_offsets_ms=lambda: self._dynamic.tier_reads.remote_list_offsets_request_timeout_ms,
             tls_contexts=lambda: self.server.tls_contexts,
-            greeted=self.membership.network.greeted,
+            membership=self.membership,
         )
         return [telemetry, *others]
 

@@ -64,12 +64,14 @@ class MetadataHandler:
         config: MetadataConfig,
         is_doubted: Callable[[int], bool] = lambda _: False,
         rows: TopicRows | None = None,
+        is_lost: Callable[[int], bool] = lambda _: False,
     ) -> None:
         self._rows = TopicRows() if rows is None else rows
         self._forwarder = forwarder
         self._internal_topics = internal_topics
         self._config = config
         self._is_doubted = is_doubted
+        self._is_lost = is_lost
         self._creating: dict[str, None] = {}
 
     async def metadata(self, context: RequestContext, request: MetadataRequest) -> WrittenRows:
@@ -101,7 +103,12 @@ class MetadataHandler:
 
     def _view(self, context: RequestContext) -> ClientView:
         return ClientView(
-            self._forwarder.image, context.listener, self._config.node_id, self._is_doubted, context.tenant
+            image=self._forwarder.image,
+            listener=context.listener,
+            node_id=self._config.node_id,
+            is_doubted=self._is_doubted,
+            tenant=context.tenant,
+            is_lost=self._is_lost,
         )
 
     # all topics --------------------------------------------------------------------------------------------
