@@ -39,10 +39,12 @@ class DelegationTokens:
         return no_token(context, request, code)
 
     def renew(self, context: RequestContext, request: RenewDelegationTokenRequest) -> RenewDelegationTokenResponse:
-        return RenewDelegationTokenResponse(error_code=_refusal(context), expiry_timestamp_ms=0)
+        code = _refusal(context)
+        return RenewDelegationTokenResponse(error_code=code, expiry_timestamp_ms=_time_with(code))
 
     def expire(self, context: RequestContext, request: ExpireDelegationTokenRequest) -> ExpireDelegationTokenResponse:
-        return ExpireDelegationTokenResponse(error_code=_refusal(context), expiry_timestamp_ms=0)
+        code = _refusal(context)
+        return ExpireDelegationTokenResponse(error_code=code, expiry_timestamp_ms=_time_with(code))
 
     def describe(
         self, context: RequestContext, request: DescribeDelegationTokenRequest
@@ -60,7 +62,7 @@ def owner_of(context: RequestContext, request: CreateDelegationTokenRequest) -> 
 def no_token(
     context: RequestContext, request: CreateDelegationTokenRequest, code: ErrorCode
 ) -> CreateDelegationTokenResponse:
-    at = 0 if code is ErrorCode.DELEGATION_TOKEN_AUTH_DISABLED else NEVER
+    at = _time_with(code)
     owner_kind, _, owner_name = owner_of(context, request).partition(":")
     kind, _, name = context.principal.partition(":")
     return CreateDelegationTokenResponse(
@@ -75,6 +77,11 @@ def no_token(
         token_id="",
         hmac=b"",
     )
+
+
+def _time_with(code: ErrorCode) -> int:
+    """What Apache Kafka's controller and its broker put in place of a time when they refuse."""
+    return 0 if code is ErrorCode.DELEGATION_TOKEN_AUTH_DISABLED else NEVER
 
 
 def _refusal(context: RequestContext) -> ErrorCode:
