@@ -1,4 +1,4 @@
-"""Brokers that were lost a moment ago: clients go on seeing their names, and nothing is led there any more."""
+"""Brokers that were lost a moment ago: producers and consumers go on seeing their names."""
 
 from __future__ import annotations
 

@@ -39,8 +39,7 @@ class ClientView:
     """One image through one listener. Created per request; work is done on demand.
 
     `is_doubted` returns whether a broker has just become unreachable. Such a broker is not shown as leader, so that
-    clients ask again within milliseconds instead of using an image that does not have its death yet. `is_lost` returns
-    whether a broker was fenced a moment ago: it is still named, and leads nothing.
+    clients ask again within milliseconds instead of using an image that does not have its death yet.
     """
 
     def __init__(
@@ -50,7 +49,6 @@ class ClientView:
         node_id: int,
         is_doubted: Callable[[int], bool] = lambda _: False,
         tenant: str | None = None,
-        is_lost: Callable[[int], bool] = lambda _: False,
     ) -> None:
         """`tenant` sees the brokers of its cell, and others that have replicas of the topics that it requested."""
         self.image = image
@@ -58,17 +56,16 @@ class ClientView:
         self._named: dict[int, None] = {}
         self._listener = listener
         self._node_id = node_id
-        self._is_lost = is_lost
         self._reachable = {broker.broker_id: broker for broker in self._with_address() if not broker.fenced}
         self._doubted = frozenset(broker_id for broker_id in self._reachable if is_doubted(broker_id))
 
-    def brokers(self, *, fenced_too: bool = False) -> list[VisibleBroker]:
+    def brokers(self, *, shows_fenced: Callable[[int], bool] = lambda _: False) -> list[VisibleBroker]:
         """Brokers with an address on this listener, by id. Call it last, because it includes those that partitions
         named."""
         return [
             broker
             for broker in self._with_address()
-            if (fenced_too or not broker.fenced or self._is_lost(broker.broker_id)) and self._shows(broker.broker_id)
+            if (not broker.fenced or shows_fenced(broker.broker_id)) and self._shows(broker.broker_id)
         ]
 
     def _shows(self, broker_id: int) -> bool:

@@ -117,7 +117,7 @@ class ClusterHandlers:
                     rack=broker.rack,
                     is_fenced=broker.fenced,
                 )
-                for broker in view.brokers(fenced_too=bool(request.include_fenced_brokers))
+                for broker in view.brokers(shows_fenced=lambda _: bool(request.include_fenced_brokers))
             ],
             authorized_operations=operations,
         )

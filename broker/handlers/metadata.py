@@ -2,7 +2,9 @@
 
 Behaviour: the controller id is that of a live broker. An unknown topic requested by name is created if
 `auto.create.topics.enable` and the request allow it, and returned when it exists; while another request creates it the
-response is LEADER_NOT_AVAILABLE. The handler checks rights itself, without a gate, because rows are shared
+response is LEADER_NOT_AVAILABLE. A request that names topics, as producers and consumers send it, also gets the names
+of brokers that died a moment ago (`broker/lost_brokers.py`); one for all topics or for none, as administrators send it,
+gets live brokers alone. The handler checks rights itself, without a gate, because rows are shared
 (`topic_rows.py`).
 Versions: in 0 an empty list requests all topics, later null does; before 4 creation is always allowed; from 12 on
 topics may be requested by id.
@@ -46,6 +48,10 @@ _Asked = MetadataRequest.MetadataRequestTopic
 _Creatable = CreateTopicsRequest.CreatableTopic
 
 
+def _never(_broker_id: int) -> bool:
+    return False
+
+
 @dataclass(frozen=True, slots=True)
 class MetadataConfig:
     """Kafka's settings node.id and auto.create.topics.enable; the controller sets the sizes of created topics."""
@@ -62,9 +68,9 @@ class MetadataHandler:
         forwarder: Forwarder,
         internal_topics: InternalTopics,
         config: MetadataConfig,
-        is_doubted: Callable[[int], bool] = lambda _: False,
+        is_doubted: Callable[[int], bool] = _never,
         rows: TopicRows | None = None,
-        is_lost: Callable[[int], bool] = lambda _: False,
+        is_lost: Callable[[int], bool] = _never,
     ) -> None:
         self._rows = TopicRows() if rows is None else rows
         self._forwarder = forwarder
@@ -91,7 +97,7 @@ class MetadataHandler:
                 MetadataResponse.MetadataResponseBroker(
                     node_id=broker.broker_id, host=broker.host, port=broker.port, rack=broker.rack
                 )
-                for broker in view.brokers()
+                for broker in view.brokers(shows_fenced=self._is_lost if request.topics else _never)
             ],
             cluster_id=view.image.cluster_id,
             controller_id=view.controller_id,
@@ -103,12 +109,7 @@ class MetadataHandler:
 
     def _view(self, context: RequestContext) -> ClientView:
         return ClientView(
-            image=self._forwarder.image,
-            listener=context.listener,
-            node_id=self._config.node_id,
-            is_doubted=self._is_doubted,
-            tenant=context.tenant,
-            is_lost=self._is_lost,
+            self._forwarder.image, context.listener, self._config.node_id, self._is_doubted, context.tenant
         )
 
     # all topics --------------------------------------------------------------------------------------------

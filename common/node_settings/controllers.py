@@ -11,7 +11,8 @@ class ControllerSettings:
 
     # fmt: off
     broker_session_timeout_ms: int = setting("broker.session.timeout.ms", "int", 3_000,
-        "Silence after which a broker is fenced, and how long Metadata goes on naming a broker that died.", 100)
+        "Silence after which a broker is fenced; also how long clients that ask for topics by name go on seeing a "
+        "broker that died.", 100)
     broker_heartbeat_interval_ms: int = setting("broker.heartbeat.interval.ms", "int", 500,
         "The interval of a broker's heartbeats.", 10)
     broker_suspicion_ms: int = setting("tidelog.broker.suspicion.ms", "int", 300,

@@ -16,7 +16,7 @@ class BrokerImage:
     """`epoch`: offset of the registration's record, which distinguishes the runs of a broker.
 
     `endpoints` by listener name; `features` by name, as (lowest, highest) supported level. A fenced broker leads
-    nothing and joins no ISR; clients see its name for a session timeout at most. A broker that `lacks_room` on its disk
+    nothing and joins no ISR; clients may see its name for a session timeout. A broker that `lacks_room` on its disk
     appends nothing: it joins no ISR, and other brokers lead where enough of them have room. `health`: a broker that is
     not healthy leads only where no other can; a slow one is in the ISR only where it is needed. `is_unclean`: from a
     registration or disk failure after which it may lack acknowledged records, until it is unfenced; an ISR or ELR that

@@ -1,4 +1,5 @@
-"""Metadata names a broker that died for one session timeout more, and one that was shut down no longer."""
+"""Metadata of named topics names a broker that died for one session timeout more, and one that was shut down no
+longer."""
 
 from __future__ import annotations
 
@@ -17,6 +18,7 @@ from wire.messages import MetadataRequest
 pytestmark = pytest.mark.virtual_time
 
 SESSION_S = 3.0
+ONE = ["a"]
 
 
 class Scene:
@@ -38,12 +40,13 @@ class Scene:
         endpoints = (Endpoint("PLAINTEXT", f"host-{broker}", 9092 + broker),)
         self.replay(RegisterBrokerRecord(broker, b"again" + bytes(11), endpoints, None))
 
-    async def named(self) -> list[int]:
+    async def named(self, topics: list[str] | None = ONE) -> list[int]:
         handler = MetadataHandler(
             self.world.forwarder, self.world.internal_topics, MetadataConfig(0), is_lost=self.lost.is_recent
         )
         ctx = context("Metadata", 12)
-        answer = reply_over_the_wire(ctx, await handler.metadata(ctx, MetadataRequest(topics=None)))
+        asked = None if topics is None else [MetadataRequest.MetadataRequestTopic(name=name) for name in topics]
+        answer = reply_over_the_wire(ctx, await handler.metadata(ctx, MetadataRequest(topics=asked)))
         assert answer.controller_id in (0, 1, 2)
         assert not self.world.image.brokers[answer.controller_id].fenced
         return [broker.node_id for broker in answer.brokers]
@@ -59,6 +62,13 @@ async def test_a_broker_that_died_is_named_for_one_session_timeout() -> None:
     assert await scene.named() == [1, 2]
     scene.change(0, fenced=False)
     assert await scene.named() == [0, 1, 2]
+
+
+@pytest.mark.parametrize("topics", [None, []])
+async def test_administrators_see_live_brokers_alone(topics: list[str] | None) -> None:
+    scene = Scene()
+    scene.change(0, fenced=True)
+    assert await scene.named(topics) == [1, 2]
 
 
 async def test_a_broker_that_registers_again_in_time_stays_named() -> None:
