@@ -29,6 +29,7 @@ TRANSACTION_KEY = 1  # of FindCoordinator
 GIVES_UP_S = 2.5  # a batch that is not acknowledged
 IN_FLIGHT_MAX = 3
 COMMIT_SHARE, LATE_SHARE, OFFSETS_SHARE, LONG_SHARE = 0.65, 0.4, 0.3, 0.1
+ABORTS_MAX = 2  # of one producer in a row, by choice: each writer is expected to commit something in some seconds
 LONG_S = 1.0  # longer than some timeouts
 OFFSETS = 1_000
 NEW_LEVEL = 2  # of `transaction.version`
@@ -408,6 +409,7 @@ class Writer:
         self._producer, self._partitions, self._group, self._pause_s = producer, list(partitions), group, pause_s
         self._rng = producer.links.ports.random
         self._history, self._told = producer.links.history, producer.told
+        self._aborts = 0  # in a row, by choice
 
     async def run(self) -> None:
         """Until it is fenced, or all is to end."""
@@ -423,7 +425,8 @@ class Writer:
         producer, rng = self._producer, self._rng
         producer.begin()
         partitions = rng.sample(self._partitions, rng.randint(1, len(self._partitions)))
-        commit = rng.random() < COMMIT_SHARE
+        commit = rng.random() < COMMIT_SHARE or self._aborts >= ABORTS_MAX
+        self._aborts = 0 if commit else self._aborts + 1
         try:
             await producer.add(partitions)
             if rng.random() < OFFSETS_SHARE:
