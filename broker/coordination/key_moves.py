@@ -200,6 +200,7 @@ class TenantKeyMoves:
         self._busy: dict[str, None] = {}  # ids of tenants whose keys move
         self._changed = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
+        self._is_stopped = False
 
     def metadata_changed(self, delta: MetadataDelta, image: MetadataImage) -> None:
         for tenant_id, old in delta.access.tenants.changed.items():
@@ -215,10 +216,12 @@ class TenantKeyMoves:
                     handover.forget(tenant_id)
         if self._busy and not delta.is_empty:
             self._changed.set()
-            if self._task is None:
+            if self._task is None and not self._is_stopped:
                 self._task = asyncio.create_task(self._run(), name=duty("tenant-keys"))
 
     async def stop(self) -> None:
+        """For good: metadata that still arrives begins nothing."""
+        self._is_stopped = True
         await end_task(self._task)
         self._task = None
         for handover in self._handovers:

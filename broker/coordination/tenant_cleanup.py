@@ -71,6 +71,7 @@ class TenantCleanup:
         self._doomed: dict[str, str] = {}  # tenant id → the prefix of its keys
         self._changed = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
+        self._is_stopped = False
 
     def metadata_changed(self, delta: MetadataDelta, image: MetadataImage) -> None:
         for tenant_id in delta.access.tenants.changed:
@@ -81,10 +82,12 @@ class TenantCleanup:
                 self._doomed.pop(tenant_id, None)
         if self._doomed:
             self._changed.set()
-            if self._task is None:
+            if self._task is None and not self._is_stopped:
                 self._task = asyncio.create_task(self._run(), name=duty("tenant-cleanup"))
 
     async def stop(self) -> None:
+        """For good: metadata that still arrives begins nothing."""
+        self._is_stopped = True
         await end_task(self._task)
         self._task = None
 
