@@ -409,14 +409,19 @@ class ClusterWatch:
                 self._stays.advanced(state, files)
             if self.committed.end(key) > before_end:
                 self.world.trace(f"{node.name}: {key[0]}-{key[1]} is committed up to {state.high_watermark}")
-                replica_files = {number: self.files(number, key) for number in self._replicas(partition)}
-                self._in_sync.advanced(state, replica_files, self.promise.unregistered)
+                holders = self._replicas(partition)
+                if holders is not None:
+                    replica_files = {number: self.files(number, key) for number in holders}
+                    self._in_sync.advanced(state, replica_files, self.promise.unregistered)
 
-    def _replicas(self, partition: Partition) -> list[int]:
-        """To the leader's knowledge, without those that may have given up their logs since: it may not know yet."""
+    def _replicas(self, partition: Partition) -> list[int] | None:
+        """To the leader's knowledge, without those that may have given up their logs since: it may not know yet. None
+        when that may be all of them, because the topic is deleted."""
         newest = self.newest.partition(partition.topic_id, partition.index)
+        if newest is None:
+            return None
         known = partition.image.replicas if partition.image is not None else ()
-        return [broker for broker in known if newest is None or broker in newest.replicas]
+        return [broker for broker in known if broker in newest.replicas]
 
 
 def is_replica(image: MetadataImage, broker: int, partition: Partition) -> bool:
