@@ -61,7 +61,7 @@ class ClientView:
 
     def brokers(self, *, shows_fenced: Callable[[int], bool] = lambda _: False) -> list[VisibleBroker]:
         """Brokers with an address on this listener, by id. Call it last, because it includes those that partitions
-        named."""
+        named. `shows_fenced` returns whether a fenced one is among them."""
         return [
             broker
             for broker in self._with_address()
