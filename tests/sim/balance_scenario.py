@@ -46,11 +46,7 @@ class BalancingOperator(Operator):
             await self._links.pause()
         while not await self._alter(BalanceAct.PAUSE, rng):
             await self._links.pause()
-        for partition in self._partitions:
-            wanted = self._drawn(REPLICAS_MOST)
-            while not await self._reassign(partition, wanted):
-                await self._links.pause()
-            self._history.moved_to[partition] = tuple(wanted)
+        await self._say_last_word()
 
     async def _alter(self, act: BalanceAct, rng: random.Random) -> bool:
         brokers = [rng.choice(self._brokers)] if act in (BalanceAct.ADD, BalanceAct.DRAIN) else []

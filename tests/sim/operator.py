@@ -25,6 +25,8 @@ class Operator:
     def __init__(self, links: ClusterLinks, partitions: Sequence[TopicPartition], brokers: Sequence[int]) -> None:
         self._links, self._partitions, self._brokers = links, list(partitions), list(brokers)
         self._history = links.history
+        self._unanswered: dict[TopicPartition, None] = {}
+        self._throttle_unanswered = False
 
     async def run(self) -> None:
         rng = self._links.ports.random
@@ -42,11 +44,20 @@ class Operator:
                 await self._elect()
         while not await self._throttle(None):
             await self._links.pause()
+        await self._say_last_word()
+
+    async def _say_last_word(self) -> None:
         for partition in self._partitions:
             wanted = self._drawn(REPLICAS_MOST)
             while not await self._reassign(partition, wanted):
                 await self._links.pause()
             self._history.moved_to[partition] = tuple(wanted)
+        while self._unanswered or self._throttle_unanswered:  # they may still arrive, and undo the last word
+            await self._links.pause(PAUSE_S)
+            if self._throttle_unanswered:
+                await self._throttle(None)
+            for partition in list(self._unanswered):
+                await self._reassign(partition, list(self._history.moved_to[partition]))
 
     def _drawn(self, count: int) -> list[int]:
         return self._links.ports.random.sample(self._brokers, count)
@@ -59,6 +70,8 @@ class Operator:
             topics=[topic(name=partition[0], partitions=[row])], timeout_ms=1_000
         )
         response = await self._call(request, 1)
+        if response is None:
+            self._unanswered[partition] = None
         if response is None or response.error_code:
             return False
         code = ErrorCode(response.responses[0].partitions[0].error_code)
@@ -85,6 +98,7 @@ class Operator:
             for (kind, name), settings in changes.items()
         ]
         response = await self._call(IncrementalAlterConfigsRequest(resources=resources, validate_only=False), 1)
+        self._throttle_unanswered |= response is None
         if response is None or any(row.error_code for row in response.responses):
             return False
         self._history.counts["throttles lifted" if bytes_per_second is None else "throttles set"] += 1
