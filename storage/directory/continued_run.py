@@ -14,6 +14,7 @@ from common.ports import Disk
 from common.whole_files import join, read_whole, write_fully
 from storage.disk import checkpoint_files
 from storage.disk.checkpoint_files import RUN, RunNote
+from storage.disk.directory_health import DirectoryHealth
 
 
 class ContinuedRun(NamedTuple):
@@ -88,3 +89,28 @@ def read_run(disk: Disk, path: str) -> ContinuedRun | None:
         file.close()
     is_original = identity.inode == note.inode and identity.changed_ns == identity.modified_ns
     return ContinuedRun(note.broker_epoch, note.start_id) if is_original else None
+
+
+class RunInProgress:
+    """The note of this process's own run, in the log directory `path`."""
+
+    def __init__(self, disk: Disk, path: str, health: DirectoryHealth) -> None:
+        self._disk, self._path, self._health = disk, path, health
+        self._unnoted: ContinuedRun | None = None
+
+    def begin(self, broker_epoch: int) -> None:
+        """On a full device the run stays without a note, so that a kill counts as unclean, until `note` finds room."""
+        self._unnoted = ContinuedRun(broker_epoch)
+        self.note()
+
+    def note(self) -> None:
+        """Write the note if it is missing. It is as true later: all that this process has appended is in this page
+        cache, or the directory is offline."""
+        if self._unnoted is None or self._health.offline is not None:
+            return
+        try:
+            write_run(self._disk, self._path, self._unnoted)
+        except OSError as error:
+            self._health.refused("noting the run", error)
+        else:
+            self._unnoted = None

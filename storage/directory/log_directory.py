@@ -18,7 +18,7 @@ from common.ports import Ports
 from common.whole_files import join, replace_file
 from storage.audit.audit_trail import AuditTrail, audited, require
 from storage.directory import directory_acts
-from storage.directory.continued_run import NO_RUN, ContinuedRun, withdraw_run, write_run
+from storage.directory.continued_run import NO_RUN, RunInProgress, withdraw_run
 from storage.directory.directory_acts import noted_start
 from storage.directory.directory_files import (
     DELETE_SUFFIX,
@@ -108,6 +108,7 @@ class LogDirectory:
         self.node_id = node_id
         self.cluster_id: str | None = None
         self.directory_id = ZERO_UUID
+        self._run = RunInProgress(ports.disk, path, health)
         self.continues = NO_RUN  # the earlier run, none of whose records is known to be lost
         self._lacks_records = False  # of the run that `continues` was; until the broker is registered with that
 
@@ -142,12 +143,7 @@ class LogDirectory:
         """Call it when the broker is registered, before anything is appended under that registration. With this note a
         killed broker can restart as after a clean stop if the page cache has survived."""
         self._lacks_records = False
-        if self._health.offline is not None:
-            return
-        try:
-            write_run(self._disk, self._path, ContinuedRun(broker_epoch))
-        except OSError as error:
-            self._health.refused("noting the run", error)  # without it a kill counts as unclean, which is safe
+        self._run.begin(broker_epoch)
 
     async def recover(
         self,
@@ -435,6 +431,8 @@ class LogDirectory:
         self._is_scarce = free_bytes < SCARCE_TIMES * least
         state = FreeSpace.PLENTY if free_bytes >= 2 * least else FreeSpace.THROTTLED
         self._health.update_free_space(FreeSpace.REFUSED if free_bytes < least else state)
+        if free_bytes >= least:
+            self._run.note()  # it may have found the device full
         return True
 
     def _tidy_in_thread(self, discarded: list[tuple[str, bool]], root_changed: bool) -> tuple[int, int]:

@@ -17,7 +17,7 @@ import pytest
 from common.directory_config import DirectoryConfig
 from common.identifiers import ZERO_UUID
 from common.machine import MachineNetwork
-from common.machine_disk import MachineDisk
+from common.machine_disk import MachineDisk, MachineFile
 from common.ports import Buffer, File, Ports
 from storage.audit.audit_trail import NoTrail
 from storage.directory.continued_run import NO_RUN, ContinuedRun, read_run, withdraw_run, write_run
@@ -29,6 +29,7 @@ from tests.storage.log_workbench import (
     checkpoint_high_watermarks,
     produced,
 )
+from tests.storage.test_storage_log_faults import until
 from tests.virtual_time import LoopClock
 
 SEEDS = itertools.count()  # no two runs draw the same ids
@@ -174,6 +175,30 @@ async def test_a_note_replaces_another_without_room(tmp_path: Path) -> None:
     run = ContinuedRun(18, bytes(range(16)))
     write_run(FullDisk(tmp_path), "", run)
     assert read_run(BootedDisk(tmp_path), "") == run
+
+
+class FilledDisk(BootedDisk):
+    """No file can be made for the note, the first `refused` times."""
+
+    refused = 3
+
+    def open(self, path: str, *, create: bool = False) -> MachineFile:
+        if create and path == RUN and self.refused:
+            self.refused -= 1
+            raise OSError(errno.ENOSPC, "injected")
+        return super().open(path, create=create)
+
+
+async def test_a_run_that_began_on_a_full_device_is_noted_once_there_is_room(tmp_path: Path) -> None:
+    ports = Ports(MachineNetwork(), FilledDisk(tmp_path), LoopClock(), random.Random(next(SEEDS)))
+    run = LogDirectory(ports, "", 1, NoTrail(), DirectoryConfig(upkeep_interval_ms=10))
+    await run.open("cluster")
+    run.begin_run(17)
+    assert run.context.health.refuses_appends
+    assert await previous_epoch(tmp_path) == -1
+    await until(lambda: not run.context.health.refuses_appends)
+    await run.close()
+    assert await previous_epoch(tmp_path) == 17
 
 
 class NamelessDisk(BootedDisk):
