@@ -4,9 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from kraft.image.delta import MetadataDelta
 from kraft.image.metadata import MetadataImage
 from kraft.links import Link, Links
 from wire.client import ConnectionLost
+
+
+def brokers_left(delta: MetadataDelta, image: MetadataImage) -> list[int]:
+    """Brokers that were lost, or run again: what they were sent has no answer. A host that lost power closes no
+    connection."""
+    left = []
+    for broker_id, before in delta.brokers_changed.items():
+        now = image.brokers.get(broker_id)
+        if before is not None and (now is None or now.epoch != before.epoch or (now.fenced and not before.fenced)):
+            left.append(broker_id)
+    return left
 
 
 class BrokerLink:

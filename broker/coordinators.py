@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from broker.broker_link import BrokerLink
+from broker.broker_link import BrokerLink, brokers_left
 from broker.config import BrokerConfig
 from broker.coordination.groups.coordinator import GroupCoordinator
 from broker.coordination.groups.lag_watch import GroupLagWatch
@@ -158,7 +158,9 @@ class Coordinators:
     def metadata_changed(self, delta: MetadataDelta, image: MetadataImage) -> None:
         """Remove the offsets and tiers of deleted topics, and the keys of deleted tenants. Wait for no broker that
         was lost."""
-        self.transactions.metadata_changed(delta, image)
+        for broker_id in brokers_left(delta, image):
+            self.transactions.broker_left(broker_id)
+            self.tier_client.broker_left(broker_id)
         self._cleanup.metadata_changed(delta, image)
         self._key_moves.metadata_changed(delta, image)
         if delta.topics_deleted:

@@ -17,7 +17,6 @@ from broker.handlers.transaction_markers import WriteTxnMarkers
 from broker.handlers.transaction_offsets import TransactionOffsets
 from broker.handlers.transactions import TransactionHandlers
 from kraft.features import TRANSACTION_VERSION
-from kraft.image.delta import MetadataDelta
 from kraft.image.metadata import MetadataImage
 from kraft.image.tenants import TRANSACTION_PARTITIONS_MAX, TRANSACTIONAL_IDS_MAX, TRANSACTIONS_MAX, limit_of
 from kraft.links import Links
@@ -95,13 +94,10 @@ class TransactionPlane:
             TransactionOffsets(groups, data_plane.transactions, data_plane.partitions, self._image),
         ]
 
-    def metadata_changed(self, delta: MetadataDelta, image: MetadataImage) -> None:
-        """Wait no longer for brokers that were lost, or that run again."""
-        for broker_id, before in delta.brokers_changed.items():
-            now = image.brokers.get(broker_id)
-            if before is not None and (now is None or now.epoch != before.epoch or (now.fenced and not before.fenced)):
-                self.markers.broker_left(broker_id)
-                self._verification.broker_left(broker_id)
+    def broker_left(self, broker_id: int) -> None:
+        """See `brokers_left`."""
+        self.markers.broker_left(broker_id)
+        self._verification.broker_left(broker_id)
 
     async def stop(self) -> None:
         await self.coordinator.stop()

@@ -25,6 +25,7 @@ from kraft.records import PartitionChangeRecord, PartitionRecord, RemoveTopicRec
 from kraft.topic_names import TIER_TOPIC
 from tests.broker.broker_world import BrokerWorld, context, over_the_wire, reply_over_the_wire
 from tests.broker.coordinated_partition import MemoryPartition
+from tests.broker.transaction_lab import silent_link
 from tests.common.call_count import counted_calls
 from tests.object_store.memory_store import MemoryStore
 from tests.tiering.segments import segment
@@ -77,7 +78,7 @@ class TierCluster:
 
     def __init__(self) -> None:
         self.world = BrokerWorld()
-        self.deaf = False
+        self.deaf = self.silent = False
         self.lose_replies = 0
         self.requests = 0
         self.world.replay(
@@ -111,7 +112,8 @@ class TierCluster:
         assert name == TIER_TOPIC
 
     async def connect(self, address: Address, timeout_s: float, closed: Callable[[], None] | None = None) -> Link:
-        return LoopbackLink(self, address[1] - 19092)
+        link: Link = silent_link() if self.silent else LoopbackLink(self, address[1] - 19092)
+        return link
 
     def move_shard(self, at: int, broker: int) -> None:
         """Its log has a new leader, who replays it."""
@@ -202,6 +204,18 @@ async def test_a_lost_answer_is_asked_for_again(cluster: TierCluster) -> None:
     await copied(cluster, tier, 0, 10)
     assert cluster.lose_replies == 0
     assert (await cluster.client.describe(TOPIC_ID, tier.partition)).to_records() == tier.to_records()
+
+
+async def test_no_answer_is_awaited_of_a_host_that_was_lost(cluster: TierCluster) -> None:
+    cluster.silent = True
+    claiming = asyncio.create_task(claimed(cluster, cluster.elsewhere()))
+    await asyncio.sleep(LIMITS.attempt_timeout_s / 4)
+    cluster.silent = False
+    cluster.client.broker_left(0)
+    await asyncio.sleep(LIMITS.attempt_timeout_s / 4)
+    assert not claiming.done()
+    cluster.client.broker_left(1)
+    await asyncio.wait_for(claiming, LIMITS.attempt_timeout_s / 4)
 
 
 async def test_a_view_that_missed_a_change_is_read_anew(cluster: TierCluster) -> None:

@@ -350,6 +350,12 @@ class TierClient:
             return -1
         return topic.partitions[tier_partition_for(call.topic_id, call.partition, len(topic.partitions))].leader
 
+    def broker_left(self, broker_id: int) -> None:
+        """See `brokers_left`. Its calls are attempted again, at the shards' hosts of then."""
+        courier = self._couriers.get(broker_id)
+        if courier is not None:
+            courier.link.drop()
+
     def new_link(self) -> BrokerLink:
         return BrokerLink(self._links, self._image, self._listener_name, self.limits.connect_timeout_s)
 

@@ -380,8 +380,7 @@ class TransactionMarkers:
         courier.add(sending, partition)
 
     def broker_left(self, broker_id: int) -> None:
-        """That broker was lost, or runs again: what it was sent has no answer. A host that lost power closes no
-        connection."""
+        """See `brokers_left`."""
         for (node, _), courier in self._couriers.items():
             if node == broker_id:
                 courier.link.drop()

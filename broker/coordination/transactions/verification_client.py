@@ -236,8 +236,7 @@ class VerificationClient:
         courier.add(asker, (question.topic, question.partition), answered)
 
     def broker_left(self, broker_id: int) -> None:
-        """That broker was lost, or runs again: what it was asked has no answer. A host that lost power closes no
-        connection."""
+        """See `brokers_left`."""
         for (node, _), courier in self._couriers.items():
             if node == broker_id:
                 courier.link.drop()
