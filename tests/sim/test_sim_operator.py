@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 
 import pytest
 
-from tests.sim.cluster import SETTLES_S, Cluster
+from tests.sim.cluster import SETTLES_S, Cluster, run_plan
 from tests.sim.loop import NS
 from tests.sim.network import SimSocket
 from tests.sim.plan import draw_plan
-from tests.sim.world import collect_dead, no_collection
 from wire.messages import AlterPartitionReassignmentsRequest
 
 pytestmark = pytest.mark.simulation
@@ -42,26 +39,18 @@ class SlowFirstMove:
         return int(HELD_S * NS)
 
 
-@contextmanager
-def moving(seed: int) -> Iterator[Cluster]:
-    """A cluster of four brokers without faults, and an operator who moves replicas about."""
-    plan = replace(draw_plan(seed), brokers=4, moves=True, faults=(), tier=None, ambush=False, tenant=False)
-    with no_collection():
-        cluster = Cluster(plan)
-        try:
-            with cluster.world.heard_logs():
-                yield cluster
-        finally:
-            cluster.world.close()
-            del cluster
-            collect_dead()
+class LateMoveCluster(Cluster):
+    """Runs until that reassignment has arrived and had its effect."""
+
+    def run(self) -> None:
+        late = SlowFirstMove(self)
+        super().run()
+        assert 0 < self.world.now_s < late.arrives_s
+        self.world.run_for(late.arrives_s + ENDS_AFTER_S - self.world.now_s)
+        self.within(SETTLES_S, self.settling.unsettled)
 
 
 @pytest.mark.parametrize("seed", range(2))
 def test_a_late_request_does_not_undo_the_last_word(seed: int) -> None:
-    with moving(seed) as cluster:
-        late = SlowFirstMove(cluster)
-        cluster.run()
-        assert 0 < cluster.world.now_s < late.arrives_s
-        cluster.world.run_for(late.arrives_s + ENDS_AFTER_S - cluster.world.now_s)
-        cluster.within(SETTLES_S, cluster.settling.unsettled)
+    plan = replace(draw_plan(seed), brokers=4, moves=True, faults=(), tier=None, ambush=False, tenant=False)
+    assert run_plan(plan, make=LateMoveCluster).failure == ""
