@@ -163,6 +163,15 @@ def error_name(code: int) -> str:
         return f"error {code}"
 
 
+_MESSAGE_LENGTH_MAX = 1_000
+
+
+def error_message(text: str) -> str:
+    """`text` cut to 1,000 characters. It may quote a client's name, and no response has room for one of 32 KB and more:
+    clients refuse texts of over 32,767 bytes."""
+    return text if len(text) <= _MESSAGE_LENGTH_MAX else f"{text[:_MESSAGE_LENGTH_MAX]}…"
+
+
 class ProtocolError(Exception):
     """A request, or its part for one partition, is answered with `code`.
 
@@ -170,6 +179,7 @@ class ProtocolError(Exception):
     """
 
     def __init__(self, code: ErrorCode, message: str = "") -> None:
+        message = error_message(message)
         super().__init__(f"{code.name}: {message}" if message else code.name)
         self.code = code
         self.message = message

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from kafka.protocol.schemas.fields.codecs.encode_buffer import EncodeBuffer
 
-from common.errors import MalformedFrame
+from common.errors import ErrorCode, MalformedFrame
 from wire.apis import APIS, ApiKey
 from wire.decoder import ELEMENTS_MAX, decode_body
 from wire.messages import Message
@@ -16,6 +16,7 @@ from wire.primitives import INT32, request_head, skip_tags
 METADATA_CLUSTER_OPERATIONS_UNTIL = 10
 WIDE_NULL = Struct(">i")
 
+_UNSUPPORTED_VERSION = int(ErrorCode.UNSUPPORTED_VERSION).to_bytes(2)
 _API_VERSIONS, _METADATA = int(ApiKey.API_VERSIONS), int(ApiKey.METADATA)
 _ENCODE_BYTES_FIRST = 512
 _FRAMED_HEAD = Struct(">ihhih")
@@ -151,8 +152,8 @@ def response_start(api_key: int, version: int, data: memoryview) -> tuple[int, i
     (correlation,) = INT32.unpack_from(data)
     at = INT32.size
     if api_key == _API_VERSIONS:
-        if bytes(data[at : at + 2]) != b"\0\0":
-            version = 0  # an error is always in v0 form
+        if bytes(data[at : at + 2]) == _UNSUPPORTED_VERSION:
+            version = 0  # of a peer that does not know the version asked for
     elif api.flexible_from <= version:
         try:
             at = skip_tags(data, at, len(data))

@@ -27,7 +27,7 @@ from broker.coordination.groups.values import (
 from broker.requests.context import RequestContext
 from broker.security.authorizer import GROUP_OPERATIONS
 from broker.tenancy.scope import prefix_of
-from common.errors import ErrorCode, ProtocolError
+from common.errors import ErrorCode, ProtocolError, error_message
 from common.pacing import Work
 from wire.messages import (
     DeleteGroupsRequest,
@@ -180,7 +180,7 @@ class GroupHandlers:
                 described.append(_undescribed(group_id, "", error.code, None))
                 continue
             if group.state is GroupState.DEAD and context.api_version >= NOT_FOUND_FROM:
-                message = f"Group {group_id} not found."
+                message = error_message(f"Group {group_id} not found.")
                 code = ErrorCode.GROUP_ID_NOT_FOUND
                 described.append(_undescribed(group_id, group.state, code, message))
             else:

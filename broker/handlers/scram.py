@@ -9,7 +9,7 @@ from collections import Counter
 
 from broker.requests.context import RequestContext
 from broker.requests.forwarding import Forwarder
-from common.errors import ErrorCode
+from common.errors import ErrorCode, error_message
 from kraft.image.metadata import MetadataImage
 from wire.messages import (
     DescribeUserScramCredentialsRequest,
@@ -43,10 +43,11 @@ def _described(image: MetadataImage, name: str, *, twice: bool) -> _Described:
     credentials = {} if name in image.keys else image.scram.get(name, {})
     if twice:
         code = ErrorCode.DUPLICATE_RESOURCE
-        message = f"Cannot describe SCRAM credentials for the same user twice in a single request: {name}"
+        text = f"Cannot describe SCRAM credentials for the same user twice in a single request: {name}"
+        message = error_message(text)
     elif not credentials:
         code = ErrorCode.RESOURCE_NOT_FOUND
-        message = f"Attempt to describe a user credential that does not exist: {name}"
+        message = error_message(f"Attempt to describe a user credential that does not exist: {name}")
     infos = [] if code else sorted((int(mechanism), found.iterations) for mechanism, found in credentials.items())
     return _Described(
         user=name,

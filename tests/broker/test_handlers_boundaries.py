@@ -1,4 +1,5 @@
-"""The least and the greatest integers in every field of every API and version: each request is answered."""
+"""The least and the greatest integers and the longest texts in every field of every API and version: each request is
+answered."""
 
 from __future__ import annotations
 
@@ -12,17 +13,19 @@ from typing import Any
 import pytest
 
 from broker.partitions.partition import Partition
+from common.errors import MalformedFrame
 from common.machine import machine_ports
 from common.node_settings.catalogue import NODE_SETTINGS
 from common.settings import INT_MAX, LONG_MAX, Catalogue
 from common.topic_settings import TOPIC_SETTINGS
 from tests.broker.replication_lab import SECRET, batch
-from tests.broker.tenant_lab import CONTROLLER, INTERNAL, OPERATOR, TenantLab
+from tests.broker.tenant_lab import ALPHA, CONTROLLER, INTERNAL, OPERATOR, TenantLab
 from tests.broker.tenant_requests import request
 from tests.common.call_count import counted_calls
 from wire.apis import APIS, Api
 from wire.buffers import BufferPool
 from wire.client import ClientConnection, ConnectionLost
+from wire.codec import decode_response
 from wire.listeners import ListenerKind
 from wire.messages import (
     CreateTopicsRequest,
@@ -50,6 +53,7 @@ _SPARED = {
     ("DescribeTier", "partition_index", 2**31 - 1),
 }
 _GIVEN: dict[str, dict[str, Any]] = {"DescribeTier": {"partition_index": -1}, "ImportKeys": {"records": []}}
+LONG_TEXTS = ("x" * 32_767, "é" * 16_383)  # the longest of versions that are not flexible
 TOPIC, BROKER = 2, 4
 SET, DELETE = 0, 1
 LIST_OFFSETS = 2
@@ -60,18 +64,18 @@ def boundaries(bits: int) -> tuple[int, ...]:
     return (-(2 ** (bits - 1)), -1, 0, 2 ** (bits - 1) - 1)
 
 
-def integer_fields(api: Api, version: int) -> Iterator[tuple[str, int]]:
-    """Path and width in bits."""
+def leaf_fields(api: Api, version: int) -> Iterator[tuple[str, str]]:
+    """Path and type of each field that has no fields."""
 
-    def walk(struct: Any, path: tuple[str, ...]) -> Iterator[tuple[str, int]]:
+    def walk(struct: Any, path: tuple[str, ...]) -> Iterator[tuple[str, str]]:
         for name, field in struct.fields.items():
             if not field.for_version_q(version):
                 continue
             below = (*path, name)
             if field.is_struct() or field.is_struct_array():
                 yield from walk(field, below)
-            elif not field.is_array() and field.type_str in _BITS:
-                yield ".".join(below), _BITS[field.type_str]
+            else:
+                yield ".".join(below), field.type_str
 
     yield from walk(api.request._struct, ())
 
@@ -82,7 +86,7 @@ def requests_of(kind: ListenerKind) -> Iterator[tuple[Api, int, str, int, Any]]:
         if kind not in api.kinds or api.name in _FOR_LOGINS:
             continue
         for version in range(api.min_version, api.max_version + 1):
-            fields = dict(integer_fields(api, version))
+            fields = {path: _BITS[kind] for path, kind in leaf_fields(api, version) if kind in _BITS}
             more = _GIVEN.get(api.name, {})
             for path, bits in fields.items():
                 for value in boundaries(bits):
@@ -92,6 +96,21 @@ def requests_of(kind: ListenerKind) -> Iterator[tuple[Api, int, str, int, Any]]:
                 every = {path: boundaries(bits)[number] for path, bits in fields.items()}
                 if not any((api.name, path, value) in _SPARED for path, value in every.items()):
                     yield api, version, ALL, number, request(api, version, {**more, **every})
+
+
+def requests_with_long_texts(kind: ListenerKind) -> Iterator[tuple[Api, int, str, Any]]:
+    """API, version, path of a field or ALL, and the request."""
+    for api in APIS.values():
+        if kind not in api.kinds or api.name in _FOR_LOGINS:
+            continue
+        for version in range(api.min_version, api.max_version + 1):
+            fields = {path: type_name for path, type_name in leaf_fields(api, version) if "string" in type_name}
+            more = _GIVEN.get(api.name, {})
+            for text in LONG_TEXTS if fields else ():
+                long = {path: [text] if type_name.startswith("[]") else text for path, type_name in fields.items()}
+                for path, value in long.items():
+                    yield api, version, path, request(api, version, {**more, path: value})
+                yield api, version, ALL, request(api, version, {**more, **long})
 
 
 def complaints(caplog: pytest.LogCaptureFixture) -> list[str]:
@@ -146,6 +165,38 @@ async def test_every_integer_is_answered(tmp_path: Path, caplog: pytest.LogCaptu
         client.close()
     assert not complaints(caplog)
     assert {one for one in closed if one[0] in served} <= _CLOSES
+
+
+@pytest.mark.parametrize("listener", [OPERATOR, INTERNAL, CONTROLLER])
+async def test_every_text_is_answered(tmp_path: Path, caplog: pytest.LogCaptureFixture, listener: str) -> None:
+    kind = ListenerKind.OPERATOR if listener == OPERATOR else ListenerKind.INTERNAL
+    closed: set[tuple[str, int, str]] = set()
+    served: set[str] = set()
+    async with peopled_lab(tmp_path) as lab:
+        caplog.clear()
+        client = await connected(lab, listener)
+        for api, version, path, message in requests_with_long_texts(kind):
+            try:
+                await client.call(message, version, timeout_s=ANSWER_S)
+                served.add(api.name)
+            except (ConnectionLost, MalformedFrame):
+                closed.add((api.name, version, path))
+                client = await connected(lab, listener)
+        client.close()
+    assert not complaints(caplog)
+    assert not {one for one in closed if one[0] in served}
+
+
+async def test_every_text_of_a_tenant_is_answered(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Its names are longer inside: they begin with the tenant's prefix."""
+    async with peopled_lab(tmp_path) as lab:
+        caplog.clear()
+        wire = await lab.connect(ALPHA)
+        for api, version, path, message in requests_with_long_texts(ListenerKind.TENANT):
+            payload = await wire.exchange(message, version)
+            assert payload is not None, (api.name, version, path)
+            decode_response(api.key, version, payload)
+    assert not complaints(caplog)
 
 
 def numeric(catalogue: Catalogue) -> Iterator[tuple[str, str]]:
