@@ -12,6 +12,8 @@ import sys
 import time
 
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+_LIBRARIES = {"aiobotocore": logging.INFO, "botocore": logging.INFO, "kafka": logging.WARNING}
+"""The lowest level of libraries that log too much below it: headers with credentials, each connection."""
 _QUOTED = frozenset(' ="\n\r\t')
 
 
@@ -55,7 +57,8 @@ def configure_logs(level: str, node: str) -> None:
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
-    logging.getLogger("kafka").setLevel(logging.WARNING)
+    for library, lowest in _LIBRARIES.items():
+        logging.getLogger(library).setLevel(max(lowest, root.level))
 
 
 def flush_streams() -> None:
