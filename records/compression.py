@@ -35,6 +35,7 @@ DEFAULT_LEVELS = {Compression.GZIP: -1, Compression.LZ4: 9, Compression.ZSTD: 3}
 
 GZIP_WINDOW = 31  # in zlib: gzip framing, 32 KB window
 _CHUNK = 256 * 1024  # inflated per call
+_GZIP_PIECE = 4 * 1024
 _ZSTD_WINDOW_MIN = 8 << 20  # what level 19 uses; a smaller bound would reject valid data
 _ZSTD_WINDOW_MAX = 128 << 20  # the format's default bound for decoders
 _LZ4_MAGIC = b"\x04\x22\x4d\x18"
@@ -98,19 +99,23 @@ def decompress(codec: Compression, data: Buffer, bytes_max: int) -> bytes:
 
 
 def _gzip_chunks(data: Buffer, _bytes_max: int) -> Iterator[bytes]:
-    rest: Buffer = data
-    while len(rest):
+    """Clients write one member. Data of more goes in by pieces: zlib copies what a call leaves over, which for each of
+    many members would be all of the rest."""
+    view = memoryview(data)
+    at, most = 0, len(view)
+    while at < len(view):
         inflate = zlib.decompressobj(GZIP_WINDOW)
         try:
             while not inflate.eof:
-                chunk = inflate.decompress(rest, _CHUNK)
-                rest = inflate.unconsumed_tail
-                if not chunk and not len(rest) and not inflate.eof:
+                piece = view[at : at + most]
+                chunk = inflate.decompress(piece, _CHUNK)
+                at += len(piece) - len(inflate.unconsumed_tail) - len(inflate.unused_data)
+                if not chunk and at == len(view) and not inflate.eof:
                     raise DamagedData("gzip data ends early")
                 yield chunk
         except zlib.error as error:
             raise DamagedData("not gzip data") from error
-        rest = inflate.unused_data
+        most = _GZIP_PIECE
 
 
 def _is_plain_lz4(data: Buffer) -> bool:

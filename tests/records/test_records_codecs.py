@@ -151,6 +151,20 @@ def test_bare_snappy_blocks_and_gzip_members_are_read() -> None:
     assert decompress(Compression.GZIP, two, CAP) == b"onetwo"
 
 
+@given(
+    st.lists(st.binary(max_size=40).map(lambda some: some * 400), min_size=1, max_size=6),
+    st.integers(-1, 9),
+    st.integers(0, 30),
+)
+def test_gzip_members_of_any_size_are_read_to_the_end(parts: list[bytes], level: int, cut: int) -> None:
+    packed = b"".join(compress(Compression.GZIP, part, level) for part in parts)
+    assert decompress(Compression.GZIP, packed, CAP) == b"".join(parts)
+    last = len(compress(Compression.GZIP, parts[-1], level))
+    if 0 < cut < last:
+        with pytest.raises(DamagedData):
+            decompress(Compression.GZIP, packed[:-cut], CAP)
+
+
 @given(st.integers(-(2**63), 2**63 - 1))
 def test_varints_invert(value: int) -> None:
     encoded = varint(value)
