@@ -60,6 +60,35 @@ def configs(java: JavaTools) -> None:
     expect("retention.ms" not in java.run(command, *where, "--describe"), "the setting is back to its default")
 
 
+def broker_loggers(java: JavaTools) -> None:
+    """kafka-configs shows and changes the levels of one broker's loggers, until the change is removed."""
+    loggers = ("kafka.admin.ConfigCommand", "--bootstrap-server", java.bootstrap, "--entity-type", "broker-loggers")
+    one = (*loggers, "--entity-name", "1")
+
+    def level() -> str:
+        found = re.search(r"(?m)^ *broker\.dispatch=(\w+)", java.run(*one, "--describe"))
+        return found.group(1) if found else "none"
+
+    expect(level() == "INFO", f"a logger's level is that of the node: {level()}")
+    java.run(*one, "--alter", "--add-config", "broker.dispatch=DEBUG,broker.node=WARN")
+    expect(level() == "DEBUG", f"the changed level is described: {level()}")
+    java.run(*one, "--alter", "--delete-config", "broker.dispatch,broker.node")
+    expect(level() == "INFO", f"the level is back: {level()}")
+    every = java.run(*loggers, "--describe")
+    expect(every.count("broker.dispatch=INFO") == 3, "each broker's loggers are described without a broker's name")
+
+
+def scram_users(java: JavaTools) -> None:
+    """kafka-configs gives a user a password, shows how it is kept, and takes it away."""
+    where = ("kafka.admin.ConfigCommand", "--bootstrap-server", java.bootstrap, "--entity-type", "users")
+    one = (*where, "--entity-name", "carol")
+    kept = "SCRAM credential configs for user-principal 'carol' are SCRAM-SHA-512=iterations=8192"
+    java.run(*one, "--alter", "--add-config", "SCRAM-SHA-512=[iterations=8192,password=of-this-run]")
+    expect(kept in java.run(*where, "--describe"), "the user is shown with the iterations that were asked for")
+    java.run(*one, "--alter", "--delete-config", "SCRAM-SHA-512")
+    expect("SCRAM credential" not in java.run(*where, "--describe"), "no user is left")
+
+
 QUOTA_ENTITIES = {
     "user-principal 'ann'": "users ann",
     "the default user-principal": "users *",
@@ -268,6 +297,8 @@ def run_all(jars: Path, version: str) -> None:
             steps: list[tuple[str, Callable[[JavaTools], None]]] = [
                 ("topics", topics),
                 ("configs", configs),
+                ("loggers of a broker", broker_loggers),
+                ("users with SCRAM passwords", scram_users),
                 ("quotas", quotas),
                 ("produce and consume in a group", produce_and_consume),
                 ("reassign and elect", reassign),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 
 from broker.audit.plane import AuditPlane
@@ -23,6 +24,7 @@ from broker.handlers.internal import AppendAudit, ImportKeys, TierStateHandler
 from broker.handlers.list_offsets import ListOffsets
 from broker.handlers.log_dirs import AlterReplicaLogDirs, DescribeLogDirs
 from broker.handlers.log_offsets import DeleteRecords, OffsetForLeaderEpoch
+from broker.handlers.logger_levels import LoggerLevels
 from broker.handlers.metadata import MetadataConfig, MetadataHandler
 from broker.handlers.producers import DescribeProducers
 from broker.handlers.quorum import DescribeQuorum
@@ -57,7 +59,6 @@ def handlers(
 ) -> list[object]:
     """`tier` and `cold` return None until the broker has them, without an object store always."""
     partitions = data_plane.partitions
-    given = {name: NODE_SETTINGS[name].text(value) for name, value in config.node_settings.items()}
     return [
         forwarder,
         SaslHandlers(),
@@ -81,12 +82,7 @@ def handlers(
         DeleteRecords(partitions),
         *coordinators.transactions.handlers(coordinators.groups, coordinators.internal_topics),
         OffsetForLeaderEpoch(partitions),
-        ConfigHandlers(
-            forwarder=forwarder,
-            node_id=config.node_id,
-            given=given,
-            certificates=CertificateReloads(config.node_id, tls_contexts),
-        ),
+        _config_handlers(config, forwarder, tls_contexts),
         DescribeLogDirs(hosted=partitions, disk=ports.disk, directory=config.log_dirs),
         AlterReplicaLogDirs(hosted=partitions, directory=config.log_dirs),
         DelegationTokens(),
@@ -110,3 +106,15 @@ def handlers(
         TenantHandlers(forwarder),
         ImportKeys(coordinators.keys, lambda: partitions.image),
     ]
+
+
+def _config_handlers(
+    config: BrokerConfig, forwarder: Forwarder, tls_contexts: Callable[[], Sequence[TlsContexts]]
+) -> ConfigHandlers:
+    return ConfigHandlers(
+        forwarder=forwarder,
+        node_id=config.node_id,
+        given={name: NODE_SETTINGS[name].text(value) for name, value in config.node_settings.items()},
+        certificates=CertificateReloads(config.node_id, tls_contexts),
+        loggers=LoggerLevels(config.node_id, logging.root.manager),
+    )

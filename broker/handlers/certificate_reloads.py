@@ -34,8 +34,8 @@ class CertificateReloads:
         is_broker = resource.resource_type == ResourceType.BROKER
         return is_broker and any(_setting(change.name) is not None for change in resource.configs)
 
-    async def reload(self, resource: IncrementalAlterConfigsRequest.AlterConfigsResource, validate_only: bool) -> None:
-        """Raises ProtocolError; then nothing has changed."""
+    async def change(self, resource: IncrementalAlterConfigsRequest.AlterConfigsResource, validate_only: bool) -> None:
+        """Read the files again. Raises ProtocolError; then nothing has changed."""
         if resource.resource_name != str(self._node_id):
             raise ProtocolError(
                 ErrorCode.INVALID_REQUEST, f"Certificates are read by each broker: this is {self._node_id}."

@@ -3,19 +3,22 @@
 Behaviour: every setting is described from its declaration, with its value's source; synonyms are all places that set a
 value, in order of precedence. Sensitive values are never shown. The controller decides changes; the response is sent
 when this broker's image has them.
-ListConfigResources lists topics, brokers and subscriptions to clients' metrics. Groups and loggers may be requested,
+What concerns one broker alone, its loggers' levels and its certificates, that broker changes itself.
+ListConfigResources lists topics, brokers, their loggers and subscriptions to clients' metrics. Groups may be requested,
 but have no settings here.
 Versions: DescribeConfigs 3 adds types and documentation; ListConfigResources 0 lists only client metrics.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Set
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Set
 from enum import IntEnum
 from typing import Any, TypeVar
 
 from broker.handlers.certificate_reloads import CertificateReloads
 from broker.handlers.client_view import ClientView
+from broker.handlers.logger_levels import BROKER_LOGGER, LoggerLevels
 from broker.requests.context import RequestContext
 from broker.requests.failures import altered_config, why_of
 from broker.requests.forwarding import Forwarder
@@ -42,11 +45,12 @@ from wire.messages import (
 )
 
 TYPES_FROM = 1  # ListConfigResources
-BROKER_LOGGER, GROUP = 8, 32  # Kafka's numbers of resource types without settings here
+GROUP = 32  # Kafka's number of the resource type, which has no settings here
 ROW_COST = 3  # units of `common.pacing`
 
 _Described = DescribeConfigsRequest.DescribeConfigsResource
-_Changed = AlterConfigsRequest.AlterConfigsResource | IncrementalAlterConfigsRequest.AlterConfigsResource
+_OneChanged = IncrementalAlterConfigsRequest.AlterConfigsResource
+_Changed = AlterConfigsRequest.AlterConfigsResource | _OneChanged
 A = TypeVar("A", AlterConfigsResponse, IncrementalAlterConfigsResponse)
 _Result = DescribeConfigsResponse.DescribeConfigsResult
 _Config = _Result.DescribeConfigsResourceResult
@@ -87,9 +91,15 @@ class ConfigHandlers:
     """One method per API. `given`: the node's static settings as text, from its file or command line."""
 
     def __init__(
-        self, forwarder: Forwarder, node_id: int, given: Mapping[str, str], certificates: CertificateReloads
+        self,
+        forwarder: Forwarder,
+        node_id: int,
+        given: Mapping[str, str],
+        certificates: CertificateReloads,
+        loggers: LoggerLevels,
     ) -> None:
         self._certificates = certificates
+        self._loggers = loggers
         self._forwarder = forwarder
         self._node_id = node_id
         self._given = given
@@ -138,6 +148,8 @@ class ConfigHandlers:
                 rows = [_config(setting, sources, read_only, request) for setting, sources, read_only in found]
         elif resource.resource_type == ResourceType.CLIENT_METRICS:
             rows = _client_metrics(image, request, resource.resource_name)
+        elif resource.resource_type == BROKER_LOGGER:
+            rows = [_level(*one) for one in self._loggers.describe(resource.resource_name).items()]
         else:
             raise ProtocolError(ErrorCode.INVALID_REQUEST, f"Resource type {resource.resource_type} is not supported.")
         keys = set(resource.configuration_keys or ())
@@ -217,9 +229,14 @@ class ConfigHandlers:
     def _list(self, context: RequestContext, types: Set[int]) -> Work[ListConfigResourcesResponse]:
         rows: list[_Listed] = []
         image, tenant = self._forwarder.image, context.tenant
-        if ResourceType.BROKER in types and tenant is None:
+        of_brokers = types & {ResourceType.BROKER, BROKER_LOGGER}
+        if of_brokers and tenant is None:
             brokers = ClientView(image, context.listener, self._node_id).brokers()
-            rows = [_Listed(resource_name=str(one.broker_id), resource_type=ResourceType.BROKER) for one in brokers]
+            rows = [
+                _Listed(resource_name=str(one.broker_id), resource_type=kind)
+                for kind in sorted(of_brokers)
+                for one in brokers
+            ]
         if ResourceType.CLIENT_METRICS in types and tenant is None:
             subscriptions = image.configs.client_metrics
             rows += [_Listed(resource_name=name, resource_type=ResourceType.CLIENT_METRICS) for name in subscriptions]
@@ -240,22 +257,36 @@ class ConfigHandlers:
     ) -> IncrementalAlterConfigsResponse:
         response = IncrementalAlterConfigsResponse
         done: list[IncrementalAlterConfigsResponse.AlterConfigsResourceResponse] = []
-        others: list[IncrementalAlterConfigsRequest.AlterConfigsResource] = []
+        others: list[_OneChanged] = []
+        named = Counter((resource.resource_type, resource.resource_name) for resource in request.resources)
         for resource in request.resources:
-            if context.tenant is None and self._certificates.concerns(resource):
-                try:
-                    await self._certificates.reload(resource, request.validate_only)
-                    done.append(altered_config(response, resource, why_of(ProtocolError(ErrorCode.NONE))))
-                except ProtocolError as error:
-                    done.append(altered_config(response, resource, why_of(error)))
-            else:
+            change = self._own_change(context, resource)
+            if change is None:
                 others.append(resource)
+                continue
+            try:
+                if named[resource.resource_type, resource.resource_name] > 1:
+                    raise ProtocolError(ErrorCode.INVALID_REQUEST, "Each resource must appear at most once.")
+                await change(resource, request.validate_only)
+                done.append(altered_config(response, resource, why_of(ProtocolError(ErrorCode.NONE))))
+            except ProtocolError as error:
+                done.append(altered_config(response, resource, why_of(error)))
         if done and not others:
             return response(responses=done)
         if not done:
             return await self._alter(context, request, response)
         answer = await self._alter(context, changed(request, resources=others), response)
         return changed(answer, responses=[*answer.responses, *done])
+
+    def _own_change(
+        self, context: RequestContext, resource: _OneChanged
+    ) -> Callable[[_OneChanged, bool], Awaitable[None]] | None:
+        """What changes the resource, if this broker does it without the controller. Tenants change no broker."""
+        if context.tenant is None:
+            for own in (self._certificates, self._loggers):
+                if own.concerns(resource):
+                    return own.change
+        return None
 
     async def _alter(
         self,
@@ -294,6 +325,18 @@ def _client_metrics(image: MetadataImage, request: DescribeConfigsRequest, name:
             source = (setting.name, setting.text(setting.default), ConfigSource.DEFAULT)
             rows.append(changed(_config(setting, [source], False, request), synonyms=[]))
     return rows
+
+
+def _level(logger: str, level: str) -> _Config:
+    return _Config(
+        name=logger,
+        value=level,
+        read_only=False,
+        config_source=int(ConfigSource.DYNAMIC_BROKER_LOGGER),
+        is_default=False,
+        is_sensitive=False,
+        synonyms=[],
+    )
 
 
 def _of_listeners_and_unknown(given: Iterable[str]) -> list[Setting]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 
 from broker.handlers.certificate_reloads import CertificateReloads
 from broker.handlers.configs import ConfigHandlers
+from broker.handlers.logger_levels import LoggerLevels
 from common.errors import ErrorCode
 from common.machine import MachineClock
 from kraft.records import ResourceType
@@ -35,7 +37,7 @@ class World(BrokerWorld):
         self.one = TlsContexts(self.material.config(name="ONE"), clock)
         self.two = TlsContexts(self.material.config(name="TWO", truststore_location=""), clock)
         self.reloads = CertificateReloads(0, lambda: [self.one, self.two])
-        self.handlers = ConfigHandlers(self.forwarder, 0, {}, self.reloads)
+        self.handlers = ConfigHandlers(self.forwarder, 0, {}, self.reloads, LoggerLevels(0, logging.root.manager))
 
     @property
     def in_use(self) -> str:

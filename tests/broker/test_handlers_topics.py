@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import uuid
 from types import GeneratorType
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 
 from broker.handlers.certificate_reloads import CertificateReloads
 from broker.handlers.configs import ConfigHandlers
+from broker.handlers.logger_levels import LoggerLevels
 from broker.handlers.topics import TopicHandlers
 from common.errors import ErrorCode, OutcomeUnknown
 from common.pacing import at_once
@@ -49,7 +51,8 @@ def topics(world: BrokerWorld) -> TopicHandlers:
 
 def configs(world: BrokerWorld, **given: str) -> ConfigHandlers:
     settings = {key.replace("_", "."): value for key, value in given.items()}
-    return ConfigHandlers(world.forwarder, 0, settings, CertificateReloads(0, list))
+    levels = LoggerLevels(0, logging.root.manager)
+    return ConfigHandlers(world.forwarder, 0, settings, CertificateReloads(0, list), levels)
 
 
 @pytest.mark.parametrize("version", versions_of("CreateTopics"))
@@ -206,11 +209,18 @@ async def test_topics_and_brokers_have_settings() -> None:
     await world.forwarder.serve(context("CreateTopics", 7), CreateTopicsRequest(topics=[creatable("a")]))
     rows = {
         types: [(row.resource_type, row.resource_name) for row in (await listed(world, *types)).config_resources]
-        for types in ((), (2,), (4,), (8, 16, 32))
+        for types in ((), (2,), (4,), (8,), (16, 32))
     }
     brokers = [(4, str(broker)) for broker in sorted(world.image.brokers)]
     assert brokers
-    assert rows == {(): [*brokers, (2, "a")], (2,): [(2, "a")], (4,): brokers, (8, 16, 32): []}
+    loggers = [(8, name) for _, name in brokers]
+    assert rows == {
+        (): [*brokers, *loggers, (2, "a")],
+        (2,): [(2, "a")],
+        (4,): brokers,
+        (8,): loggers,
+        (16, 32): [],
+    }
 
 
 async def test_the_first_version_asks_for_metrics_of_clients_which_there_are_not() -> None:
@@ -277,7 +287,8 @@ async def test_broker_settings() -> None:
         (2, "none", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
         (2, "bad name", ErrorCode.INVALID_TOPIC_EXCEPTION),
         (4, "1", ErrorCode.INVALID_REQUEST),
-        (8, "0", ErrorCode.INVALID_REQUEST),
+        (8, "1", ErrorCode.INVALID_REQUEST),
+        (32, "group", ErrorCode.INVALID_REQUEST),
     ],
 )
 async def test_resources_that_cannot_be_described(kind: int, name: str, code: ErrorCode) -> None:
