@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator
 from heapq import heapify, heappop, heappush
 from typing import Generic, Protocol, TypeVar
 
@@ -78,18 +78,27 @@ class DeadlineQueue(Generic[Key]):
         self._deadlines.pop(key, None)
 
     def first(self) -> float | None:
-        """The time at which `pop_due` may return something; never later than the first deadline."""
+        """The time at which `take_due` may return something, and never later than the first deadline; None if there is
+        no deadline."""
         heap = self._heap
-        while (entry := heap.first()) is not None:
-            if entry[2] in self._deadlines:
-                return entry[0]
+        for _ in range(DROPPED_AT_ONCE):
+            entry = heap.first()
+            if entry is None or entry[2] in self._deadlines:
+                break
             heap.pop_first()
             self._taken(entry[2], entry[0])
-        return None
+        entry = heap.first()
+        return entry[0] if entry is not None and self._deadlines else None
 
-    def pop_due(self, now: float) -> Key | None:
-        """Remove and return one key whose deadline has passed; None if there is none."""
-        while (entry := self._heap.pop_due(now)) is not None:
+    def take_due(self, now: float, looks: int) -> Iterator[Key]:
+        """Remove and return keys whose deadlines have passed, one at a time.
+
+        It ends after `looks` entries, which may be of deadlines that were cancelled or moved: `has_due` then.
+        """
+        for _ in range(looks):
+            entry = self._heap.pop_due(now)
+            if entry is None:
+                return
             when, _, key = entry
             self._taken(key, when)
             deadline = self._deadlines.get(key)
@@ -97,10 +106,14 @@ class DeadlineQueue(Generic[Key]):
                 continue
             if deadline <= now:
                 del self._deadlines[key]
-                return key
-            if key not in self._queued:
+                yield key
+            elif key not in self._queued:
                 self._put_in(key, deadline)
-        return None
+
+    def has_due(self, now: float) -> bool:
+        """Whether `take_due` has more to look at."""
+        entry = self._heap.first()
+        return entry is not None and entry[0] <= now
 
     def _put_in(self, key: Key, deadline: float) -> None:
         self._queued[key] = deadline

@@ -48,7 +48,8 @@ BATCH_BYTES_MAX = 1_048_588  # for batches of internal topics, independent of `m
 class HostLimits:
     """Times in seconds. `batch_bytes_max` limits a batch and each record of a decision, `batch_records_max` the work of
     building a batch, `parked_max` the requests that wait for other clients, `uncommitted_bytes_max` the records that
-    wait for followers, `stale_reads_max` the reads that wait for followers."""
+    wait for followers, `stale_reads_max` the reads that wait for followers, `stale_reads_at_once` those answered in one
+    turn."""
 
     commit_timeout_s: float = same(GroupSettings, "offsets_commit_timeout_ms", seconds)
     freshness_s: float = 1.0
@@ -57,6 +58,7 @@ class HostLimits:
     starved_poll_s: float = 0.5
     parked_max: int = 100_000
     stale_reads_max: int = 10_000
+    stale_reads_at_once: int = 500
     uncommitted_bytes_max: int = 16 << 20
     batch_bytes_max: int = BATCH_BYTES_MAX
     batch_records_max: int = 1_000
@@ -102,6 +104,7 @@ class HostedShard(Generic[ShardType]):
         self._flush_due = False
         self._uncommitted = AwaitingCommit(partition, limits.commit_timeout_s, Acts(begin_act), self._lost)
         self._stale: deque[tuple[float, Query[ShardType, Any], asyncio.Future[Any]]] = deque()
+        self._answers_stale = False  # whether the followers' word is fresh, and more of those reads can be answered
         self._starved_until: float | None = None
 
     def now(self) -> Now:
@@ -246,7 +249,8 @@ class HostedShard(Generic[ShardType]):
         deadline = self.shard.next_deadline() if self._starved_until is None else self._starved_until
         first = self._uncommitted.deadline_s if deadline is None else min(deadline, self._uncommitted.deadline_s)
         if self._stale:
-            first = min(first, self._clock.monotonic() + self._limits.stale_read_poll_s)
+            pause_s = 0.0 if self._answers_stale else self._limits.stale_read_poll_s
+            first = min(first, self._clock.monotonic() + pause_s)
         return None if first == NEVER else first
 
     def arm(self) -> float | None:
@@ -265,7 +269,8 @@ class HostedShard(Generic[ShardType]):
         return True
 
     def expire(self, spared_until_s: float) -> None:
-        """Do what is due. While nothing can be appended, the shard's own deadlines are postponed."""
+        """Do what is due. While nothing can be appended, the shard's own deadlines are postponed, but not what it wants
+        done for records that are committed."""
         now = self.now()._replace(spared_until_s=spared_until_s)
         self._uncommitted.expire(now.monotonic_s)
         self._retry_stale(now.monotonic_s)
@@ -277,14 +282,18 @@ class HostedShard(Generic[ShardType]):
             self._check_room()
         except ProtocolError:
             self._starved_until = now.monotonic_s + self._limits.starved_poll_s
+            if self._acting is not None:
+                self._acting.find_acts(now)
+                self._uncommitted.join_acts(self._take_acts())
             return
         self._starved_until = None
         self._take(self.shard.expire(now), None)
 
     def _retry_stale(self, now_s: float) -> None:
-        if self._stale and self._is_fresh():
-            waiting, self._stale = self._stale, deque()
-            for _, query, future in waiting:
+        self._answers_stale = bool(self._stale) and self._is_fresh()
+        if self._answers_stale:
+            for _ in range(min(len(self._stale), self._limits.stale_reads_at_once)):
+                _, query, future = self._stale.popleft()
                 self._answer_query(query, future)
             return
         while self._stale and self._stale[0][0] <= now_s:

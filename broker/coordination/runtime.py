@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from collections import deque
 from collections.abc import Callable, Coroutine, Hashable
 from typing import Any
 
@@ -49,6 +50,8 @@ Act = Callable[[int, int, Any], None]
 RELOAD = Backoff(0.1, 5.0)
 SHORT_COST = 100  # units of `common.pacing`; what takes less waits for no room
 LOOK_S = 0.001  # the loop polls all sockets once in this time
+SHARDS_AT_ONCE = 4  # whose timers run in one callback, if their work takes less than ...
+TURN_S = 0.002
 
 _log = logging.getLogger(__name__)
 
@@ -126,6 +129,7 @@ class CoordinatorRuntime:
         self._ending: dict[int, asyncio.Task[None]] = {}
         self._load_places = asyncio.Semaphore(config.loads_at_once)
         self._armed: DueHeap[HostedShard[Any]] = DueHeap()
+        self._due: deque[tuple[float, HostedShard[Any]]] = deque()  # with their deadlines, which have passed
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = float("inf")
         self._lateness = Lateness()
@@ -413,18 +417,24 @@ class CoordinatorRuntime:
         self._timer = asyncio.get_running_loop().call_later(LOOK_S, self._expire)
 
     def _expire(self) -> None:
+        """Shards do what is due, a few of them in one callback: the work of each may take milliseconds, and many are
+        due at the same time. The next ones follow after a rest that is as long as this work."""
         self._timer, self._timer_at = None, float("inf")
-        now = self._clock.monotonic()
-        due: list[HostedShard[Any]] = []
+        began = now = self._clock.monotonic()
         while (entry := self._armed.pop_due(now)) is not None:
             deadline, _, hosted = entry
-            if hosted.take_due(deadline):
-                due.append(hosted)
-        for hosted in due:
-            if not hosted.closed:
+            self._due.append((deadline, hosted))
+        served = 0
+        while self._due and served < SHARDS_AT_ONCE and now - began < TURN_S:
+            deadline, hosted = self._due.popleft()
+            if hosted.take_due(deadline) and not hosted.closed:
                 self._expire_one(hosted)
+                served += 1
+                now = self._clock.monotonic()
         first = self._armed.first()
-        if first is not None and first[0] < self._timer_at:
+        if self._due:
+            self._set_timer(now + (now - began))
+        elif first is not None and first[0] < self._timer_at:
             self._set_timer(first[0])
 
     def _expire_one(self, hosted: HostedShard[Any]) -> None:
@@ -452,6 +462,7 @@ class CoordinatorRuntime:
         for key in list(self._slots):
             self._drop(key)
         self._armed.clear()
+        self._due.clear()
         if self._standbys is not None:
             await self._standbys.stop()
         for task in list(self._ending.values()):

@@ -128,6 +128,10 @@ class ActingShard(Shard, Protocol):
         """
         ...
 
+    def find_acts(self, now: Now) -> None:
+        """Nothing can be appended, so `expire` is not called: find more of what the loaded state asks for."""
+        ...
+
     def put_back(self, acts: list[object]) -> None:
         """These acts have not begun, because the log rejected the newest records, which are undone by now. The next
         `take_acts` returns again what is still asked for: other records, or the loaded state, may have asked for it."""

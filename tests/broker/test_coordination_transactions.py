@@ -57,6 +57,9 @@ class Ledger(Register):
         acts, self.acts = self.acts, []
         return acts
 
+    def find_acts(self, now: Now) -> None:
+        """All of them are found while loading."""
+
     def put_back(self, acts: list[object]) -> None:
         self.acts += [key for key in acts if key in self.values]
 

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from broker.coordination.packed_records import read_runs
 from broker.coordination.shard import CoordinatorRecord
+from broker.coordination.transactions.config import TransactionConfig
 from broker.coordination.transactions.coordinator_epochs import coordinator_epoch, raised_floor
 from broker.coordination.transactions.moving_ids import MovingIds
 from broker.coordination.transactions.records import EPOCH_FLOOR_KEY, decode_value, epoch_floor_record
@@ -139,7 +140,7 @@ def test_a_fenced_transaction_does_not_time_out_and_one_that_went_does() -> None
 
 
 def test_what_is_left_behind_goes_and_other_tenants_ids_stay() -> None:
-    old = TransactionDriver()
+    old = TransactionDriver(TransactionConfig(ids_per_turn_max=200))
     begun(old)
     for number in range(450):
         old.init(f"{PREFIX}{number}")

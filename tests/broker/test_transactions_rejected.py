@@ -9,7 +9,6 @@ from contextlib import suppress
 
 import pytest
 
-from broker.coordination.transactions.expiry import ExpiryBuckets
 from broker.coordination.transactions.values import EndTransaction, InitProducer
 from common.errors import ErrorCode, ProtocolError
 from kraft.topic_names import TRANSACTION_TOPIC
@@ -151,12 +150,3 @@ async def test_a_read_in_slices_shows_nothing_that_is_taken_back(world: Filling)
     world.log.room = ROOMY
     assert await world.coordinator.describe("t") == before
     assert await world.runtime.read_slowly(TRANSACTION_TOPIC, 0, slowly, "test") == held
-
-
-def test_an_id_that_was_removed_and_made_again_is_looked_at_once() -> None:
-    buckets = ExpiryBuckets(10)
-    for _ in range(2):
-        buckets.add("t", 5)
-        buckets.add("u", 7)
-    assert sorted(buckets.take_until(20, 10)) == ["t", "u"]
-    assert buckets.take_until(20, 10) == []

@@ -236,10 +236,7 @@ class GroupShard:
         return self._timers.first() if self._since is not None else None
 
     def expire(self, now: Now) -> list[CoordinatorRecord]:
-        for _ in range(self._config.timers_per_turn_max):
-            key = self._timers.pop_due(now.monotonic_s)
-            if key is None:
-                break
+        for key in self._timers.take_due(now.monotonic_s, self._config.timers_per_turn_max):
             if key.kind is TimerKind.RETENTION:
                 self._expire_offsets(now)
                 break

@@ -53,4 +53,4 @@ class TransactionConfig(TransactionSettings):
     id_bytes_max: int = ID_BYTES_MAX
     transactions_per_turn_max: int = 100
     partitions_per_turn_max: int = 5_000
-    ids_per_turn_max: int = 200
+    ids_per_turn_max: int = 100

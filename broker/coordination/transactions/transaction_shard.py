@@ -18,7 +18,7 @@ from broker.coordination.transactions.adding import verified, with_partitions
 from broker.coordination.transactions.config import TransactionConfig, TransactionLimits
 from broker.coordination.transactions.decided import Decided
 from broker.coordination.transactions.ending import completed, end_step
-from broker.coordination.transactions.expiry import ExpiryBuckets, Leftovers
+from broker.coordination.transactions.expiry import IdExpiry
 from broker.coordination.transactions.listing import listed
 from broker.coordination.transactions.prepared import Prepared
 from broker.coordination.transactions.producers import (
@@ -70,6 +70,7 @@ KeepingOf = Callable[[str], Keeping]
 TransactionDecision = Decision[CoordinatorRecord, Producer | ErrorCode | NeedsId]
 ID_BYTES = 330  # memory of an id's entries beside its record, measured
 TAKE_UP_TURN_S = 0.002
+_TIMER_LOOKS = 16
 LONG_VALUE_BYTES = 64 << 10  # of thousands of partitions: it is taken up in a turn of its own
 
 
@@ -109,8 +110,7 @@ class TransactionShard:
         self._keeping_of = keeping_of
         self._wants_id = wants_id
         self._keys_phase_of = keys_phase_of
-        self._leftovers = Leftovers(self.committed)
-        self._expiring = ExpiryBuckets(config.expired_ids_interval_ms)
+        self._expiry = IdExpiry(config, self.committed, self.open.__contains__, keeping_of)
         self._timeouts: DeadlineQueue[str] = DeadlineQueue()  # wall-clock seconds
         self._timers: DeadlineQueue[_Timer] = DeadlineQueue()
         self._left: deque[str] = deque()  # open transactions that may not be taken up yet
@@ -132,11 +132,12 @@ class TransactionShard:
         if value is None:
             self.committed.pop(transactional_id, None)
             self._close(transactional_id)
+            self._expiry.removed()
             return
         is_open = state_of(value).is_open
         transaction = self._decided.transaction(transactional_id, value) if is_open and self._serves else None
         if transactional_id not in self.committed:
-            self._expiring.add(transactional_id, 0 if is_open else updated_ms_of(value))
+            self._expiry.added(transactional_id, 0 if is_open else updated_ms_of(value))
         self.committed[transactional_id] = value
         if not is_open:
             self._close(transactional_id)
@@ -194,7 +195,7 @@ class TransactionShard:
     def loaded(self, now: Now) -> list[CoordinatorRecord]:
         self._serves = True
         self._left.extend(self.open)
-        self._leftovers.add(self.committed.tenants())
+        self._expiry.may_have_left(self.committed.tenants())
         self._timers.set(_Timer.TAKE_UP, now.monotonic_s)
         self._timers.set(_Timer.TIMEOUTS, now.monotonic_s + self._config.timeouts_interval_ms / 1000)
         self._timers.set(_Timer.EXPIRY, now.monotonic_s + self._config.expired_ids_interval_ms / 1000)
@@ -204,12 +205,11 @@ class TransactionShard:
         return self._timers.first() if self._serves else None
 
     def expire(self, now: Now) -> list[CoordinatorRecord]:
-        timer = self._timers.pop_due(now.monotonic_s)
-        if timer is _Timer.TAKE_UP:
-            return self._take_up_some(now)
-        if timer is _Timer.TIMEOUTS:
-            return self._abort_overdue(now)
-        if timer is _Timer.EXPIRY:
+        for timer in self._timers.take_due(now.monotonic_s, _TIMER_LOOKS):
+            if timer is _Timer.TAKE_UP:
+                return self._take_up_some(now)
+            if timer is _Timer.TIMEOUTS:
+                return self._abort_overdue(now)
             return self._expire_ids(now)
         return []
 
@@ -224,10 +224,14 @@ class TransactionShard:
     def put_back(self, acts: list[object]) -> None:
         self._acts += [act for act in acts if self._prepared.is_wanted(act)]
 
+    def find_acts(self, now: Now) -> None:
+        """The markers of loaded transactions need no room in the log of their coordinator."""
+        self._take_up_some(now, has_room=False)
+
     # time --------------------------------------------------------------------------------------------------
 
-    def _take_up_some(self, now: Now) -> list[CoordinatorRecord]:
-        """Prepared transactions of other coordinators may lack partitions: those are complete."""
+    def _take_up_some(self, now: Now, *, has_room: bool = True) -> list[CoordinatorRecord]:
+        """Prepared transactions of other coordinators may lack partitions: those are complete, which needs a record."""
         records: list[CoordinatorRecord] = []
         partitions = 0
         for _ in range(min(len(self._left), self._config.transactions_per_turn_max)):
@@ -239,6 +243,9 @@ class TransactionShard:
             if unread is not None:
                 transaction = decode_value(unread)
                 if transaction.state.is_prepared and not transaction.partitions:
+                    if not has_room:
+                        self._left.append(transactional_id)
+                        continue
                     records.append(self._record(transactional_id, completed(transaction, now.wall_ms)))
                     continue
                 self._take_up(transactional_id, transaction)
@@ -253,20 +260,19 @@ class TransactionShard:
         """Fence producers whose transaction is past its timeout."""
         records: list[CoordinatorRecord] = []
         pause_s = self._config.timeouts_interval_ms / 1000
-        looks, partitions = 0, 0
-        while (transactional_id := self._timeouts.pop_due(now.wall_ms / 1000)) is not None:
+        partitions = 0
+        for transactional_id in self._timeouts.take_due(now.wall_ms / 1000, self._config.transactions_per_turn_max):
             transaction = self.open.get(transactional_id)
-            looks += 1
             if transaction is not None and transaction.state is TransactionState.ONGOING:
                 self._timeouts.set(transactional_id, now.wall_ms / 1000 + pause_s)  # the record's replay cancels it
                 fenced = self._fenced(transactional_id, transaction, None, now)
                 if fenced is not None:
                     records.append(self._record(transactional_id, fenced))
                     partitions += transaction.partition_count
-            if looks >= self._config.transactions_per_turn_max or partitions >= self._config.partitions_per_turn_max:
-                pause_s = TAKE_UP_TURN_S
+            if partitions >= self._config.partitions_per_turn_max:
                 break
-        self._timers.set(_Timer.TIMEOUTS, now.monotonic_s + pause_s)
+        more = self._timeouts.has_due(now.wall_ms / 1000)
+        self._timers.set(_Timer.TIMEOUTS, now.monotonic_s + (TAKE_UP_TURN_S if more else pause_s))
         return records
 
     def _fenced(
@@ -301,19 +307,7 @@ class TransactionShard:
         return Decision(None, [] if fenced is None else [self._record(transactional_id, fenced)])
 
     def _expire_ids(self, now: Now) -> list[CoordinatorRecord]:
-        """Remove ids without a transaction for the expiration time, and those that another partition has by now."""
-        cutoff_ms = now.wall_ms - self._config.id_expiration_ms
-        records = self._leftovers.removals(self._keeping_of, self._config.ids_per_turn_max)
-        for transactional_id in self._expiring.take_until(cutoff_ms, self._config.ids_per_turn_max):
-            value = self.committed.get(transactional_id)
-            if value is None:
-                continue
-            keeping = self._keeping_of(transactional_id)
-            updated_ms = now.wall_ms if transactional_id in self.open else updated_ms_of(value)
-            if keeping is Keeping.FOREIGN or (keeping is Keeping.SERVED and updated_ms <= cutoff_ms):
-                records.append(transaction_record(transactional_id, None))
-            self._expiring.add(transactional_id, max(updated_ms, cutoff_ms))  # the log may reject the record
-        more = bool(self._leftovers) or self._expiring.is_due(cutoff_ms)
+        records, more = self._expiry.due(now.wall_ms)
         pause_s = TAKE_UP_TURN_S if more else self._config.expired_ids_interval_ms / 1000
         self._timers.set(_Timer.EXPIRY, now.monotonic_s + pause_s)
         return records
@@ -323,7 +317,7 @@ class TransactionShard:
     def keeping_changed(self, prefix: str, now: Now) -> list[CoordinatorRecord]:
         """`keeping_of` may have changed for ids with this prefix, a tenant's: leftovers are removed soon."""
         tenant = tenant_of(prefix)
-        self._leftovers.add(() if tenant is None else (tenant,))
+        self._expiry.may_have_left(() if tenant is None else (tenant,))
         if self._serves:
             self._timers.set(_Timer.EXPIRY, now.monotonic_s + TAKE_UP_TURN_S)
         return []
