@@ -276,6 +276,8 @@ ROWS = (
     Row(ApiKey.PLAN_BALANCE, Forwarder.serve, ClusterRight(DESCRIBE), elements_max=FORWARDED_MAX),
     Row(ApiKey.ALTER_BALANCE, Forwarder.serve, ClusterRight(ALTER), elements_max=FORWARDED_MAX),
     Row(ApiKey.LIST_BALANCE_MOVES, Forwarder.serve, ClusterRight(DESCRIBE)),
+    Row(ApiKey.DESCRIBE_TRANSACTION_CLIENTS, TransactionHandlers.describe_clients, ClusterRight(DESCRIBE),
+        cuts=[cut("transactional_ids", "clients")]),
 )
 # fmt: on
 

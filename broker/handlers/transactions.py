@@ -1,5 +1,5 @@
-"""InitProducerId 0-5, AddPartitionsToTxn 0-5, AddOffsetsToTxn 0-4, EndTxn 0-5, DescribeTransactions 0 and
-ListTransactions 0-2.
+"""InitProducerId 0-5, AddPartitionsToTxn 0-5, AddOffsetsToTxn 0-4, EndTxn 0-5, DescribeTransactions 0,
+ListTransactions 0-2, and Tidelog's own DescribeTransactionClients 0.
 
 The version of a client's request decides between the old protocol and the new one (KIP-890). AddPartitionsToTxn from 4
 on comes from partition leaders, for many transactions at a time; only then the new protocol adds partitions by it.
@@ -16,6 +16,7 @@ from typing import Protocol, TypeVar
 
 from broker.coordination.producer_ids import ProducerIds
 from broker.coordination.transactions.coordinator import TransactionCoordinator
+from broker.coordination.transactions.producer_clients import ProducerClients
 from broker.coordination.transactions.values import (
     NO_EPOCH,
     NO_PRODUCER,
@@ -41,6 +42,8 @@ from wire.messages import (
     AddOffsetsToTxnResponse,
     AddPartitionsToTxnRequest,
     AddPartitionsToTxnResponse,
+    DescribeTransactionClientsRequest,
+    DescribeTransactionClientsResponse,
     DescribeTransactionsRequest,
     DescribeTransactionsResponse,
     EndTxnRequest,
@@ -98,6 +101,7 @@ class TransactionHandlers:
         self._group_partition_of = group_partition_of
         self._ensure_groups = ensure_groups
         self._unwritten = unwritten
+        self._clients = ProducerClients()
 
     # producers ---------------------------------------------------------------------------------------------
 
@@ -105,6 +109,7 @@ class TransactionHandlers:
         """Without a transactional id: a new producer id of this broker's block."""
         try:
             producer = await self._init(request)
+            self._note_client(context, request.transactional_id)
         except ProtocolError as error:
             code = _known(error.code, context, INIT_FENCED_FROM)
             return InitProducerIdResponse(error_code=code, producer_id=NO_PRODUCER_ID, producer_epoch=NO_EPOCH)
@@ -131,9 +136,27 @@ class TransactionHandlers:
         code, producer = ErrorCode.NONE, NO_PRODUCER
         try:
             producer = await self._coordinator.end(end)
+            self._note_client(context, request.transactional_id)
         except ProtocolError as error:
             code = _known(error.code, context, FENCED_FROM)
         return EndTxnResponse(error_code=code, producer_id=producer.producer_id, producer_epoch=producer.producer_epoch)
+
+    def _note_client(self, context: RequestContext, transactional_id: str | None) -> None:
+        if transactional_id is not None and not context.internal:
+            self._clients.note(transactional_id, context.client_id, context.session.client_host)
+
+    def describe_clients(
+        self, context: RequestContext, request: DescribeTransactionClientsRequest
+    ) -> DescribeTransactionClientsResponse:
+        found = ((name, self._clients.of(name)) for name in request.transactional_ids)
+        rows = [
+            DescribeTransactionClientsResponse.DescribedClient(
+                transactional_id=name, client_id=client.client_id, client_host=client.host
+            )
+            for name, client in found
+            if client is not None
+        ]
+        return DescribeTransactionClientsResponse(error_code=ErrorCode.NONE, error_message=None, clients=rows)
 
     # partitions --------------------------------------------------------------------------------------------
 
@@ -152,6 +175,8 @@ class TransactionHandlers:
                 partitions,
                 new_protocol=False,
             )
+            if code is ErrorCode.NONE:
+                self._note_client(context, request.v3_and_below_transactional_id)
             code = _known(code, context, FENCED_FROM)
             codes = [_abortable(code, ErrorCode.POLICY_VIOLATION)] * len(codes)
         rows = await _worked(context, topics, added_rows(topics, codes))

@@ -46,7 +46,7 @@ OURS = {
     "DescribeUsage": "DESCRIBE", "DescribeBalance": "DESCRIBE", "PlanBalance": "DESCRIBE",
     "AlterBalance": "ALTER", "ListBalanceMoves": "DESCRIBE",
     "AlterBrokerHealth": "ALTER",
-    "DescribeShares": "DESCRIBE",
+    "DescribeShares": "DESCRIBE", "DescribeTransactionClients": "DESCRIBE",
 }  # fmt: skip
 """APIs that Apache Kafka has not, with what they ask for of the cluster."""
 EXEMPT = {"SaslHandshake": "comes before there is a principal", "SaslAuthenticate": "comes before there is a principal"}

@@ -19,6 +19,7 @@ from broker.coordination.transactions.values import (
 from broker.gates import transaction_gates
 from broker.gates.gating import CLUSTER, TOPIC, TRANSACTIONAL_ID, WRITE
 from broker.handlers.transactions import VERIFIED_AT_ONCE, TransactionHandlers
+from broker.security.session import ClientSession
 from common.errors import ErrorCode, ProtocolError
 from common.pacing import SLICE_COST, Pacer, Work, at_once
 from tests.broker.test_transactions_gates import Rights
@@ -79,9 +80,14 @@ class Ids:
 class Context:
     tenant = None
 
-    def __init__(self, api_version: int, pacer: Pacer | None = None) -> None:
+    def __init__(
+        self, api_version: int, pacer: Pacer | None = None, *, client_id: str | None = "app", internal: bool = False
+    ) -> None:
         self.api_version = api_version
         self.pacer = pacer
+        self.client_id = client_id
+        self.internal = internal
+        self.session = ClientSession("PLAINTEXT", internal, "10.0.0.7", None)
 
     async def paced(self, work: Work[Any]) -> Any:
         return at_once(work) if self.pacer is None else await self.pacer.run(work, "client")
