@@ -9,7 +9,7 @@ Source: KIP-98, KIP-360, KIP-447 and the behaviour of Apache Kafka 4.1's Produce
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Iterator
 from itertools import groupby, islice, takewhile
 from operator import itemgetter
@@ -48,6 +48,10 @@ IDLE_PART = 64
 # plain dict would look at the gap that each has left, also a million of them, and also long after.
 _Transactions = OrderedDict[int, int]
 _NO_TRANSACTIONS = _Transactions()  # of all logs without any; never changed
+# Transactions that ended above the HW: first offset and the marker's offset, both ascending. One that began later and
+# ended earlier than another is left out: the other one holds readers back for longer, and further back.
+_Ended = deque[tuple[int, int]]
+_NONE_ENDED = _Ended()  # never changed
 
 
 class Duplicate(NamedTuple):
@@ -108,7 +112,7 @@ class ProducerStates:
         self._producers: dict[int, KnownProducer] = {}  # least recently appended first
         self._idle: list[tuple[int, KnownProducer]] = []  # the longest idle ones as of a while ago, last first
         self._ongoing = _NO_TRANSACTIONS  # first offset of each open one -> producer id; ascending
-        self._unreplicated = _NO_TRANSACTIONS  # first offset of each ended one above the HW -> its marker's offset
+        self._unreplicated = _NONE_ENDED  # see `_Ended`
 
     def set_limits(self, expiration_ms: int, producers_max: int) -> None:
         self.expiration_ms = expiration_ms
@@ -255,8 +259,11 @@ class ProducerStates:
         if not self._ongoing:
             self._ongoing = _NO_TRANSACTIONS
         if not self._unreplicated:
-            self._unreplicated = _Transactions()
-        self._unreplicated[first] = header.last_offset
+            self._unreplicated = _Ended()
+        unreplicated = self._unreplicated
+        while unreplicated and unreplicated[-1][0] > first:
+            unreplicated.pop()
+        unreplicated.append((first, header.last_offset))
         stable = next(iter(self._ongoing), header.last_offset + 1)
         aborted = marker.kind is MarkerKind.ABORT
         return CompletedTransaction(header.producer_id, first, header.last_offset, aborted, stable)
@@ -306,7 +313,7 @@ class ProducerStates:
     def first_unstable_offset(self) -> int | None:
         """The first offset of a transaction that is open, or whose end marker is not below the HW yet."""
         undecided = next(iter(self._ongoing), None)
-        unreplicated = min(self._unreplicated, default=None)
+        unreplicated = self._unreplicated[0][0] if self._unreplicated else None
         if undecided is None or unreplicated is None:
             return unreplicated if undecided is None else undecided
         return min(undecided, unreplicated)
@@ -319,11 +326,11 @@ class ProducerStates:
     def on_high_watermark(self, high_watermark: int) -> None:
         """Markers below `high_watermark` are final: their transactions are stable."""
         unreplicated = self._unreplicated
-        if unreplicated:  # in the order of their markers
-            for first in [f for f, _ in takewhile(lambda row: row[1] < high_watermark, unreplicated.items())]:
-                del unreplicated[first]
+        if unreplicated:
+            while unreplicated and unreplicated[0][1] < high_watermark:
+                unreplicated.popleft()
             if not unreplicated:
-                self._unreplicated = _NO_TRANSACTIONS
+                self._unreplicated = _NONE_ENDED
 
     # Upkeep
 
@@ -364,7 +371,7 @@ class ProducerStates:
         self._removed(len(self._producers))
         self._producers.clear()
         self._idle.clear()
-        self._ongoing = self._unreplicated = _NO_TRANSACTIONS
+        self._ongoing, self._unreplicated = _NO_TRANSACTIONS, _NONE_ENDED
         self.end_offset = end_offset
 
     def freeze(self) -> FrozenProducers:

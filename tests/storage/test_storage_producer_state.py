@@ -3,7 +3,7 @@
 import gc
 import struct
 import sys
-from collections import OrderedDict
+from collections import OrderedDict, deque
 
 import pytest
 from crc32c import crc32c
@@ -142,14 +142,53 @@ def test_the_first_of_many_transactions_that_have_ended_is_found_without_a_look_
     assert (producers.first_undecided_offset, producers.first_unstable_offset) == (count - 1, 0)
     producers.on_high_watermark(2 * count - 2)
     assert (producers.first_undecided_offset, producers.first_unstable_offset) == (count - 1, count - 2)
-    dicts = [one for one in gc.get_referents(producers) if isinstance(one, dict)]
-    assert [len(one) for one in dicts].count(1) == 2, "one is open, and one has ended above the high watermark"
-    assert all(isinstance(one, OrderedDict) for one in dicts if len(one) < count // 2)
+    kept = [one for one in gc.get_referents(producers) if isinstance(one, dict | deque)]
+    assert [len(one) for one in kept].count(1) == 2, "one is open, and one has ended above the high watermark"
+    assert all(isinstance(one, OrderedDict | deque) for one in kept if len(one) < count // 2)
     producers.update(marker(2 * count - 1, pid=count - 1), COMMIT)
     producers.on_high_watermark(2 * count)
     assert producers.first_unstable_offset is None
     emptied = [one for one in gc.get_referents(producers) if isinstance(one, dict) and not one]
     assert sum(map(sys.getsizeof, emptied)) < 1_000, "and nothing is kept of them"
+    (none_ended,) = (one for one in gc.get_referents(producers) if isinstance(one, deque))
+    assert any(one is none_ended for one in gc.get_referents(states())), "which all logs without any share"
+
+
+@given(st.lists(st.tuples(st.sampled_from(["begin", "end", "high watermark"]), st.integers(0, 1 << 16)), max_size=120))
+def test_the_first_unstable_offset_is_that_of_all_transactions(steps: list[tuple[str, int]]) -> None:
+    producers = states()
+    opened: dict[int, int] = {}  # first offset by producer
+    ended: list[tuple[int, int]] = []  # first offset and marker, of each one above the high watermark
+    end = high_watermark = 0
+    for number, (step, choice) in enumerate(steps):
+        if step == "begin":
+            producers.update(batch(0, offset=end, attributes=TRANSACTIONAL, pid=number))
+            opened[number] = end
+            end += 1
+        elif step == "end" and opened:
+            pid = sorted(opened)[choice % len(opened)]
+            producers.update(marker(end, pid=pid), COMMIT)
+            ended.append((opened.pop(pid), end))
+            end += 1
+        elif step == "high watermark":
+            high_watermark += choice % (end - high_watermark + 1)
+            producers.on_high_watermark(high_watermark)
+            ended = [row for row in ended if row[1] >= high_watermark]
+        unstable = [*opened.values(), *(first for first, _ in ended)]
+        assert producers.first_unstable_offset == min(unstable, default=None)
+        assert producers.first_undecided_offset == min(opened.values(), default=None)
+
+
+def test_the_first_unstable_offset_of_thousands_that_have_ended_is_at_hand() -> None:
+    count = 2_000
+    producers = states(producers_max=count)
+    for pid in range(count):
+        producers.update(batch(0, offset=pid, attributes=TRANSACTIONAL, pid=pid))
+    for pid in range(count):
+        producers.update(marker(count + pid, pid=pid), COMMIT)
+    ended = [one for one in gc.get_referents(producers) if isinstance(one, deque) and len(one) == count]
+    assert len(ended) == 1 and ended[0][0] == (0, count), "the first of them is the first of all"
+    assert producers.first_unstable_offset == 0
 
 
 def test_a_marker_of_a_new_epoch_makes_the_next_batch_begin_at_zero() -> None:
