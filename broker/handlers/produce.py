@@ -20,6 +20,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from broker.deadlines import Deadlines
+from broker.handlers.first_batches import check_order, note_refusal
 from broker.handlers.pending_produce import GatheredRow, PendingProduce, RowWaiter
 from broker.handlers.record_inspection import RecordInspection
 from broker.handlers.transaction_verification import TransactionVerification
@@ -241,17 +242,20 @@ class ProduceHandler:
         part, acks = pending.call.parts[number], pending.call.acks
         partition.check_appendable(acks)
         transactional = pending.call.transactional_id is not None and is_transactional(view, part.start, part.end)
-        partition.check_batch(view, part.start, part.end, now_ms, transactional=transactional)
+        header = partition.check_batch(view, part.start, part.end, now_ms, transactional=transactional)
+        came_behind = partition.has_just_refused
 
         def inspected(batch: bytearray | ProtocolError) -> None:
-            if pending.settled:
-                return  # timed out: the client may have retried the batch, so this copy must not be appended
+            if pending.settled:  # timed out: the client may have sent it again, so this copy must not be appended
+                note_refusal(partition, header)
+                return
             # not raised, because a raised error would keep its frames and their data alive
             if isinstance(batch, ProtocolError):
                 self.failed(pending, number, batch)
                 return
             wall_ms = self._clock.wall_ms()
             try:
+                check_order(partition, header, came_behind=came_behind)
                 with memoryview(batch) as whole:
                     if transactional:
                         self._transactional.append(pending, number, partition, whole, 0, len(batch), wall_ms)
@@ -262,7 +266,11 @@ class ProduceHandler:
                 return
             self.appended(pending, number, partition, appended)
 
-        self._inspection.submit(partition, bytes(view[part.start : part.end]), inspected)
+        try:
+            self._inspection.submit(partition, bytes(view[part.start : part.end]), inspected)
+        except ProtocolError:  # the queue is full
+            note_refusal(partition, header)
+            raise
 
     def appended(self, pending: PendingProduce, number: int, partition: Partition, appended: Appended) -> None:
         """Part `number` is in the log: answer it when that is as certain as the request wants."""

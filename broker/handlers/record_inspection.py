@@ -59,10 +59,11 @@ class RecordInspection:
     def submit(self, partition: Partition, batch: bytes, done: Inspected) -> None:
         """Inspect `batch`, then call `done` on the loop with the bytes to append or the error.
 
-        Raises ProtocolError(REQUEST_TIMED_OUT), which clients retry, if the queue is full.
+        Raises ProtocolError(NOT_ENOUGH_REPLICAS) if the queue is full. Every client retries that, asks for no new
+        metadata, and knows that the batch is not in the log, which REQUEST_TIMED_OUT would leave open.
         """
         if self._queued_bytes + len(batch) > self._queued_bytes_max and self._queued_bytes:
-            raise ProtocolError(ErrorCode.REQUEST_TIMED_OUT, "too many batches wait to be compressed")
+            raise ProtocolError(ErrorCode.NOT_ENOUGH_REPLICAS, "too many batches wait to be inspected")
         self._queued_bytes += len(batch)
         job = _Job(batch, partition.log.config, done)
         queue = self._queues.get(partition)

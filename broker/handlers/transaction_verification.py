@@ -192,8 +192,11 @@ class TransactionVerification:
         if error is ErrorCode.CONCURRENT_TRANSACTIONS and may_retry:
             self._loop.call_later(question.pause_s(self._settings.add_retry_ms / 1000), self._ask, question)
             return
-        if error is not ErrorCode.NONE and permission.leader_epoch == question.partition.leader_epoch:
-            question.partition.transactions.withdraw(permission)
+        partition = question.partition
+        if permission.leader_epoch != partition.leader_epoch:
+            partition.note_refusal()  # whatever the answer is, the batches that wait for it are rejected
+        elif error is not ErrorCode.NONE:
+            partition.transactions.withdraw(permission)
         self._outcomes.append((question, _FOR_PRODUCERS.get(error, error)))
         if self._telling is None:
             self._telling = self._loop.call_soon(self._tell)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from broker.handlers.first_batches import check_order
 from broker.handlers.pending_produce import PendingProduce
 from broker.handlers.transaction_verification import TransactionVerification
 from broker.partitions.partition import Partition
@@ -47,7 +48,7 @@ class ProduceOutcomes(Protocol):
 class WaitingBatch:
     """A copy of one batch, until the coordinator has answered."""
 
-    __slots__ = ("_batch", "_clock", "_number", "_outcomes", "_partition", "_pending")
+    __slots__ = ("_batch", "_came_behind", "_clock", "_number", "_outcomes", "_partition", "_pending")
 
     def __init__(
         self,
@@ -64,6 +65,7 @@ class WaitingBatch:
         self._number = number
         self._partition = partition
         self._batch = batch
+        self._came_behind = partition.has_just_refused
 
     @property
     def size(self) -> int:
@@ -77,6 +79,7 @@ class WaitingBatch:
         acks, now_ms = pending.call.acks, self._clock.wall_ms()
         try:
             with memoryview(batch) as view:
+                check_order(partition, read_header(view, 0), came_behind=self._came_behind)
                 appended = partition.transactions.append_produced(
                     batch, view, 0, len(batch), acks, now_ms, permission
                 )  # fmt: skip

@@ -226,19 +226,19 @@ class Partition(Replica):
         """A batch was rejected for a temporary reason: what was sent behind it must not come before it."""
         self._refused_at = self._now()
 
+    @property
+    def has_just_refused(self) -> bool:
+        return self._now() - self._refused_at < FIRST_BATCH_PATIENCE_S
+
     def find_repeated(self, header: BatchHeader) -> Appended | None:
         """The answer to a batch of a producer if it repeats an earlier one, else None. As in Apache Kafka, a forgotten
-        producer may continue with any sequence.
-
-        Exception: if a new producer's first batch was rejected here just now, it must resend that batch before the
-        later ones that are in flight.
-        """
+        producer may continue with any sequence, unless a new one's first batch may have been refused just now."""
         try:
             known = self.log.find_duplicate(header)
         except ProtocolError as error:
             if error.code is not ErrorCode.UNKNOWN_PRODUCER_ID:
                 raise
-            if self._now() - self._refused_at < FIRST_BATCH_PATIENCE_S:
+            if self.has_just_refused:
                 raise ProtocolError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "a batch before it was refused") from error
             return None
         if known is None:

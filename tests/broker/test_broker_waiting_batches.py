@@ -1,0 +1,142 @@
+"""Batches that wait before they are appended: for their inspection, or for a transaction's coordinator."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from broker.handlers.record_inspection import Inspected
+from broker.partitions.config import LogDuties
+from broker.partitions.partition import FIRST_BATCH_PATIENCE_S
+from common.errors import ErrorCode
+from tests.broker.lab_client import LabClient
+from tests.broker.replication_lab import Lab, batch, produce
+from tests.broker.transaction_lab import TXN_ID, coordinated, of_transaction
+from tests.sim.loop import NS, THREAD_COUNT
+from tests.virtual_time import VirtualLoop
+
+pytestmark = pytest.mark.virtual_time
+
+QUEUED_BYTES_MAX = LogDuties().recompression_bytes_queued_max
+LARGE = 1_000  # bytes of a record
+LONG_MS = 9_000
+
+
+class InspectingLab(Lab):
+    """One broker, which has led its topic for long; each batch has to be inspected."""
+
+    async def begin(self) -> None:
+        self.controller.create_topic((0,), compression_type="gzip")
+        await asyncio.sleep(FIRST_BATCH_PATIENCE_S)
+
+    async def occupy_threads(self, seconds: float) -> None:
+        """Nothing is inspected for so long."""
+        loop = cast(VirtualLoop, asyncio.get_running_loop())
+        for _ in range(THREAD_COUNT):
+            loop.run_in_executor(None, loop.stall, int(seconds * NS))
+        await asyncio.sleep(0.01)
+
+    def fill_queue(self, room: int, done: Inspected = lambda batch: None) -> None:
+        """Somebody's batches wait for their inspection, and leave `room` for others."""
+        self[0].plane.inspection.submit(self[0].partition, bytes(QUEUED_BYTES_MAX - room), done)
+
+
+def numbered(sequence: int, size: int = 10, producer_id: int = 7) -> bytes:
+    return batch(b"x" * size, producer_id=producer_id, producer_epoch=0, base_sequence=sequence)
+
+
+async def test_what_was_in_flight_behind_a_batch_that_found_the_queue_full_waits_for_it(tmp_path: Path) -> None:
+    async with InspectingLab(tmp_path, count=1) as lab:
+        await lab.begin()
+        client = await lab[0].connect()
+        await lab.occupy_threads(0.5)
+        lab.fill_queue(room=LARGE)
+        refused = await produce(client, numbered(0, LARGE))
+        assert refused.error_code == ErrorCode.NOT_ENOUGH_REPLICAS
+        assert (await produce(client, numbered(1))).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+        assert [(await produce(client, numbered(at))).base_offset for at in (0, 1)] == [0, 1]
+
+
+async def test_it_waits_for_it_also_if_its_inspection_comes_late(tmp_path: Path) -> None:
+    async with InspectingLab(tmp_path, count=1) as lab:
+        await lab.begin()
+        client = await lab[0].connect()
+        await lab.occupy_threads(2 * FIRST_BATCH_PATIENCE_S)
+        lab.fill_queue(room=LARGE)
+        assert (await produce(client, numbered(0, LARGE))).error_code == ErrorCode.NOT_ENOUGH_REPLICAS
+        behind = await produce(client, numbered(1), timeout_ms=LONG_MS)
+        assert behind.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+        assert (await produce(client, numbered(0, LARGE))).base_offset == 0
+        assert (await produce(client, numbered(40, producer_id=8))).base_offset == 1, "perhaps it was forgotten"
+
+
+async def test_what_was_in_flight_behind_a_batch_that_timed_out_in_the_queue_waits_for_it(tmp_path: Path) -> None:
+    async with InspectingLab(tmp_path, count=1) as lab:
+        await lab.begin()
+        clients = [await lab[0].connect() for _ in range(2)]
+        await lab.occupy_threads(0.5)
+        first = asyncio.create_task(produce(clients[0], numbered(0), timeout_ms=200))
+        await asyncio.sleep(0.1)
+        behind = await produce(clients[1], numbered(1))
+        assert (await first).error_code == ErrorCode.REQUEST_TIMED_OUT
+        assert behind.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+        assert [(await produce(clients[0], numbered(at))).base_offset for at in (0, 1)] == [0, 1]
+
+
+async def test_a_full_queue_holds_up_no_producer_that_was_forgotten(tmp_path: Path) -> None:
+    """Whoever has no order to lose here may find the queue full again and again."""
+    async with InspectingLab(tmp_path, count=1) as lab:
+        await lab.begin()
+        client = await lab[0].connect()
+        assert (await produce(client, numbered(0))).base_offset == 0
+        await lab.occupy_threads(0.5)
+        lab.fill_queue(room=LARGE)
+        for refused in (numbered(1, LARGE), batch(b"x" * LARGE)):
+            assert (await produce(client, refused)).error_code == ErrorCode.NOT_ENOUGH_REPLICAS
+        assert (await produce(client, numbered(40, producer_id=8))).base_offset == 1
+
+
+async def send_in_transaction(client: LabClient, sequence: int) -> tuple[ErrorCode, int]:
+    data = of_transaction(sequence)
+    row = await produce(client, data, transactional_id=TXN_ID, version=11, timeout_ms=LONG_MS)
+    return ErrorCode(row.error_code), row.base_offset
+
+
+async def test_what_waits_long_for_a_coordinator_does_not_come_before_what_was_refused(tmp_path: Path) -> None:
+    async with Lab(tmp_path, count=1) as lab:
+        lab.controller.create_topic((0,))
+        told = coordinated(lab, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        clients = [await lab[0].connect() for _ in range(2)]
+        await asyncio.sleep(FIRST_BATCH_PATIENCE_S)
+        assert await send_in_transaction(clients[0], 0) == (ErrorCode.NOT_ENOUGH_REPLICAS, -1)
+        told.answer = None
+        behind = asyncio.create_task(send_in_transaction(clients[0], 1))
+        await asyncio.sleep(2 * FIRST_BATCH_PATIENCE_S)
+        again = asyncio.create_task(send_in_transaction(clients[1], 0))
+        await asyncio.sleep(0.1)
+        told.release()
+        assert await behind == (ErrorCode.NOT_LEADER_OR_FOLLOWER, -1)
+        assert await again == (ErrorCode.NONE, 0)
+
+
+async def test_what_came_in_a_later_leadership_does_not_come_before_what_waited_since_an_earlier_one(
+    tmp_path: Path,
+) -> None:
+    async with Lab(tmp_path, count=1) as lab:
+        lab.controller.create_topic((0,))
+        told = coordinated(lab, None)
+        clients = [await lab[0].connect() for _ in range(2)]
+        first = asyncio.create_task(send_in_transaction(clients[0], 0))
+        await asyncio.sleep(0.1)
+        lab.controller.elect(0)
+        await asyncio.sleep(FIRST_BATCH_PATIENCE_S)
+        behind = asyncio.create_task(send_in_transaction(clients[1], 1))
+        await asyncio.sleep(0.1)
+        told.release()
+        assert [await one for one in (first, behind)] == [(ErrorCode.NOT_LEADER_OR_FOLLOWER, -1)] * 2
+        told.answer = ErrorCode.NONE
+        for sequence in (0, 1):
+            assert await send_in_transaction(clients[0], sequence) == (ErrorCode.NONE, sequence)
