@@ -87,7 +87,11 @@ class RecordInspection:
                 inspected = await self._inspected(job)
             self._queued_bytes -= len(job.batch)
             queue.popleft()
-            job.done(inspected)
+            try:
+                job.done(inspected)
+            except Exception as error:  # otherwise all later batches of the partition would wait for ever
+                message = f"a batch of {partition.topic}-{partition.index} could not be taken further"
+                asyncio.get_running_loop().call_exception_handler({"message": message, "exception": error})
         del self._queues[partition], self._tasks[partition]
 
     async def _inspected(self, job: _Job) -> bytearray | ProtocolError:

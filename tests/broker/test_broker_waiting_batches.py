@@ -11,7 +11,8 @@ import pytest
 from broker.handlers.record_inspection import Inspected
 from broker.partitions.config import LogDuties
 from broker.partitions.partition import FIRST_BATCH_PATIENCE_S
-from common.errors import ErrorCode
+from common.errors import ErrorCode, ProtocolError
+from common.invariants import InvariantViolation
 from tests.broker.lab_client import LabClient
 from tests.broker.replication_lab import Lab, batch, produce
 from tests.broker.transaction_lab import TXN_ID, coordinated, of_transaction
@@ -97,6 +98,27 @@ async def test_a_full_queue_holds_up_no_producer_that_was_forgotten(tmp_path: Pa
         for refused in (numbered(1, LARGE), batch(b"x" * LARGE)):
             assert (await produce(client, refused)).error_code == ErrorCode.NOT_ENOUGH_REPLICAS
         assert (await produce(client, numbered(40, producer_id=8))).base_offset == 1
+
+
+async def test_a_surprise_behind_the_inspection_of_one_batch_holds_up_none_behind_it(tmp_path: Path) -> None:
+    """It may be a broken invariant: the loop's handler stops the node then."""
+    reported: list[object] = []
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(lambda _, context: reported.append(context["exception"]))
+    surprise = InvariantViolation("planted")
+
+    def surprised(inspected: bytearray | ProtocolError) -> None:
+        raise surprise
+
+    async with InspectingLab(tmp_path, count=1) as lab:
+        await lab.begin()
+        client = await lab[0].connect()
+        await lab.occupy_threads(0.5)
+        lab.fill_queue(room=LARGE, done=surprised)
+        assert (await produce(client, numbered(0))).base_offset == 0
+        assert (await produce(client, numbered(1))).base_offset == 1
+        assert reported == [surprise]
+        assert lab[0].partition not in lab[0].plane.inspection
 
 
 async def send_in_transaction(client: LabClient, sequence: int) -> tuple[ErrorCode, int]:
