@@ -2,7 +2,7 @@
 
 The work is done in threads, at most `at_once_max` of them, with a limit on what a batch may inflate to. A partition's
 batches stay in order: while one is being inspected, all later ones of that partition queue behind it. The queue is
-bounded by `queued_bytes_max`.
+bounded by `queued_bytes_max`, and so is the part of it that one tenant's topics have (`waiting_share.py`).
 """
 
 from __future__ import annotations
@@ -13,9 +13,11 @@ from collections import deque
 from collections.abc import Callable
 from typing import NamedTuple
 
+from broker.handlers.waiting_share import WaitingShare
 from broker.partitions.partition import Partition
 from common.errors import ErrorCode, ProtocolError
 from common.lifecycle import end_tasks
+from kraft.image.tenants import tenant_of
 from records.batch import COMPRESSION_MASK, read_header
 from records.builder import recompress
 from records.compression import Compression
@@ -48,7 +50,7 @@ class RecordInspection:
         self._at_once = asyncio.Semaphore(at_once_max)
         self._queued_bytes_max = queued_bytes_max
         self._inflated_bytes_max = inflated_bytes_max
-        self._queued_bytes = 0
+        self._share = WaitingShare()
         self._queues: dict[Partition, deque[_Job]] = {}
         self._tasks: dict[Partition, asyncio.Task[None]] = {}
 
@@ -59,12 +61,14 @@ class RecordInspection:
     def submit(self, partition: Partition, batch: bytes, done: Inspected) -> None:
         """Inspect `batch`, then call `done` on the loop with the bytes to append or the error.
 
-        Raises ProtocolError(NOT_ENOUGH_REPLICAS) if the queue is full. Every client retries that, asks for no new
-        metadata, and knows that the batch is not in the log, which REQUEST_TIMED_OUT would leave open.
+        Raises ProtocolError(NOT_ENOUGH_REPLICAS) if the queue, or the tenant's part of it, is full. Every client
+        retries that, asks for no new metadata, and knows that the batch is not in the log, which REQUEST_TIMED_OUT
+        would leave open.
         """
-        if self._queued_bytes + len(batch) > self._queued_bytes_max and self._queued_bytes:
+        tenant, size = tenant_of(partition.topic), len(batch)
+        if not self._share.admits(tenant, 0, size, 0, self._queued_bytes_max):
             raise ProtocolError(ErrorCode.NOT_ENOUGH_REPLICAS, "too many batches wait to be inspected")
-        self._queued_bytes += len(batch)
+        self._share.add(tenant, 0, size)
         job = _Job(batch, partition.log.config, done)
         queue = self._queues.get(partition)
         if queue is not None:
@@ -78,14 +82,15 @@ class RecordInspection:
         await end_tasks(self._tasks.values())
         self._queues.clear()
         self._tasks.clear()
+        self._share = WaitingShare()
 
     async def _work(self, partition: Partition) -> None:
-        queue = self._queues[partition]
+        queue, tenant = self._queues[partition], tenant_of(partition.topic)
         while queue:
             job = queue[0]
             async with self._at_once:
                 inspected = await self._inspected(job)
-            self._queued_bytes -= len(job.batch)
+            self._share.add(tenant, 0, -len(job.batch))
             queue.popleft()
             try:
                 job.done(inspected)

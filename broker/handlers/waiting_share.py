@@ -1,4 +1,4 @@
-"""What waits for transaction coordinators at one broker, and the part of it that each tenant has."""
+"""What waits at one broker, for transaction coordinators or for inspection, and the part of it that each tenant has."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _NOTHING = _Held(0, 0)
 
 
 class WaitingShare:
-    """Counts of questions, and sizes of what waits for their answers.
+    """Counts of questions, and sizes of what waits for their answers. Without questions, sizes alone.
 
     A tenant holds at most as much as is left to all others. So one alone has half, several have equal parts, and as
     much is always left for who comes next. The operators' own clients may have all.

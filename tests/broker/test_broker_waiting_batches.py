@@ -8,13 +8,14 @@ from typing import cast
 
 import pytest
 
-from broker.handlers.record_inspection import Inspected
+from broker.handlers.record_inspection import Inspected, RecordInspection
 from broker.partitions.config import LogDuties
 from broker.partitions.partition import FIRST_BATCH_PATIENCE_S
 from common.errors import ErrorCode, ProtocolError
 from common.invariants import InvariantViolation
+from kraft.records import PartitionRecord, TopicRecord
 from tests.broker.lab_client import LabClient
-from tests.broker.replication_lab import Lab, batch, produce
+from tests.broker.replication_lab import Lab, batch, eventually, produce
 from tests.broker.transaction_lab import TXN_ID, coordinated, of_transaction
 from tests.sim.loop import NS, THREAD_COUNT
 from tests.virtual_time import VirtualLoop
@@ -22,6 +23,7 @@ from tests.virtual_time import VirtualLoop
 pytestmark = pytest.mark.virtual_time
 
 QUEUED_BYTES_MAX = LogDuties().recompression_bytes_queued_max
+ALPHA, ALSO_ALPHA, BETA, OPERATORS = "lkc-aaaaaa_t", "lkc-aaaaaa_u", "lkc-bbbbbb_t", "flights"
 LARGE = 1_000  # bytes of a record
 LONG_MS = 9_000
 
@@ -119,6 +121,33 @@ async def test_a_surprise_behind_the_inspection_of_one_batch_holds_up_none_behin
         assert (await produce(client, numbered(1))).base_offset == 1
         assert reported == [surprise]
         assert lab[0].partition not in lab[0].plane.inspection
+
+
+async def test_a_tenant_leaves_room_for_what_others_have_inspected(tmp_path: Path) -> None:
+    """Its batches may take long to inflate, and it has as many topics and clients as it likes."""
+    inspection = RecordInspection(at_once_max=2, queued_bytes_max=12_000, inflated_bytes_max=1 << 20)
+    async with Lab(tmp_path, count=1) as lab:
+        for topic in (ALPHA, ALSO_ALPHA, BETA, OPERATORS):
+            topic_id = topic.encode()[-16:].rjust(16)
+            lab.controller.change(TopicRecord(topic, topic_id), PartitionRecord(topic_id, 0, (0,), (0,), 0, 0, 0))
+        partitions = lab[0].plane.partitions
+
+        def admitted(topic: str, size: int = 1_000) -> int:
+            partition = partitions.get(topic, 0)
+            assert partition is not None
+            for number in range(100):
+                try:
+                    inspection.submit(partition, bytes(size), lambda batch: None)
+                except ProtocolError as error:
+                    return number if error.code is ErrorCode.NOT_ENOUGH_REPLICAS else -1
+            return 100
+
+        for _ in range(2):
+            assert [admitted(topic) for topic in (ALPHA, ALSO_ALPHA, BETA)] == [6, 0, 3]
+            assert admitted(OPERATORS) == 3, "the operators may have all that is left"
+            await eventually(lambda: not any(partition in inspection for partition in partitions), "inspected")
+        assert admitted(ALPHA, 11_000) == 1, "one batch may be longer than a tenant's part"
+        await inspection.close()
 
 
 async def send_in_transaction(client: LabClient, sequence: int) -> tuple[ErrorCode, int]:
