@@ -23,6 +23,7 @@ from kraft.image.metadata import EMPTY_IMAGE, MetadataImage
 from kraft.records import Endpoint, PartitionRecord, RegisterBrokerRecord, TopicRecord
 from kraft.topic_names import TRANSACTION_TOPIC
 from tests.broker.replication_lab import eventually
+from tests.broker.test_transactions_handlers import Context, Served
 from tests.broker.transaction_lab import silent_link
 from wire.client import ConnectionLost
 from wire.messages import AddPartitionsToTxnRequest, AddPartitionsToTxnResponse
@@ -212,6 +213,58 @@ async def test_no_answer_is_an_error_that_passes() -> None:
     there.error = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
     there.ask("a", 2)
     await eventually(lambda: there.answers[2:] == [("a", 2, ErrorCode.CLUSTER_AUTHORIZATION_FAILED)], "refused")
+    await there.client.stop()
+
+
+class CoordinatorsOfKnownTopics(FakeCoordinators):
+    """They answer as brokers do."""
+
+    def __init__(self) -> None:
+        super().__init__(2)
+        self.served = Served(("t",))
+
+    async def call(
+        self, request: AddPartitionsToTxnRequest, version: int, timeout_s: float
+    ) -> AddPartitionsToTxnResponse:
+        self.requests.append(request)
+        await asyncio.sleep(0.01)
+        return await self.served.handlers.add_partitions(Context(version), request)
+
+
+@pytest.mark.parametrize("verify_only", [False, True])
+async def test_a_partition_that_the_coordinator_does_not_know_keeps_no_other_out(verify_only: bool) -> None:
+    """Those of the transaction's other requests are in the same row, and no client waits for this code."""
+    there = CoordinatorsOfKnownTopics()
+    outcome = ErrorCode.TRANSACTION_ABORTABLE if verify_only else ErrorCode.NONE
+    for transactional_id, partition in (("a", 9), ("a", 0), ("b", 0), ("a", 0)):
+        there.ask(transactional_id, partition, verify_only=verify_only)
+    await eventually(lambda: len(there.answers) == 4, "answered")
+    assert sorted(there.answers) == [
+        ("a", 0, outcome), ("a", 0, outcome), ("a", 9, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION), ("b", 0, outcome),
+    ]  # fmt: skip
+    asked = [
+        [(one.transactional_id, topic.partitions) for one in request.transactions for topic in one.topics]
+        for request in there.requests
+    ]
+    assert asked == [[("a", [9, 0]), ("b", [0])], [("a", [0])]]
+    await there.client.stop()
+
+
+@pytest.mark.parametrize("is_cut", [False, True])
+async def test_what_was_kept_out_is_asked_once_more_and_then_by_the_client(is_cut: bool) -> None:
+    there = FakeCoordinators(2)
+
+    def answer(transactional_id: str, partition: int) -> int:
+        if is_cut and len(there.requests) > 1:
+            raise ConnectionLost("cut")
+        return ErrorCode.OPERATION_NOT_ATTEMPTED
+
+    there.answer = answer
+    there.ask("a", 0)
+    there.ask("b", 0)
+    await eventually(lambda: len(there.answers) == 2, "answered")
+    assert there.answers == [("a", 0, ErrorCode.NETWORK_EXCEPTION), ("b", 0, ErrorCode.NETWORK_EXCEPTION)]
+    assert len(there.requests) == 2
     await there.client.stop()
 
 

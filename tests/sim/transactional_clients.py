@@ -65,10 +65,9 @@ AGAIN = frozenset(
         ErrorCode.NOT_COORDINATOR,
         ErrorCode.CONCURRENT_TRANSACTIONS,
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-        ErrorCode.OPERATION_NOT_ATTEMPTED,
     }
 )
-AGAIN_WHERE_THERE = AGAIN - {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.OPERATION_NOT_ATTEMPTED}
+AGAIN_WHERE_THERE = AGAIN - {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
 """For topics that may be gone."""
 ABORTABLE = frozenset(
     {
@@ -247,7 +246,7 @@ class TransactionalProducer:
             "add partitions",
             request,
             self.protocol.add,
-            lambda r: r.results_by_topic_v3_and_below[0].results_by_partition[0].partition_error_code,
+            code_of_added,
             again=again,
         )
         if code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
@@ -398,6 +397,16 @@ class TransactionalProducer:
             code = "unreachable" if answer is None else ErrorCode(answer.error_code).name
             self._history.counts[f"late batches: {code}"] += 1
         self._doubts = True
+
+
+def code_of_added(response: Any) -> int:
+    """That of the partition which keeps others out, if there is one: OPERATION_NOT_ATTEMPTED is no reason."""
+    codes = [
+        row.partition_error_code
+        for topic in response.results_by_topic_v3_and_below
+        for row in topic.results_by_partition
+    ]
+    return next((code for code in codes if code != ErrorCode.OPERATION_NOT_ATTEMPTED), codes[0])
 
 
 class Writer:

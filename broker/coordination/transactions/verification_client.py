@@ -3,7 +3,8 @@
 Questions for one broker are batched: while a request is in flight the next ones gather. A request has at most one row
 for a transactional id, because the response names nothing else. A few connections per broker share its coordinators'
 partitions, so that a coordinator which answers late delays few others. There are no retries here: the client that
-produces comes again.
+produces comes again. Only what another partition kept out of its transaction is asked once more: the partitions of
+several requests of a client share a row.
 
 Source: KIP-890, AddPartitionsToTxn 5 and the behaviour of Apache Kafka 4.2's AddPartitionsToTxnManager.
 """
@@ -124,6 +125,15 @@ class _Courier:
         return batch
 
     async def _carry(self, batch: dict[_Asker, _Asked]) -> None:
+        """A coordinator adds none of a row's partitions if it does not know the topic of one, which may be new or
+        deleted. The others are asked once more, without that one."""
+        left = await self._exchange(batch)
+        if left:
+            for asked in (await self._exchange(left)).values():
+                _answer(asked, {}, ErrorCode.NETWORK_EXCEPTION)
+
+    async def _exchange(self, batch: dict[_Asker, _Asked]) -> dict[_Asker, _Asked]:
+        """One request. Returns what the coordinator has not attempted; all else is answered."""
         request = AddPartitionsToTxnRequest(transactions=[_row(asker, asked) for asker, asked in batch.items()])
         try:
             link = await self.link.to(self._broker_id)
@@ -132,11 +142,11 @@ class _Courier:
             self.link.drop()
             for asked in batch.values():
                 _answer(asked, {}, ErrorCode.NETWORK_EXCEPTION)
-            return
+            return {}
         if response.error_code:
             for asked in batch.values():
                 _answer(asked, {}, known_error(response.error_code))
-            return
+            return {}
         codes = {
             result.transactional_id: {
                 (topic.name, row.partition_index): known_error(row.partition_error_code)
@@ -145,8 +155,18 @@ class _Courier:
             }
             for result in response.results_by_transaction
         }
+        left: dict[_Asker, _Asked] = {}
         for asker, asked in batch.items():
-            _answer(asked, codes.get(asker.transactional_id, {}), ErrorCode.NETWORK_EXCEPTION)
+            found = codes.get(asker.transactional_id, {})
+            kept_out = {
+                partition: asked.pop(partition)
+                for partition, code in found.items()
+                if code is ErrorCode.OPERATION_NOT_ATTEMPTED and partition in asked
+            }
+            if kept_out:
+                left[asker] = kept_out
+            _answer(asked, found, ErrorCode.NETWORK_EXCEPTION)
+        return left
 
     async def _ask_all_here(self, questions: Sequence[tuple[_Asker, _Asked]]) -> None:
         """Each is a decision of a shard: some are asked in this turn of the loop, and the next ones in the next. None
