@@ -214,7 +214,11 @@ def _shown_end(partition: Partition, request: ListOffsetsRequest) -> int:
 
 
 def _check_known(partition: Partition, request: ListOffsetsRequest) -> None:
-    if request.replica_id < 0 and not partition.knows_high_watermark:
+    if request.replica_id >= 0:
+        return
+    # While the log is barred, its last stable offset may be lower than was shown before.
+    is_unread = request.isolation_level == READ_COMMITTED and partition.log.barred is not None
+    if is_unread or not partition.knows_high_watermark:
         raise ProtocolError(ErrorCode.OFFSET_NOT_AVAILABLE)
 
 

@@ -37,6 +37,11 @@ class DescribeProducers:
             partition = self._hosted.find(topic, index)
         except ProtocolError as error:
             return _Partition(partition_index=index, error_code=error.code, error_message=None, active_producers=[])
+        if partition.log.barred is not None:  # they may be from before a truncation; admin clients retry this code
+            code = ErrorCode.NOT_LEADER_OR_FOLLOWER
+            return _Partition(
+                partition_index=index, error_code=code, error_message=partition.log.barred, active_producers=[]
+            )
         producers: list[_Producer] = []
         for view in partition.log.producers.views():
             producers.append(

@@ -46,6 +46,10 @@ class OpenTransactions:
         for key in list(self._noted):
             self._noted.pop(key, None)
             partition = self._find(*key)
+            if partition is not None and partition.log.barred is not None:
+                self._noted[key] = None  # its producers may be from before a truncation: in a later round
+                yield LOOK_COST
+                continue
             is_led = partition is not None and partition.is_leader
             first = partition.log.producers.first_undecided_offset if is_led and partition is not None else None
             known = self._stops.get(key)

@@ -190,7 +190,8 @@ class TransactionalAppends:
         """The valid permission of this id and epoch, or a new one. A new one is granted if its transaction is open,
         unless another id has been granted that epoch; otherwise the coordinator is to be asked.
 
-        Raises ProtocolError: NOT_LEADER_OR_FOLLOWER, INVALID_PRODUCER_EPOCH (a newer epoch is known).
+        Raises ProtocolError: NOT_LEADER_OR_FOLLOWER, INVALID_PRODUCER_EPOCH (a newer epoch is known),
+        KAFKA_STORAGE_ERROR.
         """
         partition = self._partition
         partition.check_appendable(0)
@@ -221,7 +222,8 @@ class TransactionalAppends:
 
     def check(self, permission: Permission) -> None:
         """Raises ProtocolError unless a batch may be appended with it now: NOT_LEADER_OR_FOLLOWER after a change of
-        leadership, INVALID_PRODUCER_EPOCH after a newer epoch, INVALID_TXN_STATE after a marker."""
+        leadership, INVALID_PRODUCER_EPOCH after a newer epoch, INVALID_TXN_STATE after a marker,
+        KAFKA_STORAGE_ERROR."""
         partition = self._partition
         partition.check_appendable(0)
         if permission.leader_epoch != partition.leader_epoch:
@@ -230,8 +232,17 @@ class TransactionalAppends:
         if permission not in self._permissions:
             raise ProtocolError(ErrorCode.INVALID_TXN_STATE, "the transaction has ended in this partition")
 
+    def _check_producers_read(self) -> None:
+        """Raises ProtocolError(KAFKA_STORAGE_ERROR) while the log is barred. After a truncation its producers are those
+        from before, until a thread has read them: epochs, and the ends of transactions, that were cut still count."""
+        barred = self._partition.log.barred
+        if barred is not None:
+            self._partition.note_refusal()
+            raise ProtocolError(ErrorCode.KAFKA_STORAGE_ERROR, barred)
+
     def _check_epoch(self, transactional_id: str, producer_id: int, producer_epoch: int) -> None:
         """The epochs that count are the log's, the granted one, and one that the same transactional id asks for."""
+        self._check_producers_read()
         newest = self._partition.log.producers.epoch_of(producer_id)
         for held in (
             self._permissions.find_granted(producer_id),
@@ -296,7 +307,7 @@ class TransactionalAppends:
 
     def append_marker(self, marker: Marker, now_ms: int, acks: int = -1) -> Marked:
         """Append the marker, unless it repeats one. With `acks` 0 it is appended even if the ISR is too small to commit
-        it now.
+        it now. One that repeats an earlier one is taken also while the log has no room.
 
         It may only be acknowledged when it is committed, also one that repeats an earlier one. Raises
         ProtocolError: NOT_LEADER_OR_FOLLOWER, NOT_ENOUGH_REPLICAS, INVALID_PRODUCER_EPOCH,
@@ -304,6 +315,7 @@ class TransactionalAppends:
         """
         partition = self._partition
         partition.check_appendable(acks)
+        self._check_producers_read()  # or a marker that was cut would count as repeated, and never come again
         log, producer_id, epoch = partition.log, marker.producer_id, marker.producer_epoch
         log.producers.on_high_watermark(partition.high_watermark)
         changes = log.producers.check_marker(producer_id, epoch, marker.coordinator_epoch, exceeds=marker.new_protocol)

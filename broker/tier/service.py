@@ -27,7 +27,7 @@ from broker.tier.led import CopyLag, Fenced, LedPartition, NotNow
 from broker.tier.reconciling import begin_at_end, lost_committed, read_end, reconcile
 from broker.tier.services import TierServices
 from broker.tier.starts import TierStarts, report_start
-from broker.tier.undecided import end_undecided
+from broker.tier.undecided import check_producers_read, end_undecided
 from common.errors import ErrorCode, OutcomeUnknown, ProtocolError
 from common.lifecycle import duty, end_tasks
 from common.pacing import Work
@@ -412,6 +412,7 @@ class TierService:
         begins = (led.held_back or _is_tiered(partition)) and lost_committed(led)
         if begins:
             await self._begin_again(led)
+        check_producers_read(led, lost=begins)
         if led.held_back:
             led.let_lead()
             self._hosted.resume_leadership(partition)

@@ -11,7 +11,7 @@ import logging
 
 from broker.partitions.partition import Partition
 from broker.partitions.transactional_appends import Marker
-from broker.tier.led import LedPartition
+from broker.tier.led import LedPartition, NotNow
 from broker.tier.services import TierServices
 from storage.producers.producer_state import ProducerView
 
@@ -21,9 +21,17 @@ MARKERS_AT_ONCE = 50  # in one turn of the loop
 NAMED_MAX = 100  # in one audit line
 
 
+def check_producers_read(led: LedPartition, *, lost: bool) -> None:
+    """Call it before the leader leads. Raises NotNow if `end_undecided` would go by the producers from before a
+    truncation, which do not know what was open there."""
+    record, barred = led.known.record, led.partition.log.barred
+    if barred is not None and (lost or (record.adopted_end_offset and not record.adopting)):
+        raise NotNow(barred)
+
+
 async def end_undecided(led: LedPartition, services: TierServices, *, lost: bool) -> None:
-    """Call it for a leader as soon as it leads, in the same turn of the loop. `lost`: it has just begun at the tier's
-    end, so it has lost what was behind.
+    """Call it for a leader as soon as it leads, in the same turn of the loop as `check_producers_read`. `lost`: it has
+    just begun at the tier's end, so it has lost what was behind.
 
     It may be repeated, by a later leader too: what is adopted from the bucket has a known end, and all that is open
     below that is aborted. Readers of committed records see none of it meanwhile. Raises ProtocolError if the log

@@ -166,6 +166,7 @@ class LogShortening(Struct, eq=False):
         if not len(self._producers):
             self._producers.reset(end_offset)
             return
+        self._producers.cut(self._ends.log_start, end_offset)
         self._files.bar(UNREAD)
         self._context.reloads.reload(self)
 

@@ -95,6 +95,7 @@ class ProducerStates:
 
     __slots__ = (
         "_bound",
+        "_final_end",
         "_idle",
         "_ongoing",
         "_producers",
@@ -113,6 +114,7 @@ class ProducerStates:
         self._idle: list[tuple[int, KnownProducer]] = []  # the longest idle ones as of a while ago, last first
         self._ongoing = _NO_TRANSACTIONS  # first offset of each open one -> producer id; ascending
         self._unreplicated = _NONE_ENDED  # see `_Ended`
+        self._final_end = 0  # below it there may be markers that are not in `_unreplicated` any more
 
     def set_limits(self, expiration_ms: int, producers_max: int) -> None:
         self.expiration_ms = expiration_ms
@@ -123,7 +125,7 @@ class ProducerStates:
         bound = self._bound
         self.leave()
         self._producers, self._idle = read._producers, read._idle
-        self._ongoing, self._unreplicated = read._ongoing, read._unreplicated
+        self._ongoing, self._unreplicated, self._final_end = read._ongoing, read._unreplicated, read._final_end
         self.end_offset = read.end_offset
         if bound is not None:
             self.join(bound)
@@ -328,9 +330,16 @@ class ProducerStates:
         unreplicated = self._unreplicated
         if unreplicated:
             while unreplicated and unreplicated[0][1] < high_watermark:
-                unreplicated.popleft()
+                self._final_end = unreplicated.popleft()[1] + 1
             if not unreplicated:
                 self._unreplicated = _NONE_ENDED
+
+    def cut(self, log_start_offset: int, end_offset: int) -> None:
+        """The log was truncated to `end_offset`, and `adopt` follows later. Until then transactions whose markers were
+        cut stay unstable: the high watermark does not pass the end. If markers were cut that had counted as final, of
+        which nothing is known here any more, nothing is stable."""
+        if end_offset < self._final_end:
+            self._unreplicated = _Ended([(log_start_offset, end_offset)])
 
     # Upkeep
 
@@ -372,6 +381,7 @@ class ProducerStates:
         self._producers.clear()
         self._idle.clear()
         self._ongoing, self._unreplicated = _NO_TRANSACTIONS, _NONE_ENDED
+        self._final_end = 0
         self.end_offset = end_offset
 
     def freeze(self) -> FrozenProducers:
@@ -400,6 +410,7 @@ class ProducerStates:
             if entry.transaction_start != NO_OFFSET:
                 open_transactions.append((entry.transaction_start, entry.producer_id))
         self._ongoing = _Transactions(sorted(open_transactions)) if open_transactions else _NO_TRANSACTIONS
+        self._final_end = end_offset  # a snapshot does not say which markers were above the high watermark
         for producer_id, rows in groupby(snapshot.batches, itemgetter(0)):
             known = producers.get(producer_id)
             if known is not None:

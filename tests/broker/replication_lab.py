@@ -484,7 +484,7 @@ def row_of(response: Any) -> Any:
 async def list_offset(connection: LabClient, timestamp: int, version: int = 9, **fields: int) -> Any:
     request = ListOffsetsRequest(
         replica_id=fields.get("replica_id", -1),
-        isolation_level=0,
+        isolation_level=fields.get("isolation_level", 0),
         topics=[
             ListOffsetsRequest.ListOffsetsTopic(
                 name=TOPIC,

@@ -24,12 +24,14 @@ class Partitions:
     def __init__(self) -> None:
         self.first: dict[int, int] = {}  # where committed records stop, by partition
         self.led: set[int] = set()
+        self.barred: dict[int, str] = {}
         self.noted: dict[TopicPartition, None] = {}
         self.now_s = 0.0
         self.open = OpenTransactions(self.noted, self.find, lambda: self.now_s)
 
     def find(self, topic: str, index: int) -> Any:
-        log = SimpleNamespace(producers=SimpleNamespace(first_undecided_offset=self.first.get(index)))
+        producers = SimpleNamespace(first_undecided_offset=self.first.get(index))
+        log = SimpleNamespace(producers=producers, barred=self.barred.get(index))
         return SimpleNamespace(is_leader=index in self.led, log=log) if index < 4 else None
 
     def note(self, index: int) -> None:
@@ -89,6 +91,20 @@ def test_a_hundred_thousand_cost_a_scrape_nothing_and_a_round_slices() -> None:
     with counted_calls() as count:
         at_once(world.open.look())
     assert count.calls < 20, "nothing has changed"
+
+
+def test_a_partition_whose_producers_are_from_before_a_truncation_is_looked_at_later() -> None:
+    world = Partitions()
+    world.led.add(0)
+    world.barred[0] = "unread"
+    world.note(0)
+    for _ in range(2):
+        at_once(world.open.look())
+        assert len(world.open) == 0
+    del world.barred[0]
+    world.first[0] = 7
+    at_once(world.open.look())
+    assert (len(world.open), world.noted) == (1, {})
 
 
 @pytest.mark.virtual_time

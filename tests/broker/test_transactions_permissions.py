@@ -1,9 +1,9 @@
-"""Every interleaving of batches, coordinators' answers, markers, epochs and leaderships of a few producers."""
+"""Every interleaving of batches, coordinators' answers, markers, epochs, leaderships and truncations."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import cast
 
 from hypothesis import HealthCheck, settings
@@ -30,9 +30,41 @@ class MemoryLog:
         self.producers = ProducerStates(1 << 40, 100)
         self.batches: list[tuple[BatchHeader, EndMarker | None]] = []
         self.log_end_offset = 0
+        self.barred: str | None = None
 
     def check_admits(self, size: int) -> None:
         """It has room."""
+        if self.barred is not None:
+            raise ProtocolError(ErrorCode.KAFKA_STORAGE_ERROR, self.barred)
+
+    def cut(self, offset: int) -> None:
+        """The producers remain those from before, until `read`."""
+        self.log_end_offset = min(self.log_end_offset, offset)
+        self.batches = [one for one in self.batches if one[0].base_offset < self.log_end_offset]
+        self.producers.cut(0, self.log_end_offset)
+        self.barred = "unread"
+
+    def read(self) -> None:
+        read = ProducerStates(1 << 40, 100)
+        for header, ended in self.batches:
+            read.update(header, ended)
+        self.producers.adopt(read)
+        self.barred = None
+
+    def is_open(self, producer_id: int) -> bool:
+        """Whether the producer's last batch is no marker."""
+        last = [ended for header, ended in self.batches if header.producer_id == producer_id][-1:]
+        return last == [None]
+
+    def first_unstable(self, high_watermark: int) -> int | None:
+        """Where the first transaction begins whose marker is not here, or not committed."""
+        first: dict[int, int] = {}
+        for header, ended in self.batches:
+            if ended is None:
+                first.setdefault(header.producer_id, header.base_offset)
+            elif header.base_offset < high_watermark:
+                first.pop(header.producer_id, None)
+        return min(first.values(), default=None)
 
     def append(self, view: memoryview, leader_epoch: int) -> Appended:
         header = read_header(view, 0).stamped(self.log_end_offset, leader_epoch)
@@ -63,6 +95,10 @@ class LeaderOfOne:
         self.epoch_start_offset = self.memory.log_end_offset
         self.led = LedTransactions(self.epoch_start_offset)
 
+    def cut(self, offset: int) -> None:
+        self.memory.cut(offset)
+        self.high_watermark = min(self.high_watermark, self.memory.log_end_offset)
+
     def commit(self, offset: int) -> None:
         self.high_watermark = max(self.high_watermark, min(offset, self.memory.log_end_offset))
 
@@ -77,6 +113,7 @@ class LeaderOfOne:
         return check_produced(view, at, end, ProduceLimits(), now_ms, transactional=transactional)
 
     def find_repeated(self, header: BatchHeader) -> Appended | None:
+        self.memory.check_admits(0)
         try:
             known = self.log.producers.check(header)
         except ProtocolError as error:
@@ -115,7 +152,8 @@ class Interleavings(RuleBasedStateMachine):
     before, and whatever a stranger's transactional id claims to be meanwhile: its coordinator confirms nothing.
 
     A marker, also a repeated one, is acknowledged when it is committed and no later, but that one of an earlier leader
-    waits for all that was there when this leadership began."""
+    waits for all that was there when this leadership began. While the producers are those from before a truncation,
+    everything is refused for a while, and no more is stable than the log says."""
 
     permissions = Bundle("permissions")
     claims = Bundle("claims")
@@ -129,15 +167,20 @@ class Interleavings(RuleBasedStateMachine):
         self.sequences: dict[tuple[int, int], int] = {}
         self.markers: list[Marker] = []
 
+    def _refused(self, *codes: ErrorCode) -> AbstractContextManager[None]:
+        if self.leader.memory.barred is None:
+            return refused(*codes)
+        return refused(ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+
     @rule(target=permissions, producer=PRODUCERS, epoch=EPOCHS, adds=st.booleans())
     def begin(self, producer: int, epoch: int, adds: bool) -> Permission | None:
-        with refused(ErrorCode.INVALID_PRODUCER_EPOCH):
+        with self._refused(ErrorCode.INVALID_PRODUCER_EPOCH):
             permission = self.leader.transactions.begin(TXN_ID, producer, epoch, adds=adds)
             assert epoch >= self.newest[producer]
             self.newest[producer] = epoch
             self.begun.setdefault(permission, self.leader.leader_epoch)
             return permission
-        assert epoch < self.newest[producer]
+        assert epoch < self.newest[producer] or self.leader.memory.barred is not None
         return None
 
     @rule(permission=permissions)
@@ -148,7 +191,7 @@ class Interleavings(RuleBasedStateMachine):
 
     @rule(target=claims, producer=PRODUCERS, epoch=st.integers(0, 32_767), adds=st.booleans())
     def claim(self, producer: int, epoch: int, adds: bool) -> Permission | None:
-        with refused(ErrorCode.INVALID_PRODUCER_EPOCH):
+        with self._refused(ErrorCode.INVALID_PRODUCER_EPOCH):
             claimed = self.leader.transactions.begin("stranger", producer, epoch, adds=adds)
             open_here = self.leader.log.producers.has_open_transaction(producer, epoch)
             assert not claimed.is_granted or open_here, "nobody has confirmed it"
@@ -168,7 +211,7 @@ class Interleavings(RuleBasedStateMachine):
             return
         producer, epoch = permission.producer_id, permission.producer_epoch
         is_void = permission in self.void or self.begun[permission] != self.leader.leader_epoch
-        is_void = is_void or epoch < self.newest[producer]
+        is_void = is_void or epoch < self.newest[producer] or self.leader.memory.barred is not None
         before = self.leader.log.log_end_offset
         self._append(producer, epoch, permission)
         assert (self.leader.log.log_end_offset == before) is is_void, "a permission ends with its transaction"
@@ -183,7 +226,9 @@ class Interleavings(RuleBasedStateMachine):
         sequence = self.sequences.get((producer, epoch), 0)
         data = bytearray(of_transaction(sequence, producer_id=producer, epoch=epoch))
         with (
-            refused(ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.INVALID_TXN_STATE, ErrorCode.NOT_LEADER_OR_FOLLOWER),
+            self._refused(
+                ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.INVALID_TXN_STATE, ErrorCode.NOT_LEADER_OR_FOLLOWER
+            ),
             memoryview(data) as view,
         ):
             self.leader.transactions.append_produced(data, view, 0, len(data), -1, NOW_MS, permission)
@@ -206,7 +251,7 @@ class Interleavings(RuleBasedStateMachine):
         producers = self.leader.log.producers
         known, was_open = producers.epoch_of(producer), producers.has_open_transaction(producer, epoch)
         before = self.leader.log.log_end_offset
-        with refused(ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.TRANSACTION_COORDINATOR_FENCED):
+        with self._refused(ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.TRANSACTION_COORDINATOR_FENCED):
             marked = self.leader.transactions.append_marker(marker, NOW_MS)
             assert self.leader.log.log_end_offset == before + (not marked.is_repeated)
             last_end, begun, committed = (
@@ -215,6 +260,7 @@ class Interleavings(RuleBasedStateMachine):
             assert marked.end_offset >= last_end or committed >= last_end, "never before it is committed"
             assert marked.end_offset <= max(last_end, begun), "and no later"
             assert marked.is_repeated or marked.end_offset == last_end == before + 1
+            assert not self.leader.memory.is_open(producer), "what is acknowledged is in the log"
             assert epoch >= known
             assert not (new and was_open), "the new protocol's markers exceed"
             last_ended = epoch - 1 if new else epoch
@@ -234,29 +280,50 @@ class Interleavings(RuleBasedStateMachine):
         self.leader.lead_again()
         self.newest = {producer: self.leader.log.producers.epoch_of(producer) for producer in self.newest}
 
+    @precondition(lambda self: self.leader.memory.barred is None and self.leader.memory.batches)
+    @rule(count=st.integers(1, 3), pick=st.integers(1, 2))
+    def follow_and_lead_again(self, count: int, pick: int) -> None:
+        """The leader in between lacked the last batches; elected out of sync, it lacked what was committed. The
+        coordinator sends a marker again."""
+        self.leader.cut(max(self.leader.memory.log_end_offset - count, 0))
+        self.lead_again()
+        if self.markers:
+            self._end(self.markers[-min(pick, len(self.markers))])
+
+    @precondition(lambda self: self.leader.memory.barred is not None)
+    @rule()
+    def read_producers(self) -> None:
+        memory = self.leader.memory
+        memory.read()
+        self.newest = {producer: memory.producers.epoch_of(producer) for producer in self.newest}
+        batches = [header for header, ended in memory.batches if ended is None]
+        self.sequences = {(one.producer_id, one.producer_epoch): one.last_sequence + 1 for one in batches}
+
     @invariant()
     def log_is_in_order(self) -> None:
         """Epochs of a producer never fall, nor do its coordinators', and the last stable offset is the first of what
         is open."""
         epochs: dict[int, int] = {}
         coordinators: dict[int, int] = {}
-        open_since: dict[int, int] = {}
         log = self.leader.memory
         for header, ended in log.batches:
             producer = header.producer_id
             assert header.producer_epoch >= epochs.get(producer, -1)
             epochs[producer] = header.producer_epoch
             if ended is None:
-                open_since.setdefault(producer, header.base_offset)
                 continue
             assert ended.coordinator_epoch >= coordinators.get(producer, -1)
             coordinators[producer] = ended.coordinator_epoch
-            open_since.pop(producer, None)
-        log.producers.on_high_watermark(log.log_end_offset)
-        assert log.producers.first_unstable_offset == min(open_since.values(), default=None)
+        high_watermark = self.leader.high_watermark
+        log.producers.on_high_watermark(high_watermark)
+        shown, right = log.producers.first_unstable_offset, log.first_unstable(high_watermark)
+        if log.barred is None:
+            assert shown == right
+        else:
+            assert right is None or min(high_watermark, right if shown is None else shown) <= right
 
 
 TestInterleavings = Interleavings.TestCase
 TestInterleavings.settings = settings(
-    max_examples=60, stateful_step_count=30, deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=100, stateful_step_count=30, deadline=None, suppress_health_check=list(HealthCheck)
 )

@@ -131,6 +131,40 @@ def test_transactions_hold_the_stable_offset_until_their_marker_is_replicated() 
     assert producers.update(marker(16), COMMIT) is None
 
 
+def test_a_transaction_whose_marker_is_cut_is_not_stable() -> None:
+    producers = states()
+    producers.update(batch(0, 2, offset=10, attributes=TRANSACTIONAL))
+    producers.update(marker(12), COMMIT)
+    producers.on_high_watermark(12)
+    producers.cut(3, 12)
+    producers.on_high_watermark(12)
+    assert producers.first_unstable_offset == 10, "the marker was above the high watermark"
+
+
+@pytest.mark.parametrize("is_loaded", [False, True])
+def test_where_final_markers_are_cut_nothing_is_stable(is_loaded: bool) -> None:
+    """An unclean leader makes followers cut what was committed; a snapshot does not say what was."""
+    producers = states()
+    producers.update(batch(0, 2, offset=10, attributes=TRANSACTIONAL))
+    producers.update(marker(12), COMMIT)
+    if is_loaded:
+        loaded = states()
+        loaded.load_snapshot(producers.snapshot(), 13, 5)
+        producers.adopt(loaded)
+    else:
+        producers.on_high_watermark(13)
+    assert producers.first_unstable_offset is None
+    producers.cut(3, 13)
+    assert producers.first_unstable_offset is None, "the marker is still there"
+    producers.cut(3, 12)
+    producers.on_high_watermark(12)
+    assert producers.first_unstable_offset == 3
+    read = states()
+    read.update(batch(0, 2, offset=10, attributes=TRANSACTIONAL))
+    producers.adopt(read)
+    assert producers.first_unstable_offset == 10
+
+
 def test_the_first_of_many_transactions_that_have_ended_is_found_without_a_look_at_the_gaps() -> None:
     """A dict that was large has its first key behind a gap for each one that is gone, unless it is ordered by links."""
     count = 5_000

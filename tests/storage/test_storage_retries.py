@@ -16,6 +16,7 @@ from common.directory_config import DirectoryConfig
 from common.errors import ErrorCode, ProtocolError
 from common.settings import DAY_MS
 from records.batch import read_header, stamp
+from records.control import MarkerKind
 from storage.log.log_config import LogConfig
 from storage.log.partition_log import PartitionLog
 from storage.producers import producer_history
@@ -24,7 +25,7 @@ from storage.producers.producer_history import MARK_BATCHES, MARKS_KEPT
 from storage.producers.producer_replay import READ_PER_BATCH_BYTES
 from storage.producers.producer_state import Duplicate
 from storage.segments.segment import Segment
-from tests.storage.log_workbench import NOW_MS, OpenGate, Workbench, append, produced, truncate
+from tests.storage.log_workbench import NOW_MS, OpenGate, Workbench, append, marker, produced, truncate
 
 CONFIG = LogConfig(segment_bytes=700, index_interval_bytes=100, producer_id_expiration_ms=2**60, retention_ms=-1)
 
@@ -220,6 +221,23 @@ async def test_no_mark_of_a_segment_that_compaction_wrote_anew_is_believed(tmp_p
     swapped = Segment.fresh(log.context.open_files, log.directory, mark.segment.base_offset, NOW_MS)
     segments = [swapped if segment is mark.segment else segment for segment in log.segments]
     assert log.producer_history.newest_mark(segments, log.log_end_offset) is None
+    await retrying.bench.directory.close()
+
+
+async def test_a_cut_after_a_clean_stop_shows_no_transaction_whose_marker_is_gone(tmp_path: Path) -> None:
+    """The snapshot of the stop does not say that the marker was not committed."""
+    retrying = Retrying(tmp_path, replay_bytes_max=0)
+    await retrying.open()
+    append(retrying.log, produced(producer_id=7, transactional=True))
+    append(retrying.log, marker(MarkerKind.COMMIT, 7))
+    await retrying.restart(clean=True)
+    log = retrying.log
+    await truncate(log, 1)
+    assert log.barred is not None
+    assert log.last_stable_offset(1) == 0
+    await retrying.bench.directory.settle()
+    assert log.context.reloads.reload_count == 1
+    assert log.last_stable_offset(1) == 0
     await retrying.bench.directory.close()
 
 
