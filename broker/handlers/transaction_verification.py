@@ -126,12 +126,16 @@ class TransactionVerification:
         waiter: PermissionWaiter,
         *,
         adds: bool,
+        is_shared: bool = False,
     ) -> None:
-        """Ask for a permission unless there is one, and tell `waiter`, at once if it is granted.
+        """Ask for a permission unless there is one, and tell `waiter`, at once if it is granted. `is_shared`: see
+        `TransactionalAppends.begin`.
 
         Raises ProtocolError: NOT_LEADER_OR_FOLLOWER, INVALID_PRODUCER_EPOCH, NOT_ENOUGH_REPLICAS if too much waits.
         """
-        permission = partition.transactions.begin(transactional_id, producer_id, producer_epoch, adds=adds)
+        permission = partition.transactions.begin(
+            transactional_id, producer_id, producer_epoch, adds=adds, is_shared=is_shared
+        )
         question = self._questions.get(permission)
         if question is None and permission.is_granted:
             waiter.permitted(permission)
@@ -158,13 +162,14 @@ class TransactionVerification:
         self, transactional_id: str, producer_id: int, producer_epoch: int, partition: Partition, *, adds: bool
     ) -> Permission:
         """A permission to append to `partition`, one of `__consumer_offsets`, in this transaction; ask
-        `Partition.check_permission` just before. Its coordinator is asked whatever the settings say: all tenants of a
-        cell share these partitions, and the log would take any epoch that a client names for the producer's own.
+        `Partition.check_permission` just before. Its coordinator is asked once in a transaction and leadership,
+        whatever the settings and the log say: all tenants of a cell share these partitions, and the log would take any
+        epoch that a client names for the producer's own, and any open transaction for the client's.
 
         Raises ProtocolError as `begin`, and with the coordinator's error.
         """
         waiter = _PermissionFuture()
-        self.begin(partition, transactional_id, producer_id, producer_epoch, waiter, adds=adds)
+        self.begin(partition, transactional_id, producer_id, producer_epoch, waiter, adds=adds, is_shared=True)
         return await waiter.future
 
     def stop(self) -> None:

@@ -186,9 +186,12 @@ class TransactionalAppends:
             return True
         return not self._partition.log.producers.has_open_transaction(producer_id, producer_epoch)
 
-    def begin(self, transactional_id: str, producer_id: int, producer_epoch: int, *, adds: bool) -> Permission:
+    def begin(
+        self, transactional_id: str, producer_id: int, producer_epoch: int, *, adds: bool, is_shared: bool = False
+    ) -> Permission:
         """The valid permission of this id and epoch, or a new one. A new one is granted if its transaction is open,
-        unless another id has been granted that epoch; otherwise the coordinator is to be asked.
+        unless another id has been granted that epoch; otherwise the coordinator is to be asked. It always is where
+        tenants share the partition (`is_shared`): the log does not say whose the open transaction is.
 
         Raises ProtocolError: NOT_LEADER_OR_FOLLOWER, INVALID_PRODUCER_EPOCH (a newer epoch is known),
         KAFKA_STORAGE_ERROR.
@@ -204,7 +207,7 @@ class TransactionalAppends:
         if granted is not None and is_taken and granted.transactional_id == transactional_id:
             return granted
         permission = Permission(transactional_id, producer_id, producer_epoch, partition.leader_epoch, adds=adds)
-        if not is_taken and partition.log.producers.has_open_transaction(producer_id, producer_epoch):
+        if not is_shared and not is_taken and partition.log.producers.has_open_transaction(producer_id, producer_epoch):
             self._permissions.grant(permission)
         else:
             self._permissions.ask(permission)

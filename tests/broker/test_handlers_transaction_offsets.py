@@ -51,7 +51,10 @@ class GroupPartition(MemoryPartition):
     def transactions(self) -> GroupPartition:
         return self
 
-    def begin(self, transactional_id: str, producer_id: int, producer_epoch: int, *, adds: bool) -> Permission:
+    def begin(
+        self, transactional_id: str, producer_id: int, producer_epoch: int, *, adds: bool, is_shared: bool
+    ) -> Permission:
+        assert is_shared, "the log alone says nothing of whose a transaction is"
         if producer_epoch < self.open_transactions.get(producer_id, -1):
             raise ProtocolError(ErrorCode.INVALID_PRODUCER_EPOCH)
         held = self.permissions.get(producer_id)
@@ -59,8 +62,6 @@ class GroupPartition(MemoryPartition):
             held = self.permissions[producer_id] = Permission(
                 transactional_id, producer_id, producer_epoch, self.leader_epoch, adds=adds
             )
-        if self.open_transactions.get(producer_id) == producer_epoch:
-            held.grant()
         return held
 
     def grant(self, permission: Permission) -> None:

@@ -189,12 +189,12 @@ class Interleavings(RuleBasedStateMachine):
         if permission is not None:
             self.leader.transactions.grant(permission)
 
-    @rule(target=claims, producer=PRODUCERS, epoch=st.integers(0, 32_767), adds=st.booleans())
-    def claim(self, producer: int, epoch: int, adds: bool) -> Permission | None:
+    @rule(target=claims, producer=PRODUCERS, epoch=st.integers(0, 32_767), adds=st.booleans(), shared=st.booleans())
+    def claim(self, producer: int, epoch: int, adds: bool, shared: bool) -> Permission | None:
         with self._refused(ErrorCode.INVALID_PRODUCER_EPOCH):
-            claimed = self.leader.transactions.begin("stranger", producer, epoch, adds=adds)
+            claimed = self.leader.transactions.begin("stranger", producer, epoch, adds=adds, is_shared=shared)
             open_here = self.leader.log.producers.has_open_transaction(producer, epoch)
-            assert not claimed.is_granted or open_here, "nobody has confirmed it"
+            assert not claimed.is_granted or (open_here and not shared), "nobody has confirmed it"
             assert claimed not in self.begun, "it has a question of its own"
             return claimed
         return None
