@@ -79,7 +79,8 @@ class WaitingBatch:
         acks, now_ms = pending.call.acks, self._clock.wall_ms()
         try:
             with memoryview(batch) as view:
-                check_order(partition, read_header(view, 0), came_behind=self._came_behind)
+                if not permission.adds:  # in the new protocol the partition itself asks for sequence 0
+                    check_order(partition, read_header(view, 0), came_behind=self._came_behind)
                 appended = partition.transactions.append_produced(
                     batch, view, 0, len(batch), acks, now_ms, permission
                 )  # fmt: skip

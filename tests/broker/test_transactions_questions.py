@@ -228,7 +228,8 @@ class CoordinatorsOfKnownTopics(FakeCoordinators):
     ) -> AddPartitionsToTxnResponse:
         self.requests.append(request)
         await asyncio.sleep(0.01)
-        return await self.served.handlers.add_partitions(Context(version), request)
+        answer: AddPartitionsToTxnResponse = await self.served.handlers.add_partitions(Context(version), request)
+        return answer
 
 
 @pytest.mark.parametrize("verify_only", [False, True])

@@ -401,7 +401,7 @@ class TransactionalProducer:
 
 def code_of_added(response: Any) -> int:
     """That of the partition which keeps others out, if there is one: OPERATION_NOT_ATTEMPTED is no reason."""
-    codes = [
+    codes: list[int] = [
         row.partition_error_code
         for topic in response.results_by_topic_v3_and_below
         for row in topic.results_by_partition
