@@ -6,7 +6,7 @@ import io
 import json
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Annotated, Any, NoReturn, TextIO
 
 import typer
@@ -17,11 +17,18 @@ BRIEF_MIN, BRIEF_SHARE = 16, 4  # characters of a word on a terminal, and its pa
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
-def fail(message: str, status: int = EXIT_FAILED) -> NoReturn:
-    """Print an error on standard error and exit. Names and what servers say are in it."""
-    shown = "\n".join(printable(line) for line in message.split("\n"))
-    print(f"tidelog: {shown}", file=sys.stderr)
+def fail(message: str, status: int = EXIT_FAILED, details: Iterable[str] = ()) -> NoReturn:
+    """Print an error on standard error, on one line, with `details` on further lines, and exit. Names and what servers
+    say are in it."""
+    remark(message)
+    for line in details:
+        print(printable(line), file=sys.stderr)
     raise typer.Exit(status)
+
+
+def remark(message: str) -> None:
+    """Print on standard error what is no part of the output."""
+    print(f"tidelog: {printable(message)}", file=sys.stderr)
 
 
 def is_terminal(stream: TextIO | None) -> bool:

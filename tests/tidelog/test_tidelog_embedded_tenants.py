@@ -171,7 +171,7 @@ def test_client_files_follow_the_port(tmp_path: Path) -> None:
     assert access_of(tmp_path, layout, "bad") is None
     told = tell_tenants(tmp_path, layout, ["demo", "bad"])
     assert str(file.with_suffix("").with_suffix("")) in told[0]
-    assert "keys create bad" in told[1]
+    assert "tidelog keys create --out FILE bad" in told[1]
 
 
 def test_the_line_that_makes_names_resolve_names_all_of_them() -> None:

@@ -29,8 +29,10 @@ def test_names_are_shown_as_they_are_but_for_what_a_terminal_obeys(
 @pytest.mark.parametrize("name", NAMES)
 def test_an_error_shows_a_name_without_what_a_terminal_obeys(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(typer.Exit):
-        fail(f"there is no group {name}")
-    assert all(line.isprintable() for line in capsys.readouterr().err.splitlines())
+        fail(f"there is no group {name}", details=[name, "more"])
+    assert capsys.readouterr().err.split("\n") == [
+        f"tidelog: there is no group {printable(name)}", printable(name), "more", "",
+    ]  # fmt: skip
 
 
 @given(st.text(st.characters(codec=None)))

@@ -31,6 +31,7 @@ from tidelog.admin.transaction_doctor import (
     reasons,
     unclaimed,
 )
+from tidelog.shell_words import argument
 
 if TYPE_CHECKING:
     from tidelog.admin.library_client import AdminClient
@@ -87,7 +88,10 @@ def hanging_in(client: AdminClient, place: Place, producer_id: int) -> Opened:
                     f"{'; '.join(reasons(unanswered))}"
                 )
             name = one.transactional_id
-            raise Refused(f"that is {name}'s transaction, which a coordinator knows: tidelog transactions abort {name}")
+            raise Refused(
+                f"that is {name}'s transaction, which a coordinator knows: "
+                f"tidelog transactions abort {argument(name)}"
+            )
     for silent in unanswered:
         if silent.who == str(place):
             raise Refused(f"it is unknown what producer {producer_id} has open in {silent}")

@@ -8,6 +8,7 @@ from common.settings import SettingError
 from tidelog.cluster.client_files import TENANTS_DIRECTORY, TenantAccess, key_file, read_key, write_client_files
 from tidelog.cluster.layout import TLS_DIRECTORY, ClusterLayout
 from tidelog.cluster.local_names import advice, names_of
+from tidelog.shell_words import argument
 
 
 def parse_names(text: str) -> list[str]:
@@ -46,7 +47,8 @@ def tell_tenants(root: Path, layout: ClusterLayout, names: list[str]) -> list[st
     for name in names:
         access = access_of(root, layout, name)
         if access is None:
-            lines.append(f"tenant {name} was there already and has no key here: tidelog keys create {name} --out FILE")
+            command = f"tidelog keys create --out FILE {argument(name)}"
+            lines.append(f"tenant {name} was there already and has no key here: {command}")
             continue
         files = root / TENANTS_DIRECTORY / f"{name}.{{librdkafka.properties,java.properties,kcat}}"
         lines.append(f"tenant {name}: {access.bootstrap}, {files}")

@@ -14,6 +14,7 @@ from tidelog.admin.admin_client import CommandOptions, admin_client
 from tidelog.admin.replica_moves import Key, Moving, Refused, ReplicaMoves, Rounds
 from tidelog.commands.brokers import LOOK_S, Throttle
 from tidelog.output import EXIT_USAGE, fail, show
+from tidelog.shell_words import argument
 
 PREFERRED, UNCLEAN = 0, 1
 Partitions = Annotated[
@@ -128,7 +129,7 @@ def _move(moves: ReplicaMoves, name: str, wanted: list[PlacedPartition], throttl
     try:
         Rounds(moves, len(wanted), throttle, lambda: time.sleep(LOOK_S), tell).run(wanted, mine)
     except KeyboardInterrupt:
-        fail(f"interrupted; the moves go on. `tidelog topics reassign {name} --cancel` undoes them")
+        fail(f"interrupted; the moves go on. `tidelog topics reassign --cancel {argument(name)}` undoes them")
     if throttle:
         moves.lift_throttles([name])
 

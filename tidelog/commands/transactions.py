@@ -14,7 +14,7 @@ from tidelog.admin.transaction_admin import Fenced, UnknownPattern, UnknownState
 from tidelog.admin.transaction_doctor import Class, Finding, Place, Unanswered, reasons
 from tidelog.command_group import CommandGroup
 from tidelog.moments import utc
-from tidelog.output import EXIT_USAGE, fail, show, show_one
+from tidelog.output import EXIT_USAGE, fail, printable, show, show_one
 
 app = CommandGroup("Transactions: list, describe, doctor, abort.")
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ def doctor(
     empty = "no transaction is known to be open" if unanswered else "no transaction is open"
     show([_row(one, unanswered) for one in found], as_json=options.as_json, columns=COLUMNS, empty=empty)
     if unanswered:
-        fail("not all is known, something has not answered:\n" + "\n".join(reasons(unanswered)))
+        fail("not all is known, something has not answered:", details=reasons(unanswered))
 
 
 @app.command()
@@ -115,7 +115,7 @@ def abort(
     if options.as_json:
         show_one({"aborted": done, "dry_run": dry_run}, as_json=True)
     else:
-        print(f"{'would abort' if dry_run else 'aborted'} {done}")
+        print(printable(f"{'would abort' if dry_run else 'aborted'} {done}"))
 
 
 def _check_id(transactional_id: str) -> None:
