@@ -5,8 +5,8 @@ from __future__ import annotations
 from tidelog.admin.library_client import AdminClient
 from tidelog.admin.open_transactions import examined
 from tidelog.admin.transaction_admin import Listed, listed
-from tidelog.admin.transaction_doctor import Examined, Place
-from tidelog.tier.access import answers_of
+from tidelog.admin.transaction_doctor import Examined
+from tidelog.tier.access import blocked_bytes
 
 
 def ids(client: AdminClient) -> list[Listed]:
@@ -17,12 +17,3 @@ def ids(client: AdminClient) -> list[Listed]:
 def open_ones(client: AdminClient) -> Examined:
     """Raises Refused and KafkaError."""
     return examined(client, None, lambda: blocked_bytes(client))
-
-
-def blocked_bytes(client: AdminClient) -> dict[Place, int]:
-    """Bytes of closed segments that the tier does not hold yet, of each tiered partition."""
-    return {
-        Place(led.topic, led.partition): led.copy_lag_bytes
-        for broker in answers_of(client).brokers
-        for led in broker.partitions
-    }

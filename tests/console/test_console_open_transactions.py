@@ -106,8 +106,9 @@ def _producers(request: Any) -> Any:
 
 def test_all_leaders_are_asked_at_once_and_each_has_one_question_at_a_time() -> None:
     client = Leaders()
-    ((found,), unanswered) = examined(client, None, dict)  # type: ignore[arg-type]
+    ((found,), unanswered, tier_unknown) = examined(client, None, dict)  # type: ignore[arg-type]
     assert not unanswered
+    assert not tier_unknown
     assert (found.kind, found.places) == (Class.HANGING, (Place("t", HUNG),))
     asked = [(name, brokers) for name, brokers in client.asked if name == "DescribeProducersRequest"]
     assert asked == [

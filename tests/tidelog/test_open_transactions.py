@@ -3,6 +3,7 @@ named."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from typing import cast
 
@@ -10,11 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.tidelog.transaction_world import HUNG, IDS, KEEPERS, PLACES, Happening, World
+from tests.tidelog.transaction_world import HUNG, IDS, KEEPERS, PLACES, Happening, Transaction, World
 from tidelog.admin.library_client import AdminClient
 from tidelog.admin.open_transactions import abort_in, examined, hanging_in
 from tidelog.admin.replica_moves import Refused
-from tidelog.admin.transaction_doctor import Class, Examined, Place, Unanswered
+from tidelog.admin.transaction_doctor import LOOK_INTERVAL_MS, SLACK_MS, Class, Examined, Place, Unanswered
 
 QUIET = (
     st.builds(Happening, st.sampled_from(["begin", "decide", "mark", "run"]), st.integers(0, 2), st.integers(0, 1)),
@@ -208,3 +209,40 @@ def test_who_may_not_see_all_that_coordinators_know_calls_nothing_hanging(hidden
 def test_without_any_transaction_ever_what_is_open_hangs() -> None:
     """`__transaction_state` is not made yet."""
     assert only(asked(World([[Happening("no_topic")]], PLACES[:1]))) == (Class.HANGING, [])
+
+
+def test_who_may_not_learn_what_the_tier_lacks_gets_all_the_rest() -> None:
+    def refused() -> dict[Place, int]:
+        raise Refused("not to you")
+
+    def found(blocked: dict[Place, int] | None) -> tuple[list[int | None], str]:
+        world = World([BEGUN], PLACES[:1])
+        client = cast("AdminClient", world)
+        rows, unanswered, tier_unknown = examined(client, None, refused if blocked is None else lambda: blocked)
+        assert [one.kind for one in rows] == [Class.HANGING, Class.YOUNG]
+        assert not unanswered
+        return [one.tier_bytes for one in rows], tier_unknown
+
+    assert found(None) == ([None, None], "not to you")
+    assert found({}) == ([0, 0], ""), "nothing is tiered"
+    assert found({PLACES[0]: 7}) == ([7, 7], "")
+    assert examined(cast("AdminClient", World()), None, refused) == Examined([]), "nobody is asked for nothing"
+
+
+@pytest.mark.parametrize(("told_ms", "interval_ms"), [(None, LOOK_INTERVAL_MS), (600_000, 600_000), (1, 1)])
+def test_how_often_coordinators_look_is_read_from_them_where_it_may_be(told_ms: int | None, interval_ms: int) -> None:
+    for past_ms, kind in ((-9_000, Class.YOUNG), (9_000, Class.LATE)):
+        world = World([BEGUN])
+        world.look_interval_ms = told_ms
+        world.started_ms = time.time_ns() // 1_000_000 - 60_000 - interval_ms - SLACK_MS - past_ms
+        (one,) = asked(world).found
+        assert one.kind is kind
+
+
+def test_what_is_suggested_in_place_of_a_marker_is_safe_to_paste() -> None:
+    world = World()
+    world.transactions["a; touch /tmp/x\n"] = Transaction(9, state="Ongoing", partitions={PLACES[0]})
+    world.opened[PLACES[0], 9] = (0, 0)
+    with pytest.raises(Refused) as refusal:
+        hanging_in(cast("AdminClient", world), PLACES[0], 9)
+    assert str(refusal.value).endswith(r": tidelog transactions abort -- $'a; touch /tmp/x\012'")

@@ -101,6 +101,30 @@ def test_a_user_who_may_not_list_moves_is_told_of_all_that_is_out_of_sync() -> N
     assert found(Limited([0, 1], list_partition_reassignments=moves)) == [Severity.WARNING]
 
 
+def test_each_look_that_is_refused_says_why_and_prints_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    """Functions of commands end the process with a status, which is no reason."""
+    brokers = {"brokers": [{"broker_id": 0, "host": "b", "port": 1, "is_fenced": False}]}
+    client: Any = Limited([0, 1, 2, 3], describe_cluster=brokers)
+    found = Examination(client, Reach("", ClientSecurity()), None, 0.0).run()
+    assert {one.check for one in found} >= {"controllers", "health", "tier", "transactions", "load", "balance"}
+    assert all("CLUSTER_AUTHORIZATION_FAILED" in one.what for one in found)
+    assert capsys.readouterr() == ("", "")
+
+
+def test_one_and_several_nodes_that_are_down() -> None:
+    def what(*fenced: int) -> str:
+        (found,) = findings.of_brokers([{"broker_id": one, "is_fenced": one in fenced} for one in range(3)])
+        return found.what
+
+    assert what(1) == "broker 1 of 3 does not serve: it is down, or cut off from the controllers"
+    assert what(1, 2) == "brokers 1, 2 of 3 do not serve: they are down, or cut off from the controllers"
+    assert of_tier([], [1])[0].what == "broker 1 does not report the tier"
+    assert of_tier([], [1, 2])[0].what == "brokers 1, 2 do not report the tier"
+    voters = [{"replica_id": one, "last_fetch_timestamp": 0} for one in range(3)]
+    (found,) = findings.of_controllers({"leader_id": 0, "current_voters": voters}, 1_000_000)
+    assert found.what == "controllers 1, 2 of 3 do not answer; 2 are needed, 1 is left"
+
+
 def test_a_partition_that_gets_replicas_lacks_none_that_it_had() -> None:
     def found(isr: list[int], adding: int, least: int = 1) -> list[Severity]:
         topics = [{"name": "t", "partitions": [partition(0, 0, isr, 4)]}]

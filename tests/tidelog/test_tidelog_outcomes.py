@@ -19,6 +19,10 @@ from tidelog.configuration.settings_check import check_settings
         (type(errors.for_code(69)()).__name__, "GROUP_ID_NOT_FOUND: The group id does not exist."),
         (str(errors.for_code(40)("retention.ms: x\nis no number")), "INVALID_CONFIG: retention.ms: x\nis no number"),
         (str(errors.for_code(-1)("oh")), "UNKNOWN_SERVER_ERROR: oh"),
+        (
+            str(errors.for_code(15)(None)),
+            "COORDINATOR_NOT_AVAILABLE: No broker coordinates it now, or its coordinator cannot write.",
+        ),
         (str(errors.for_code(9_999)("new")), "error 9999: new"),
         ("something else", "something else"),
     ],

@@ -6,8 +6,11 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from common.node_settings.catalogue import NODE_SETTINGS
 from tidelog.admin.transaction_doctor import (
-    LOOKED_AT_MS,
+    LOOK_INTERVAL,
+    LOOK_INTERVAL_MS,
+    SLACK_MS,
     Class,
     Coordinated,
     Held,
@@ -33,9 +36,16 @@ def opened(place: Place = A, producer_id: int = 1) -> Opened:
 def test_within_its_timeout_a_transaction_is_young_and_then_past_it() -> None:
     (young,) = diagnose([known()], [opened()], {A: Held(1, 7, 100)}, NOW_MS)
     assert (young.kind, young.records_behind, young.tier_bytes) == (Class.YOUNG, 7, 100)
-    late_ms = NOW_MS - 60_000 - LOOKED_AT_MS
+    late_ms = NOW_MS - 60_000 - LOOK_INTERVAL_MS - SLACK_MS
     assert diagnose([known("Ongoing", late_ms)], [], {}, NOW_MS)[0].kind is Class.YOUNG
     assert diagnose([known("Ongoing", late_ms - 1)], [], {}, NOW_MS)[0].kind is Class.LATE
+    assert NODE_SETTINGS[LOOK_INTERVAL].default == LOOK_INTERVAL_MS
+
+
+def test_it_is_young_until_its_coordinator_has_looked_after_the_timeout() -> None:
+    late_ms = NOW_MS - 60_000 - 700 - SLACK_MS
+    for looks, kind in (({2: 700}, Class.YOUNG), ({2: 699}, Class.LATE), ({3: 699}, Class.YOUNG)):
+        assert diagnose([known("Ongoing", late_ms)], [], {}, NOW_MS, (), looks)[0].kind is kind
 
 
 def test_a_prepared_transaction_names_the_partitions_without_a_leader() -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from tests.tidelog.transaction_world import Happening, World
 from tidelog.admin.library_client import AdminClient
+from tidelog.admin.replica_moves import Refused
 from tidelog.admin.transaction_admin import Fenced, described, fence
 
 
@@ -34,3 +35,11 @@ def test_fencing_a_transaction_whose_next_one_has_begun_does_not_claim_an_abort(
     goes_on = [Happening("mark", 0), Happening("begin", 0, 0)]
     world = World([[Happening("begin", 0, 0), Happening("decide", 0, 0)], [], goes_on])
     assert fence(cast("AdminClient", world), "a") is Fenced.UNKNOWN
+
+
+def test_a_coordinator_that_cannot_write_is_named_with_what_to_look_at() -> None:
+    world = World([[Happening("begin", 0, 0), Happening("lose_replicas")]])
+    with pytest.raises(
+        Refused, match=r"^broker 1 coordinates a, and cannot write __transaction_state now\. .*in sync.*disk"
+    ):
+        fence(cast("AdminClient", world), "a")

@@ -14,7 +14,9 @@ from common.errors import ErrorCode
 from tidelog.admin.library_client import check_encodes
 from tidelog.admin.transaction_doctor import STATE_TOPIC, Place
 from wire.messages import (
+    DescribeConfigsResponse,
     DescribeProducersResponse,
+    DescribeTierResponse,
     DescribeTransactionsResponse,
     FindCoordinatorResponse,
     InitProducerIdResponse,
@@ -83,6 +85,9 @@ class World:
         self.markers: list[tuple[Place, int]] = []
         self._topic = (ErrorCode.NONE, True)  # of `__transaction_state`: its error, and whether it is internal
         self._ids_hidden = False
+        self._is_unwritable = False
+        self.started_ms = JUST_NOW_MS  # of all transactions
+        self.look_interval_ms: int | None = None  # of all coordinators; None is told to nobody
         self._refused: set[Place] = set()  # by leaders
         self._orphans: set[Place] = set()  # partitions without leaders
         for number, place in enumerate(hung):
@@ -180,6 +185,10 @@ class World:
     def hide_ids(self, *_: int) -> None:
         self._ids_hidden = True
 
+    def lose_replicas(self, *_: int) -> None:
+        """Coordinators cannot write, and know what they know."""
+        self._is_unwritable = True
+
     def _transaction(self, who: int) -> Transaction | None:
         """None while no broker coordinates it."""
         name = IDS[who % len(IDS)]
@@ -218,7 +227,9 @@ class World:
         answers = {
             "MetadataRequest": self._metadata,
             "ListOffsetsRequest": self._offsets,
+            "DescribeConfigsRequest": self._settings,
             "DescribeProducersRequest": self._producers,
+            "DescribeTierRequest": self._tier,
             "ListTransactionsRequest": self._listed,
             "DescribeTransactionsRequest": self._described,
             "FindCoordinatorRequest": self._found,
@@ -331,11 +342,34 @@ class World:
             rows.append(
                 row(
                     error_code=code, transactional_id=name, transaction_state="" if code else one.state,
-                    transaction_timeout_ms=60_000, transaction_start_time_ms=JUST_NOW_MS, producer_id=one.producer_id,
-                    producer_epoch=one.epoch, topics=topics,
+                    transaction_timeout_ms=60_000, transaction_start_time_ms=self.started_ms,
+                    producer_id=one.producer_id, producer_epoch=one.epoch, topics=topics,
                 )
             )  # fmt: skip
         return DescribeTransactionsResponse(transaction_states=rows)
+
+    def _settings(self, request: Any, broker: int | None) -> Any:
+        (asked,) = request.resources
+        assert (asked.resource_type, asked.resource_name) == (4, str(broker)), "each broker knows its own"
+        row = DescribeConfigsResponse.DescribeConfigsResult
+        setting = row.DescribeConfigsResourceResult
+        is_told = self.look_interval_ms is not None
+        (name,) = asked.configuration_keys
+        result = row(
+            error_code=0 if is_told else ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
+            error_message=None,
+            resource_type=4,
+            resource_name=asked.resource_name,
+            configs=[setting(name=name, value=str(self.look_interval_ms), read_only=True, is_sensitive=False)][
+                :is_told
+            ],
+        )
+        return DescribeConfigsResponse(results=[result])
+
+    def _tier(self, *_: Any) -> Any:
+        """This user may not ask about it."""
+        denied = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+        return DescribeTierResponse(error_code=denied, error_message=None, description=b"")
 
     def _found(self, request: Any, _: int | None) -> Any:
         (name,) = request.coordinator_keys
@@ -350,6 +384,10 @@ class World:
         assert request.transaction_timeout_ms == 1, "brokers may allow no longer one"
         one = self.transactions[request.transactional_id]
         code = ErrorCode.NONE
+        if self._is_unwritable:
+            return InitProducerIdResponse(
+                error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE, producer_id=-1, producer_epoch=-1
+            )
         if one.state == "Ongoing":
             one.state = "PrepareAbort"
         if one.state.startswith("Prepare"):

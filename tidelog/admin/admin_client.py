@@ -237,5 +237,6 @@ def _in_words(code: int, message: str | None) -> str:
 _SENTENCES = {
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION.name: "The topic or partition does not exist.",
     ErrorCode.NON_EMPTY_GROUP.name: "The group still has members.",
+    ErrorCode.COORDINATOR_NOT_AVAILABLE.name: "No broker coordinates it now, or its coordinator cannot write.",
 }
 """Replacements for the protocol's messages that speak of one broker or of a request's details."""

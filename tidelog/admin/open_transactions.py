@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import replace
 from itertools import groupby, zip_longest
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -16,7 +17,7 @@ from common.errors import ErrorCode
 from tidelog.admin.admin_client import error_text
 from tidelog.admin.partition_offsets import LATEST, PARTITIONS_AT_ONCE, by_leader, leaders_of, offsets_of, portions
 from tidelog.admin.replica_moves import Refused
-from tidelog.admin.transaction_admin import hidden_from_user, known_open
+from tidelog.admin.transaction_admin import hidden_from_user, known_open, look_intervals
 from tidelog.admin.transaction_doctor import (
     NO_LEADER,
     NOTHING_HELD,
@@ -28,6 +29,7 @@ from tidelog.admin.transaction_doctor import (
     Place,
     Unanswered,
     diagnose,
+    is_past_timeout,
     reasons,
     unclaimed,
 )
@@ -53,7 +55,7 @@ def examined(
     client: AdminClient, topics: Collection[str] | None, blocked_bytes: Callable[[], Mapping[Place, int]]
 ) -> Examined:
     """Every open transaction, of these topics or of all. `blocked_bytes` returns what the tier does not hold yet of
-    each tiered partition. Raises Refused, and KafkaError."""
+    each tiered partition, and raises Refused if this user cannot learn it. Raises Refused, and KafkaError."""
     leaders = leaders_of(client, topics)
     if unseen := set(topics or ()) - {place.topic for place in leaders}:  # else a wrong name would pass for health
         raise Refused(f"{min(unseen)}: there is no such topic, or this user may not see it")
@@ -67,15 +69,26 @@ def examined(
     asked = dict.fromkeys(
         [*(row.place for row in look.opened), *(place for one in coordinated for place in one.partitions)]
     )
-    held = _held(client, asked, leaders, blocked_bytes() if asked else {})
-    found = diagnose(coordinated, look.opened, held, time.time_ns() // 1_000_000, look.doubtful)
-    return Examined(found, tuple(dict.fromkeys([*look.unanswered, *silent])))
+    tier: Mapping[Place, int] = {}
+    tier_unknown = ""
+    if asked:
+        try:
+            tier = blocked_bytes()
+        except Refused as error:
+            tier_unknown = str(error)
+    held = _held(client, asked, leaders, tier)
+    now_ms = time.time_ns() // 1_000_000
+    looks = look_intervals(client, {one.coordinator for one in coordinated if is_past_timeout(one, now_ms)})
+    found = diagnose(coordinated, look.opened, held, now_ms, look.doubtful, looks)
+    if tier_unknown:
+        found = [replace(one, tier_bytes=None) for one in found]
+    return Examined(found, tuple(dict.fromkeys([*look.unanswered, *silent])), tier_unknown)
 
 
 def hanging_in(client: AdminClient, place: Place, producer_id: int) -> Opened:
     """A producer's hanging transaction in a partition. Raises Refused if it is not certain that there is one, and
     KafkaError."""
-    found, unanswered = examined(client, [place.topic], dict)
+    found, unanswered, _ = examined(client, [place.topic], dict)
     for one in found:
         for row in one.open_in:
             if (row.place, row.producer_id) != (place, producer_id):
@@ -89,8 +102,7 @@ def hanging_in(client: AdminClient, place: Place, producer_id: int) -> Opened:
                 )
             name = one.transactional_id
             raise Refused(
-                f"that is {name}'s transaction, which a coordinator knows: "
-                f"tidelog transactions abort {argument(name)}"
+                f"that is {name}'s transaction, which a coordinator knows: tidelog transactions abort {argument(name)}"
             )
     for silent in unanswered:
         if silent.who == str(place):

@@ -17,7 +17,16 @@ from common.errors import ErrorCode
 from tidelog.admin.admin_client import error_text, outcome_text
 from tidelog.admin.partition_offsets import LATEST, offset_requests, offsets_in, portions
 from tidelog.admin.replica_moves import Refused
-from tidelog.admin.transaction_doctor import NO_LEADER, OPEN_STATES, STATE_TOPIC, STATES, Coordinated, Place, Unanswered
+from tidelog.admin.transaction_doctor import (
+    LOOK_INTERVAL,
+    NO_LEADER,
+    OPEN_STATES,
+    STATE_TOPIC,
+    STATES,
+    Coordinated,
+    Place,
+    Unanswered,
+)
 
 if TYPE_CHECKING:
     from tidelog.admin.library_client import AdminClient
@@ -34,6 +43,7 @@ IDS_AT_ONCE = 500  # of one request
 FENCING_TIMEOUT_MS = 1
 """Of the transaction that an operator's fencing never begins. Each `transaction.max.timeout.ms` allows it."""
 
+_BROKER = 4  # Kafka's number of the resource type
 _NOT_SHOWN = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
 
 
@@ -168,15 +178,49 @@ def fence(client: AdminClient, transactional_id: str) -> Fenced:
     request = InitProducerIdRequest(
         transactional_id=transactional_id, transaction_timeout_ms=FENCING_TIMEOUT_MS, producer_id=-1, producer_epoch=-1
     )
-    response = client.send(request, coordinator_of(client, transactional_id))
+    coordinator = coordinator_of(client, transactional_id)
+    response = client.send(request, coordinator)
     if not response.error_code:
         return Fenced.NOTHING_OPEN
+    if response.error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE:
+        raise Refused(
+            f"broker {coordinator} coordinates {transactional_id}, and cannot write {STATE_TOPIC} now. Look whether "
+            f"enough replicas are in sync (`tidelog topics describe {STATE_TOPIC}`), and whether a disk is full "
+            "(`tidelog doctor`); then try again"
+        )
     if response.error_code != ErrorCode.CONCURRENT_TRANSACTIONS:
         _check({"error_code": response.error_code})
     try:  # it is decided, by this or by its producer just before, and the markers are on their way
         return _OUTCOMES.get(described(client, transactional_id).state, Fenced.UNKNOWN)
     except Refused:
         return Fenced.UNKNOWN
+
+
+def look_intervals(client: AdminClient, brokers: Iterable[int]) -> dict[int, int]:
+    """How often each of these coordinators looks for transactions past their timeout, in milliseconds; without those
+    that do not say it to this user."""
+    from wire.messages import DescribeConfigsRequest  # noqa: PLC0415
+
+    resource = DescribeConfigsRequest.DescribeConfigsResource
+    asked = [
+        (
+            DescribeConfigsRequest(
+                resources=[
+                    resource(resource_type=_BROKER, resource_name=str(broker), configuration_keys=[LOOK_INTERVAL])
+                ]
+            ),
+            broker,
+        )
+        for broker in sorted(brokers)
+    ]
+    found = dict[int, int]()
+    for (_, broker), answer in zip(asked, client.send_all(asked), strict=True):
+        if isinstance(answer, Exception):
+            continue
+        for row in (one for result in answer.results for one in result.configs):
+            if row.name == LOOK_INTERVAL and row.value:
+                found[broker] = int(row.value)
+    return found
 
 
 def coordinator_of(client: AdminClient, transactional_id: str) -> int:

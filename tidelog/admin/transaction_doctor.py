@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from types import MappingProxyType
 from typing import NamedTuple
 
 PREPARED = ("PrepareCommit", "PrepareAbort", "PrepareEpochFence")
@@ -17,7 +18,10 @@ STATES = ("Empty", *OPEN_STATES, "CompleteCommit", "CompleteAbort")
 STATE_TOPIC = "__transaction_state"
 NO_LEADER = "it has no leader"
 NAMED_MAX = 20  # partitions or brokers that have not answered for the same reason
-LOOKED_AT_MS = 15_000  # coordinators look for timeouts at intervals; a timeout just passed is nothing strange
+LOOK_INTERVAL = "transaction.abort.timed.out.transaction.cleanup.interval.ms"
+LOOK_INTERVAL_MS = 10_000
+"""Its default. A coordinator looks that often for transactions past their timeout."""
+SLACK_MS = 5_000  # clocks differ, and an abort takes its time
 
 
 class Place(NamedTuple):
@@ -31,9 +35,10 @@ class Place(NamedTuple):
 
 
 class Class(Enum):
-    """YOUNG: within its timeout. LATE: past its timeout, so its coordinator should have ended it. PREPARED: decided,
-    but not all markers are written. UNKNOWN: open in a partition, and a coordinator that may know it has not answered.
-    HANGING: open in a partition, and unknown to every coordinator, so it never ends."""
+    """YOUNG: within its timeout, or so little past it that its coordinator may not have looked yet. LATE: past its
+    timeout, and its coordinator should have ended it. PREPARED: decided, but not all markers are written. UNKNOWN: open
+    in a partition, and a coordinator that may know it has not answered. HANGING: open in a partition, and unknown to
+    every coordinator, so it never ends."""
 
     YOUNG = "young"
     LATE = "past its timeout"
@@ -116,16 +121,19 @@ class Finding:
     waits_for: tuple[Place, ...] = ()
     """Partitions without a leader, of a prepared one: their markers cannot be written."""
     records_behind: int = 0
-    tier_bytes: int = 0
+    tier_bytes: int | None = 0
+    """None: no broker says."""
     coordinator: int = -1
     places: tuple[Place, ...] = field(default=())
 
 
 class Examined(NamedTuple):
-    """Every open transaction that was found. While there is anything `unanswered` there may be others."""
+    """Every open transaction that was found. While there is anything `unanswered` there may be others. `tier_unknown`:
+    why no broker says what the tier cannot copy."""
 
     found: list[Finding]
     unanswered: tuple[Unanswered, ...] = ()
+    tier_unknown: str = ""
 
 
 def unclaimed(coordinated: Iterable[Coordinated], opened: Iterable[Opened]) -> list[Opened]:
@@ -140,9 +148,10 @@ def diagnose(
     held: Mapping[Place, Held],
     now_ms: int,
     doubtful: Container[Opened] = (),
+    looks: Mapping[int, int] = MappingProxyType({}),
 ) -> list[Finding]:
     """Every open transaction, hanging ones first, then unknown ones, then the oldest. `doubtful`: rows that some
-    coordinator may know which has not answered."""
+    coordinator may know which has not answered. `looks`: LOOK_INTERVAL of coordinators, where it is known."""
     by_producer: dict[int, list[Opened]] = {}
     for one in opened:
         by_producer.setdefault(one.producer_id, []).append(one)
@@ -151,7 +160,8 @@ def diagnose(
         rows = by_producer.get(known.producer_id, [])
         own = tuple(row for row in rows if row.place in known.partitions)
         by_producer[known.producer_id] = [row for row in rows if row.place not in known.partitions]
-        findings.append(_of_coordinator(known, own, held, now_ms))
+        grace_ms = looks.get(known.coordinator, LOOK_INTERVAL_MS) + SLACK_MS
+        findings.append(_of_coordinator(known, own, held, now_ms, grace_ms))
     for rows in by_producer.values():
         kinds = [(row, Class.UNKNOWN if row in doubtful else Class.HANGING) for row in rows]
         findings += [_of_leader(kind, row, held, now_ms) for row, kind in kinds]
@@ -159,12 +169,19 @@ def diagnose(
     return sorted(findings, key=lambda one: (order.index(one.kind), -one.age_ms, one.transactional_id))
 
 
-def _of_coordinator(known: Coordinated, own: tuple[Opened, ...], held: Mapping[Place, Held], now_ms: int) -> Finding:
+def is_past_timeout(known: Coordinated, now_ms: int, grace_ms: int = 0) -> bool:
+    """Whether it is open, undecided and past its timeout, by more than `grace_ms`."""
+    return known.state not in PREPARED and now_ms - known.started_ms > known.timeout_ms + grace_ms
+
+
+def _of_coordinator(
+    known: Coordinated, own: tuple[Opened, ...], held: Mapping[Place, Held], now_ms: int, grace_ms: int
+) -> Finding:
     age_ms = max(0, now_ms - known.started_ms)
     if known.state in PREPARED:
         kind = Class.PREPARED
     else:
-        kind = Class.LATE if age_ms > known.timeout_ms + LOOKED_AT_MS else Class.YOUNG
+        kind = Class.LATE if is_past_timeout(known, now_ms, grace_ms) else Class.YOUNG
     places = tuple(sorted(known.partitions))
     lacking = tuple(place for place in places if held.get(place, NOTHING_HELD).leader < 0)
     return Finding(

@@ -11,10 +11,10 @@ from tidelog.admin.admin_client import CommandOptions, admin_client
 from tidelog.admin.open_transactions import abort_in, examined, hanging_in
 from tidelog.admin.replica_moves import Refused
 from tidelog.admin.transaction_admin import Fenced, UnknownPattern, UnknownState, described, fence, listed
-from tidelog.admin.transaction_doctor import Class, Finding, Place, Unanswered, reasons
+from tidelog.admin.transaction_doctor import Class, Examined, Finding, Place, Unanswered, reasons
 from tidelog.command_group import CommandGroup
 from tidelog.moments import utc
-from tidelog.output import EXIT_USAGE, fail, printable, show, show_one
+from tidelog.output import EXIT_USAGE, fail, printable, remark, show, show_one
 
 app = CommandGroup("Transactions: list, describe, doctor, abort.")
 if TYPE_CHECKING:
@@ -71,18 +71,18 @@ def doctor(
 ) -> None:
     """Every open transaction, with why it is open and what it holds back.
 
-    young: within its timeout. past its timeout: its coordinator should have ended it. prepared: decided, and a marker
-    cannot be written where it waits for. unknown: open in a partition, and what it waits for does not say whether it
-    knows it. hanging: open in a partition, and unknown to every coordinator.
+    young: within its timeout, or so little past it that its coordinator may not have looked yet. past its timeout: its
+    coordinator should have ended it. prepared: decided, and a marker cannot be written where it waits for. unknown:
+    open in a partition, and what it waits for does not say whether it knows it. hanging: open in a partition, and
+    unknown to every coordinator.
 
     Exits with 1 if something has not answered, after the list.
     """
+    from tidelog.tier.access import blocked_bytes  # noqa: PLC0415
+
     with admin_client(options) as client:
-        found, unanswered = _or_fail(lambda: examined(client, topic, lambda: _blocked_bytes(client)))
-    empty = "no transaction is known to be open" if unanswered else "no transaction is open"
-    show([_row(one, unanswered) for one in found], as_json=options.as_json, columns=COLUMNS, empty=empty)
-    if unanswered:
-        fail("not all is known, something has not answered:", details=reasons(unanswered))
+        found = _or_fail(lambda: examined(client, topic, lambda: blocked_bytes(client)))
+    show_open(found, as_json=options.as_json)
 
 
 @app.command()
@@ -106,14 +106,29 @@ def abort(
         fail("name a TRANSACTIONAL_ID, or all of --topic, --partition and --producer-id", EXIT_USAGE)
     with admin_client(options) as client:
         if transactional_id is not None:
-            done = _abort_known(client, transactional_id, dry_run=dry_run)
+            done = abort_known(client, transactional_id, dry_run=dry_run)
         else:
             opened = _or_fail(lambda: hanging_in(client, Place(topic or "", partition or 0), producer_id or 0))
             done = f"the transaction of producer {producer_id} in {opened.place}, by a marker"
             if not dry_run:
                 _or_fail(lambda: abort_in(client, opened))
-    if options.as_json:
-        show_one({"aborted": done, "dry_run": dry_run}, as_json=True)
+    show_aborted(done, dry_run=dry_run, as_json=options.as_json)
+
+
+def show_open(found: Examined, *, as_json: bool) -> None:
+    """Open transactions, and on standard error what is not known, which may end the command."""
+    unanswered = found.unanswered
+    empty = "no transaction is known to be open" if unanswered else "no transaction is open"
+    show([_row(one, unanswered) for one in found.found], as_json=as_json, columns=COLUMNS, empty=empty)
+    if found.tier_unknown:
+        remark(f"tier bytes are not known: {found.tier_unknown}")
+    if unanswered:
+        fail("not all is known, something has not answered:", details=reasons(unanswered))
+
+
+def show_aborted(done: str, *, dry_run: bool, as_json: bool) -> None:
+    if as_json:
+        show_one({"would_abort" if dry_run else "aborted": done, "dry_run": dry_run}, as_json=True)
     else:
         print(printable(f"{'would abort' if dry_run else 'aborted'} {done}"))
 
@@ -124,7 +139,7 @@ def _check_id(transactional_id: str) -> None:
         fail(f"a TRANSACTIONAL_ID has 1 to {ID_BYTES_MAX} bytes, this one has {size}", EXIT_USAGE)
 
 
-def _abort_known(client: AdminClient, transactional_id: str, *, dry_run: bool) -> str:
+def abort_known(client: AdminClient, transactional_id: str, *, dry_run: bool) -> str:
     """What was aborted, or the end of the command."""
     row = _or_fail(lambda: described(client, transactional_id))
     if row.state != "Ongoing":
@@ -132,17 +147,6 @@ def _abort_known(client: AdminClient, transactional_id: str, *, dry_run: bool) -
     if not dry_run and (outcome := _or_fail(lambda: fence(client, transactional_id))) is not Fenced.ABORTED:
         fail(f"{transactional_id}: {outcome.value}")
     return f"{transactional_id}, which broker {row.coordinator} coordinates"
-
-
-def _blocked_bytes(client: AdminClient) -> dict[Place, int]:
-    """Bytes of closed segments that the tier does not hold yet, of each tiered partition."""
-    from tidelog.tier.access import ask_brokers  # noqa: PLC0415
-
-    return {
-        Place(led.topic, led.partition): led.copy_lag_bytes
-        for broker in ask_brokers(client).brokers
-        for led in broker.partitions
-    }
 
 
 def _row(one: Finding, unanswered: Iterable[Unanswered]) -> dict[str, Any]:

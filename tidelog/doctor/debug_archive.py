@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import typer
 from kafka.admin import ConfigResource, ConfigResourceType
 from kafka.errors import KafkaError
 
@@ -57,7 +56,7 @@ class DebugArchive:
         except KafkaError as error:
             self._missing[name] = self._mask.applied(outcome_text(str(error)))
             return
-        except (typer.Exit, OSError, ValueError, http.client.HTTPException) as error:
+        except (OSError, ValueError, http.client.HTTPException) as error:
             self._missing[name] = self._mask.applied(str(error)) or "no broker answers"
             return
         text = found if isinstance(found, str) else json.dumps(found, indent=1, default=str) + "\n"

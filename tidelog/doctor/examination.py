@@ -12,7 +12,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import typer
 from kafka.admin import ConfigResource, ConfigResourceType
 from kafka.errors import KafkaError
 
@@ -24,12 +23,11 @@ from tidelog.admin.library_client import AdminClient
 from tidelog.admin.open_transactions import examined
 from tidelog.admin.quota_admin import described_shares
 from tidelog.admin.replica_moves import Refused, ReplicaMoves
-from tidelog.admin.transaction_doctor import Place
 from tidelog.admin.usage_admin import described
 from tidelog.doctor import findings
 from tidelog.doctor.findings import Finding, Severity
 from tidelog.doctor.tier_findings import of_tier
-from tidelog.tier.access import ask_brokers
+from tidelog.tier.access import blocked_bytes, reported
 
 TLS_TIMEOUT_S = 5.0
 UNFAIR_SHARE = 300 / (7 * 24 * 3600)  # the objective of `tidelog quotas slo`
@@ -98,18 +96,11 @@ class Examination:
         return findings.of_health(found.rows, found.fail_safe)
 
     def _tier(self) -> list[Finding]:
-        answers = ask_brokers(self._client)
+        answers = reported(self._client)
         return of_tier(answers.brokers, answers.silent)
 
     def _transactions(self) -> list[Finding]:
-        return findings.of_transactions(examined(self._client, None, self._blocked_bytes))
-
-    def _blocked_bytes(self) -> dict[Place, int]:
-        return {
-            Place(led.topic, led.partition): led.copy_lag_bytes
-            for broker in ask_brokers(self._client).brokers
-            for led in broker.partitions
-        }
+        return findings.of_transactions(examined(self._client, None, lambda: blocked_bytes(self._client)))
 
     def _moving(self) -> list[Finding]:
         """Usage and groups, twice."""
@@ -162,7 +153,7 @@ def _seen(name: str, look: Look) -> list[Finding]:
         reason = str(error)
     except KafkaError as error:
         reason = outcome_text(str(error))
-    except (typer.Exit, OSError, ValueError) as error:
+    except (OSError, ValueError) as error:
         reason = str(error) or "no broker answers"
     todo = "it needs the rights of an operator, and brokers and a controller that answer"
     return [Finding(Severity.UNSEEN, name, f"could not be looked at: {reason}", todo)]

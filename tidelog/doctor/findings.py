@@ -50,12 +50,21 @@ def counted(count: int, one: str, more: str) -> str:
     return f"{count} {one if count == 1 else more}"
 
 
+def nodes(kind: str, ids: Sequence[int]) -> str:
+    """`broker 1`, `brokers 1, 2`."""
+    return f"{kind if len(ids) == 1 else f'{kind}s'} {named(ids)}"
+
+
 def of_brokers(rows: Sequence[Row]) -> list[Finding]:
     fenced = sorted(int(row["broker_id"]) for row in rows if row["is_fenced"])
     if not fenced:
         return []
-    what = f"broker {named(fenced)} of {len(rows)} does not serve: it is down, or cut off from the controllers"
-    return [Finding(Severity.CRITICAL, "brokers", what, "start it again; its log and `tidelog ps` say why it ended")]
+    does, why, todo = "does not serve", "it is down", "start it again; its log and `tidelog ps` say why it ended"
+    if len(fenced) > 1:
+        does, why = "do not serve", "they are down"
+        todo = "start them again; their logs and `tidelog ps` say why they ended"
+    what = f"{nodes('broker', fenced)} of {len(rows)} {does}: {why}, or cut off from the controllers"
+    return [Finding(Severity.CRITICAL, "brokers", what, todo)]
 
 
 def of_partitions(
@@ -113,10 +122,14 @@ def of_controllers(quorum: Row, now_ms: int) -> list[Finding]:
         return []
     left = len(voters) - len(silent)
     needed = len(voters) // 2 + 1
-    what = f"controller {named(sorted(silent))} of {len(voters)} does not answer; {needed} are needed, {left} are left"
+    does = "does" if len(silent) == 1 else "do"
+    answering = f"{needed} are needed, {left} {'is' if left == 1 else 'are'} left"
+    what = f"{nodes('controller', sorted(silent))} of {len(voters)} {does} not answer; {answering}"
     severity = Severity.CRITICAL if left <= needed else Severity.WARNING
-    return [Finding(severity, "controllers", what, "start it again: with one less, no metadata can change" if left ==
-                    needed else "start it again")]  # fmt: skip
+    todo = f"start {'it' if len(silent) == 1 else 'them'} again"
+    if left == needed:
+        todo += ": with one less, no metadata can change"
+    return [Finding(severity, "controllers", what, todo)]
 
 
 def _silent(row: Row, leader: int, now_ms: int) -> bool:
@@ -203,9 +216,11 @@ def of_transactions(examined: Examined) -> list[Finding]:
     ):  # fmt: skip
         those = [row for row in rows if row.kind is kind and (kind is not Class.PREPARED or row.waits_for)]
         if those:
-            records, blocked = sum(row.records_behind for row in those), sum(row.tier_bytes for row in those)
+            waiting = f"{sum(row.records_behind for row in those)} records"
+            if not examined.tier_unknown:
+                waiting += f" and {sum(row.tier_bytes or 0 for row in those)} bytes"
             names = named(row.transactional_id or f"producer {row.producer_id}" for row in those)
-            what = f"{counted(len(those), one, more)}; {records} records and {blocked} bytes wait: {names}"
+            what = f"{counted(len(those), one, more)}; {waiting} wait: {names}"
             found.append(Finding(severity, "transactions", what, todo))
     if examined.unanswered:
         unknown = [f"producer {row.producer_id}" for row in rows if row.kind is Class.UNKNOWN]
@@ -249,7 +264,8 @@ def of_certificates(rows: Sequence[Row]) -> list[Finding]:
         days = row["days_left"]
         if days <= EXPIRES_WARNING_DAYS:
             severity = Severity.CRITICAL if days <= EXPIRES_CRITICAL_DAYS else Severity.WARNING
-            what = f"the certificate of {row['where']} {'has expired' if days < 0 else f'ends in {days} days'}"
+            left = counted(days, "day", "days")
+            what = f"the certificate of {row['where']} {'has expired' if days < 0 else f'ends in {left}'}"
             todo = "`tidelog certificates make` renews it, brokers read it while they run: docs/security.md"
             found.append(Finding(severity, "certificates", what, todo))
     return found

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from tidelog.doctor.findings import TIER_BEHIND_BYTES, Finding, Severity, counted, named
+from tidelog.doctor.findings import TIER_BEHIND_BYTES, Finding, Severity, counted, named, nodes
 from tidelog.moments import utc
 from tidelog.tier import verified
 
@@ -18,7 +18,8 @@ def of_tier(brokers: Sequence[BrokerTier], silent: Sequence[int]) -> list[Findin
     found = []
     if silent:
         todo = "see the finding on brokers; what they lead is not in this list"
-        found.append(Finding(Severity.UNSEEN, "tier", f"broker {named(silent)} does not report its tier", todo))
+        what = f"{nodes('broker', silent)} {'does' if len(silent) == 1 else 'do'} not report the tier"
+        found.append(Finding(Severity.UNSEEN, "tier", what, todo))
     for broker in brokers:
         if broker.store is not None:
             found += _of_store(broker.broker_id, broker.store)

@@ -13,6 +13,9 @@ from object_store.blocking import BlockingStore
 from object_store.errors import NoStore, ObjectMissing, StoreError
 from object_store.limits import StoreLimits
 from object_store.uri import InvalidStoreUri, parse_uri
+from tidelog.admin.admin_client import error_text, outcome_text
+from tidelog.admin.replica_moves import Refused
+from tidelog.admin.transaction_doctor import Place
 from tidelog.output import EXIT_USAGE, fail
 from tidelog.tier.waiting import reported_wait
 from tiering.bucket.keys import TierRoot
@@ -54,10 +57,28 @@ class Answers:
 
 def ask_brokers(client: AdminClient) -> Answers:
     """Every live broker's answer. Ends the command if there is none."""
+    try:
+        return reported(client)
+    except Refused as error:
+        fail(str(error))
+
+
+def reported(client: AdminClient) -> Answers:
+    """Every live broker's answer. Raises Refused, with the reason, if there is none, and KafkaError if the brokers
+    cannot be listed."""
     answers = answers_of(client)
     if not answers.brokers:
-        fail(f"no broker reports its tier: {answers.reason or 'all are fenced'}")
+        raise Refused(f"no broker reports its tier: {answers.reason or 'all are fenced'}")
     return answers
+
+
+def blocked_bytes(client: AdminClient) -> dict[Place, int]:
+    """Bytes of closed segments that the tier does not hold yet, of each tiered partition. Raises as `reported`."""
+    return {
+        Place(led.topic, led.partition): led.copy_lag_bytes
+        for broker in reported(client).brokers
+        for led in broker.partitions
+    }
 
 
 def answers_of(client: AdminClient) -> Answers:
@@ -72,10 +93,16 @@ def answers_of(client: AdminClient) -> Answers:
             continue
         try:
             response = client.send(DescribeTierRequest(topic_id=schema_uuid(NOTHING), partition_index=-1), broker)
-            found.append(decode_broker(response.description))
-        except (KafkaError, ValueError) as error:
-            silent.append(broker)
-            reason = str(error)
+            refusal = error_text({"error_code": response.error_code, "error_message": response.error_message})
+            if refusal is None:
+                found.append(decode_broker(response.description))
+                continue
+        except KafkaError as error:
+            refusal = outcome_text(str(error))
+        except ValueError as error:
+            refusal = str(error)
+        silent.append(broker)
+        reason = refusal
     return Answers(found, silent, reason)
 
 
