@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 from broker.handlers.certificate_reloads import CertificateReloads
 from broker.handlers.client_view import ClientView
-from broker.handlers.logger_levels import BROKER_LOGGER, LoggerLevels
+from broker.handlers.logger_levels import LoggerLevels
 from broker.requests.context import RequestContext
 from broker.requests.failures import altered_config, why_of
 from broker.requests.forwarding import Forwarder
@@ -28,7 +28,7 @@ from common.node_settings.catalogue import NODE_SETTINGS
 from common.pacing import Work
 from common.settings import Setting
 from common.topic_settings import TOPIC_SETTINGS
-from kraft.image.configs import ConfigSource
+from kraft.image.configs import BROKER_LOGGER, GROUP, ConfigSource
 from kraft.image.metadata import MetadataImage
 from kraft.records import ResourceType
 from kraft.topic_names import check_topic_name
@@ -45,7 +45,6 @@ from wire.messages import (
 )
 
 TYPES_FROM = 1  # ListConfigResources
-GROUP = 32  # Kafka's number of the resource type, which has no settings here
 ROW_COST = 3  # units of `common.pacing`
 
 _Described = DescribeConfigsRequest.DescribeConfigsResource
@@ -150,6 +149,8 @@ class ConfigHandlers:
             rows = _client_metrics(image, request, resource.resource_name)
         elif resource.resource_type == BROKER_LOGGER:
             rows = [_level(*one) for one in self._loggers.describe(resource.resource_name).items()]
+        elif resource.resource_type == GROUP:
+            raise ProtocolError(ErrorCode.INVALID_REQUEST, "Groups have no settings here.")
         else:
             raise ProtocolError(ErrorCode.INVALID_REQUEST, f"Resource type {resource.resource_type} is not supported.")
         keys = set(resource.configuration_keys or ())

@@ -11,11 +11,11 @@ import logging
 from collections.abc import Iterable, Mapping
 
 from common.errors import ErrorCode, ProtocolError
+from kraft.image.configs import BROKER_LOGGER
 from wire.messages import IncrementalAlterConfigsRequest
 
 logger = logging.getLogger(__name__)
 
-BROKER_LOGGER = 8  # Kafka's ConfigResource.Type
 ROOT = "root"
 ROOMS = frozenset(
     {"audit", "broker", "common", "kraft", "object_store", "records", "storage", "tidelog", "tiering", "wire"}

@@ -24,7 +24,7 @@ from kraft.controller.setting_effects import with_effects
 from kraft.controller.static_settings import STATIC_NAMES
 from kraft.controller.tier_configs import GENERATION, check_generation, check_tier, check_tier_defaults, with_generation
 from kraft.controller.topic_configs import topic_config
-from kraft.image.configs import CATALOGUES, CLUSTER_DEFAULT, ResourceKey
+from kraft.image.configs import BROKER_LOGGER, CATALOGUES, CLUSTER_DEFAULT, GROUP, ResourceKey
 from kraft.image.metadata import MetadataImage
 from kraft.records import ConfigRecord, ResourceType
 from wire.messages import (
@@ -213,7 +213,11 @@ def _checked_resource(image: MetadataImage, resource_type: int, name: str) -> Re
         return ResourceType.BROKER, name if name == CLUSTER_DEFAULT else str(int(name))
     if resource_type == ResourceType.CLIENT_METRICS:
         return ResourceType.CLIENT_METRICS, name
-    raise ProtocolError(ErrorCode.INVALID_REQUEST, f"Resources of type {resource_type} have no settings here.")
+    if resource_type == BROKER_LOGGER:
+        message = "The levels of loggers are changed by IncrementalAlterConfigs alone, which their broker answers."
+        raise ProtocolError(ErrorCode.INVALID_REQUEST, message)
+    named = "Groups" if resource_type == GROUP else f"Resources of type {resource_type}"
+    raise ProtocolError(ErrorCode.INVALID_REQUEST, f"{named} have no settings here.")
 
 
 def _incremental(

@@ -16,6 +16,9 @@ from kraft.records import ResourceType
 
 ResourceKey = tuple[ResourceType, str]
 CLUSTER_DEFAULT = ""
+BROKER_LOGGER, GROUP = 8, 32
+"""Kafka's numbers of types of resources that have nothing in the metadata: the levels of a broker's loggers are in its
+process alone, and groups have no settings."""
 CATALOGUES: Mapping[ResourceType, Catalogue] = {
     ResourceType.TOPIC: TOPIC_SETTINGS,
     ResourceType.BROKER: NODE_SETTINGS,

@@ -295,6 +295,10 @@ async def test_resources_that_cannot_be_described(kind: int, name: str, code: Er
     assert describe(configs(BrokerWorld()), 4, kind, name).error_code == code
 
 
+async def test_settings_of_groups_are_refused_in_words() -> None:
+    assert describe(configs(BrokerWorld()), 4, 32, "group").error_message == "Groups have no settings here."
+
+
 @pytest.mark.parametrize("version", versions_of("IncrementalAlterConfigs"))
 async def test_settings_are_changed_step_by_step(version: int) -> None:
     world = BrokerWorld()

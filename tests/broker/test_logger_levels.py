@@ -11,9 +11,9 @@ import pytest
 
 from broker.handlers.certificate_reloads import CertificateReloads
 from broker.handlers.configs import ConfigHandlers
-from broker.handlers.logger_levels import BROKER_LOGGER, ROOMS, LoggerLevels
+from broker.handlers.logger_levels import ROOMS, LoggerLevels
 from common.errors import ErrorCode
-from kraft.image.configs import ConfigSource
+from kraft.image.configs import BROKER_LOGGER, ConfigSource
 from kraft.records import ResourceType
 from tests.broker.broker_world import BrokerWorld, context, over_the_wire, reply_over_the_wire, versions_of
 from wire.messages import DescribeConfigsRequest, IncrementalAlterConfigsRequest, ListConfigResourcesRequest
