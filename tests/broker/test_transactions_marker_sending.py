@@ -158,6 +158,20 @@ async def test_what_fails_is_sent_again_where_the_leader_is_then(failure: ErrorC
     await brokers.sender.stop()
 
 
+async def test_a_marker_that_cannot_be_written_is_logged_with_its_topic_and_partition(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    brokers = FakeBrokers()
+    brokers.leaders = {"a": {3: -1}}
+    brokers.sender.begin(3, 4, decided("stuck", 7, 1, True, {"a": (3,)}))
+    await eventually(lambda: caplog.records, "after some attempts")
+    logged: dict[str, Any] = vars(caplog.records[0])
+    assert {name: logged[name] for name in ("transactional_id", "topic", "partition", "error")} == {
+        "transactional_id": "stuck", "topic": "a", "partition": 3, "error": "LEADER_NOT_AVAILABLE",
+    }  # fmt: skip
+    await brokers.sender.stop()
+
+
 async def test_a_partition_without_a_leader_delays_its_own_transaction_alone() -> None:
     brokers = FakeBrokers()
     brokers.leaders = {"a": {0: -1, 1: 1}}

@@ -326,7 +326,8 @@ class TransactionMarkers:
         if sending.retries.failures % 10 == 0:
             extra = {
                 "transactional_id": sending.markers.transactional_id,
-                "partition": partition,
+                "topic": partition[0],
+                "partition": partition[1],
                 "error": error_name(error),
             }
             logger.warning("a transaction's marker cannot be written", extra=extra)
