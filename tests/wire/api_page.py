@@ -16,8 +16,9 @@ OWN_KEYS = 10_000
 HEAD = """# APIs
 
 Every API of Apache Kafka 4.2.0, the versions that it offers with its default settings, and what Tidelog does. Clients
-find their listener's versions by ApiVersions; a request of another one closes the connection.
-Listeners are explained in [security](security.md).
+find their listener's versions by ApiVersions. A request of another version closes the connection; only ApiVersions
+itself is then answered, with UNSUPPORTED_VERSION (35) and its own versions, as by Apache Kafka. Listeners are explained
+in [security](security.md).
 
 <!-- made by `python -m tests.wire.api_page` -->
 
