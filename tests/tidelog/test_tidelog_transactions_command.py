@@ -54,6 +54,23 @@ def test_a_program_is_not_told_that_a_dry_run_aborted_anything(
     ]
 
 
+def test_the_doctor_names_the_clients_that_coordinators_know(
+    client: AdminClient, capsys: pytest.CaptureFixture[str]
+) -> None:
+    world = cast("World", client)
+    found = examined(client, None, dict)
+    show_open(found, as_json=True)
+    (row,) = json.loads(capsys.readouterr().out)
+    assert (row["client_id"], row["client_host"]) == (None, None), "not told to this user"
+    world.clients = {NAME: ("orders\x1b[0m", "10.0.0.7"), "other": ("x", "y")}
+    found = examined(client, None, dict)
+    show_open(found, as_json=True)
+    (row,) = json.loads(capsys.readouterr().out)
+    assert (row["client_id"], row["client_host"]) == ("orders\x1b[0m", "10.0.0.7")
+    show_open(found, as_json=False)
+    assert r"orders\x1b[0m" in capsys.readouterr().out
+
+
 def test_the_doctor_shows_rows_to_who_may_not_ask_about_the_tier(
     client: AdminClient, capsys: pytest.CaptureFixture[str]
 ) -> None:

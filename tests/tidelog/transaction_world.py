@@ -17,6 +17,7 @@ from wire.messages import (
     DescribeConfigsResponse,
     DescribeProducersResponse,
     DescribeTierResponse,
+    DescribeTransactionClientsResponse,
     DescribeTransactionsResponse,
     FindCoordinatorResponse,
     InitProducerIdResponse,
@@ -88,6 +89,7 @@ class World:
         self._is_unwritable = False
         self.started_ms = JUST_NOW_MS  # of all transactions
         self.look_interval_ms: int | None = None  # of all coordinators; None is told to nobody
+        self.clients: dict[str, tuple[str, str]] | None = None  # ids and hosts by id; None is told to nobody
         self._refused: set[Place] = set()  # by leaders
         self._orphans: set[Place] = set()  # partitions without leaders
         for number, place in enumerate(hung):
@@ -232,6 +234,7 @@ class World:
             "DescribeTierRequest": self._tier,
             "ListTransactionsRequest": self._listed,
             "DescribeTransactionsRequest": self._described,
+            "DescribeTransactionClientsRequest": self._clients_of,
             "FindCoordinatorRequest": self._found,
             "InitProducerIdRequest": self._fenced,
             "WriteTxnMarkersRequest": self._marked,
@@ -322,6 +325,20 @@ class World:
         return ListTransactionsResponse(
             error_code=code, unknown_state_filters=[], transaction_states=[] if is_loading else rows
         )
+
+    def _clients_of(self, request: Any, broker: int | None) -> Any:
+        if self.clients is None:
+            code = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+            return DescribeTransactionClientsResponse(error_code=code, error_message=None, clients=[])
+        served = {name for name, _ in self._served(broker)}
+        rows = [
+            DescribeTransactionClientsResponse.DescribedClient(
+                transactional_id=name, client_id=self.clients[name][0], client_host=self.clients[name][1]
+            )
+            for name in request.transactional_ids
+            if name in self.clients and name in served
+        ]
+        return DescribeTransactionClientsResponse(error_code=0, error_message=None, clients=rows)
 
     def _served(self, broker: int | None) -> Iterator[tuple[str, Transaction]]:
         for name, one in self.transactions.items():

@@ -17,7 +17,7 @@ from common.errors import ErrorCode
 from tidelog.admin.admin_client import error_text
 from tidelog.admin.partition_offsets import LATEST, PARTITIONS_AT_ONCE, by_leader, leaders_of, offsets_of, portions
 from tidelog.admin.replica_moves import Refused
-from tidelog.admin.transaction_admin import hidden_from_user, known_open, look_intervals
+from tidelog.admin.transaction_admin import clients_of, hidden_from_user, known_open, look_intervals
 from tidelog.admin.transaction_doctor import (
     NO_LEADER,
     NOTHING_HELD,
@@ -80,6 +80,8 @@ def examined(
     now_ms = time.time_ns() // 1_000_000
     looks = look_intervals(client, {one.coordinator for one in coordinated if is_past_timeout(one, now_ms)})
     found = diagnose(coordinated, look.opened, held, now_ms, look.doubtful, looks)
+    clients = clients_of(client, [(one.transactional_id, one.coordinator) for one in coordinated])
+    found = [replace(one, client=clients.get(one.transactional_id)) for one in found]
     if tier_unknown:
         found = [replace(one, tier_bytes=None) for one in found]
     return Examined(found, tuple(dict.fromkeys([*look.unanswered, *silent])), tier_unknown)

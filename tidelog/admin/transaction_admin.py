@@ -25,6 +25,7 @@ from tidelog.admin.transaction_doctor import (
     STATES,
     Coordinated,
     Place,
+    ProducerClient,
     Unanswered,
 )
 
@@ -196,6 +197,23 @@ def fence(client: AdminClient, transactional_id: str) -> Fenced:
         return Fenced.UNKNOWN
 
 
+def clients_of(client: AdminClient, coordinators: Iterable[tuple[str, int]]) -> dict[str, ProducerClient]:
+    """Which clients produce, by transactional id, of pairs of such an id and its coordinator; without those that the
+    coordinator does not know, or does not tell this user."""
+    from wire.messages import DescribeTransactionClientsRequest  # noqa: PLC0415
+
+    requests = [
+        (DescribeTransactionClientsRequest(transactional_ids=[name for name, _ in some]), broker)
+        for broker, of in groupby(sorted(coordinators, key=_second), key=_second)
+        for some in portions(of, IDS_AT_ONCE)
+    ]
+    found = dict[str, ProducerClient]()
+    for answer in client.send_all(requests):
+        if not isinstance(answer, Exception):
+            found |= {row.transactional_id: ProducerClient(row.client_id, row.client_host) for row in answer.clients}
+    return found
+
+
 def look_intervals(client: AdminClient, brokers: Iterable[int]) -> dict[int, int]:
     """How often each of these coordinators looks for transactions past their timeout, in milliseconds; without those
     that do not say it to this user."""
@@ -236,6 +254,10 @@ def coordinator_of(client: AdminClient, transactional_id: str) -> int:
 
 def live_brokers(client: AdminClient) -> list[int]:
     return sorted(int(row["broker_id"]) for row in client.describe_cluster()["brokers"] if not row["is_fenced"])
+
+
+def _second(pair: tuple[str, int]) -> int:
+    return pair[1]
 
 
 def _coordinator(row: Listed) -> int:

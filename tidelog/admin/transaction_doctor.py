@@ -60,6 +60,13 @@ class Coordinated(NamedTuple):
     partitions: frozenset[Place]
 
 
+class ProducerClient(NamedTuple):
+    """The client that last asked a coordinator for a transactional id. `host`: its address."""
+
+    client_id: str
+    host: str
+
+
 class Opened(NamedTuple):
     """A transaction as a partition's leader sees it."""
 
@@ -125,6 +132,8 @@ class Finding:
     """None: no broker says."""
     coordinator: int = -1
     places: tuple[Place, ...] = field(default=())
+    client: ProducerClient | None = None
+    """None if no coordinator knows it, or tells this user."""
 
 
 class Examined(NamedTuple):

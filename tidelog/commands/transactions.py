@@ -10,7 +10,7 @@ import typer
 from tidelog.admin.admin_client import CommandOptions, admin_client
 from tidelog.admin.open_transactions import abort_in, examined, hanging_in
 from tidelog.admin.replica_moves import Refused
-from tidelog.admin.transaction_admin import Fenced, UnknownPattern, UnknownState, described, fence, listed
+from tidelog.admin.transaction_admin import Fenced, UnknownPattern, UnknownState, clients_of, described, fence, listed
 from tidelog.admin.transaction_doctor import Class, Examined, Finding, Place, Unanswered, reasons
 from tidelog.command_group import CommandGroup
 from tidelog.moments import utc
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 ID_BYTES_MAX = 2**15 - 1  # of a string in Kafka's protocol
 COLUMNS = [
-    "class", "transactional_id", "state", "producer_id", "epoch", "age_s", "timeout_s", "partitions", "waits_for",
-    "records_behind", "tier_bytes",
+    "class", "transactional_id", "state", "producer_id", "epoch", "client_id", "client_host", "age_s", "timeout_s",
+    "partitions", "waits_for", "records_behind", "tier_bytes",
 ]  # fmt: skip
 
 
@@ -50,12 +50,15 @@ def describe(transactional_id: str, options: CommandOptions) -> None:
     _check_id(transactional_id)
     with admin_client(options) as client:
         row = _or_fail(lambda: described(client, transactional_id))
+        producer = _or_fail(lambda: clients_of(client, [(transactional_id, row.coordinator)])).get(transactional_id)
     shown = {
         "transactional_id": row.transactional_id,
         "state": row.state,
         "coordinator": row.coordinator,
         "producer_id": row.producer_id,
         "epoch": row.producer_epoch,
+        "client_id": producer and producer.client_id,
+        "client_host": producer and producer.host,
         "timeout_s": row.timeout_ms / 1000,
         "started": utc(row.started_ms) if row.started_ms >= 0 else None,
         "partitions": [str(place) for place in sorted(row.partitions)],
@@ -157,6 +160,8 @@ def _row(one: Finding, unanswered: Iterable[Unanswered]) -> dict[str, Any]:
         "state": one.state or None,
         "producer_id": one.producer_id,
         "epoch": one.producer_epoch,
+        "client_id": one.client and one.client.client_id,
+        "client_host": one.client and one.client.host,
         "age_s": one.age_ms // 1000,
         "timeout_s": None if one.timeout_ms is None else one.timeout_ms // 1000,
         "partitions": [str(place) for place in one.places],
