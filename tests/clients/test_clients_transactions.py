@@ -181,6 +181,7 @@ def test_an_operator_aborts_a_transaction_once(cluster: EmbeddedCluster, topic: 
     doctor = ["transactions", "doctor", "--topic", topic, "--json", "--bootstrap", cluster.bootstrap]
     (found,) = json.loads(prepared(doctor).stdout)
     assert (found["class"], found["transactional_id"]) == ("young", name)
+    assert (found["client_id"], found["client_host"]) == ("rdkafka", "127.0.0.1")
     abort = ["transactions", "abort", name, "--bootstrap", cluster.bootstrap]
     done = prepared(abort)
     assert done.returncode == 0 and f"aborted {name}" in done.stdout
