@@ -62,8 +62,8 @@ def configs(java: JavaTools) -> None:
 
 def broker_loggers(java: JavaTools) -> None:
     """kafka-configs shows and changes the levels of one broker's loggers, until the change is removed."""
-    loggers = ("kafka.admin.ConfigCommand", "--bootstrap-server", java.bootstrap, "--entity-type", "broker-loggers")
-    one = (*loggers, "--entity-name", "1")
+    one = ("kafka.admin.ConfigCommand", "--bootstrap-server", java.bootstrap, "--entity-type", "broker-loggers",
+           "--entity-name", "1")  # fmt: skip
 
     def level() -> str:
         found = re.search(r"(?m)^ *broker\.dispatch=(\w+)", java.run(*one, "--describe"))
@@ -74,8 +74,6 @@ def broker_loggers(java: JavaTools) -> None:
     expect(level() == "DEBUG", f"the changed level is described: {level()}")
     java.run(*one, "--alter", "--delete-config", "broker.dispatch,broker.node")
     expect(level() == "INFO", f"the level is back: {level()}")
-    every = java.run(*loggers, "--describe")
-    expect(every.count("broker.dispatch=INFO") == 3, "each broker's loggers are described without a broker's name")
 
 
 def scram_users(java: JavaTools) -> None:
