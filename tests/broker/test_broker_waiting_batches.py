@@ -90,7 +90,7 @@ async def test_what_was_in_flight_behind_a_batch_that_timed_out_in_the_queue_wai
 
 
 async def test_a_full_queue_holds_up_no_producer_that_was_forgotten(tmp_path: Path) -> None:
-    """Whoever has no order to lose here may find the queue full again and again."""
+    """Refusals count for new producers alone: others may find the queue full as often as they like."""
     async with InspectingLab(tmp_path, count=1) as lab:
         await lab.begin()
         client = await lab[0].connect()
@@ -159,16 +159,16 @@ async def send_in_transaction(client: LabClient, sequence: int) -> tuple[ErrorCo
 async def test_what_waits_long_for_a_coordinator_does_not_come_before_what_was_refused(tmp_path: Path) -> None:
     async with Lab(tmp_path, count=1) as lab:
         lab.controller.create_topic((0,))
-        told = coordinated(lab, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        coordinator = coordinated(lab, ErrorCode.COORDINATOR_NOT_AVAILABLE)
         clients = [await lab[0].connect() for _ in range(2)]
         await asyncio.sleep(FIRST_BATCH_PATIENCE_S)
         assert await send_in_transaction(clients[0], 0) == (ErrorCode.NOT_ENOUGH_REPLICAS, -1)
-        told.answer = None
+        coordinator.answer = None
         behind = asyncio.create_task(send_in_transaction(clients[0], 1))
         await asyncio.sleep(2 * FIRST_BATCH_PATIENCE_S)
         again = asyncio.create_task(send_in_transaction(clients[1], 0))
         await asyncio.sleep(0.1)
-        told.release()
+        coordinator.release()
         assert await behind == (ErrorCode.NOT_LEADER_OR_FOLLOWER, -1)
         assert await again == (ErrorCode.NONE, 0)
 
@@ -178,7 +178,7 @@ async def test_what_came_in_a_later_leadership_does_not_come_before_what_waited_
 ) -> None:
     async with Lab(tmp_path, count=1) as lab:
         lab.controller.create_topic((0,))
-        told = coordinated(lab, None)
+        coordinator = coordinated(lab, None)
         clients = [await lab[0].connect() for _ in range(2)]
         first = asyncio.create_task(send_in_transaction(clients[0], 0))
         await asyncio.sleep(0.1)
@@ -186,8 +186,8 @@ async def test_what_came_in_a_later_leadership_does_not_come_before_what_waited_
         await asyncio.sleep(FIRST_BATCH_PATIENCE_S)
         behind = asyncio.create_task(send_in_transaction(clients[1], 1))
         await asyncio.sleep(0.1)
-        told.release()
+        coordinator.release()
         assert [await one for one in (first, behind)] == [(ErrorCode.NOT_LEADER_OR_FOLLOWER, -1)] * 2
-        told.answer = ErrorCode.NONE
+        coordinator.answer = ErrorCode.NONE
         for sequence in (0, 1):
             assert await send_in_transaction(clients[0], sequence) == (ErrorCode.NONE, sequence)

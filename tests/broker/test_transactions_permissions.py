@@ -194,7 +194,7 @@ class Interleavings(RuleBasedStateMachine):
         with self._refused(ErrorCode.INVALID_PRODUCER_EPOCH):
             claimed = self.leader.transactions.begin("stranger", producer, epoch, adds=adds, is_shared=shared)
             open_here = self.leader.log.producers.has_open_transaction(producer, epoch)
-            assert not claimed.is_granted or (open_here and not shared), "nobody has confirmed it"
+            assert not claimed.is_granted or (open_here and not shared), "no coordinator has confirmed it"
             assert claimed not in self.begun, "it has a question of its own"
             return claimed
         return None

@@ -65,7 +65,7 @@ class Unread(NamedTuple):
 
 @asynccontextmanager
 async def unread(root: Path) -> AsyncIterator[Unread]:
-    """It has appended a marker that nobody fetched, has cut it as a follower, and leads again."""
+    """The leader appended a marker that no follower fetched, truncated it as a follower, and leads again."""
     disks: dict[str, FewFiles] = {}
 
     def ports(path: Path) -> Ports:
@@ -92,7 +92,7 @@ async def unread(root: Path) -> AsyncIterator[Unread]:
 
 
 async def test_a_marker_that_was_cut_does_not_count_as_repeated(tmp_path: Path) -> None:
-    """The coordinator takes NONE, and INVALID_PRODUCER_EPOCH, for final: nobody would end the transaction."""
+    """NONE and INVALID_PRODUCER_EPOCH are final for the coordinator: it would never send the marker again."""
     async with unread(tmp_path) as world:
         lab, leader, _, _ = world
         handler = handler_of(lab)

@@ -53,7 +53,7 @@ async def test_after_an_election_a_stranger_gets_no_part_in_an_open_transaction(
     """Tenants share the partitions of `__consumer_offsets`, and the log does not say whose a transaction is."""
     async with Lab(tmp_path, count=1) as lab:
         lab.controller.create_topic((0,))
-        told = coordinated(lab)
+        coordinator = coordinated(lab)
         partition, verification = lab[0].partition, lab[0].plane.transactions
         permission = await verification.permit(TXN_ID, 7, 3, partition, adds=adds)
         partition.check_permission(permission)
@@ -62,16 +62,16 @@ async def test_after_an_election_a_stranger_gets_no_part_in_an_open_transaction(
             epoch = partition.leader_epoch
             lab.controller.elect(0)
             await eventually(partial(_has_left, partition, epoch), "elected")
-            told.answer = ErrorCode.INVALID_PRODUCER_ID_MAPPING
+            coordinator.answer = ErrorCode.INVALID_PRODUCER_ID_MAPPING
             for _ in range(2):
                 with pytest.raises(ProtocolError) as refused:
                     await verification.permit("stranger", 7, 3, partition, adds=adds)
                 assert refused.value.code is ErrorCode.INVALID_PRODUCER_ID_MAPPING
-            told.answer = ErrorCode.NONE
-            asked = len(told.asked)
+            coordinator.answer = ErrorCode.NONE
+            asked = len(coordinator.asked)
             for _ in range(2):
                 partition.check_permission(await verification.permit(TXN_ID, 7, 3, partition, adds=adds))
-            assert len(told.asked) == asked + 1, "once in a transaction and leadership"
+            assert len(coordinator.asked) == asked + 1, "once in a transaction and leadership"
 
 
 def _has_left(partition: Partition, epoch: int) -> bool:
@@ -81,10 +81,10 @@ def _has_left(partition: Partition, epoch: int) -> bool:
 async def test_in_plain_topics_an_open_transaction_goes_on_without_a_question(tmp_path: Path) -> None:
     async with Lab(tmp_path, count=1) as lab:
         lab.controller.create_topic((0,))
-        told = coordinated(lab)
+        coordinator = coordinated(lab)
         client, partition = await lab[0].connect(), lab[0].partition
         assert (await produce(client, of_transaction(), transactional_id=TXN_ID, version=12)).base_offset == 0
         lab.controller.elect(0)
         await eventually(lambda: partition.leader_epoch == 1, "elected")
         assert (await produce(client, of_transaction(1), transactional_id=TXN_ID, version=12)).base_offset == 1
-        assert len(told.asked) == 1
+        assert len(coordinator.asked) == 1
