@@ -53,7 +53,7 @@ class TransactionTracker:
         return True
 
     def on_marker(self, header: BatchHeader, marker: EndMarker | None) -> tuple[bool, AbortedTransaction | None]:
-        """Whether this marker's transaction has no batch left; and its index entry if it has."""
+        """Whether this marker's transaction has no batch left in the log; and its index entry if it was aborted."""
         self._advance(header.last_offset)
         if marker is None:
             return header.count == 0, None  # emptied before, or not of a transaction
@@ -62,10 +62,9 @@ class TransactionTracker:
             self._committed.pop(header.producer_id, None)
             return not had_records, None
         aborted = self._aborted.pop(header.producer_id, None)
-        if aborted is None or header.producer_id not in self._with_records:
-            return True, None
+        has_records = aborted is not None and header.producer_id in self._with_records
         self._with_records.discard(header.producer_id)
-        return False, aborted
+        return not has_records, aborted
 
 
 def index_batch(
@@ -107,7 +106,7 @@ def _marker_of(view: memoryview, at: int, header: BatchHeader) -> EndMarker | No
 
 
 class FilterSettings(NamedTuple):
-    """`keeps_deletes`: a tier still has older values, so tombstones and markers must stay."""
+    """`keeps_deletes`: a tier still has older values, so tombstones, markers and their index entries must stay."""
 
     delete_retention_ms: int
     inflated_bytes_max: int
@@ -196,7 +195,9 @@ class BatchFilter:
         except ProtocolError as error:
             return self._keep_unreadable(view, at, header, error)
         is_unneeded, aborted = self._tracker.on_marker(header, marker)
-        if aborted is not None:
+        # The tier may still have the records of a transaction of which the local log has only the marker. Until the
+        # marker is copied, this entry alone says that they were aborted.
+        if aborted is not None and (not is_unneeded or self._settings.keeps_deletes):
             self.kept_aborted.append(aborted)
         if header.count == 0 or (is_unneeded and self._has_passed(header)):
             return None

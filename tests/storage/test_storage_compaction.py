@@ -269,36 +269,42 @@ events = st.lists(
 )
 
 
+def written(root: Path, drawn: list[tuple[str, int, list[tuple[bytes | None, bytes | None]]]]) -> SegmentsOnDisk:
+    """A log with these events, after which all transactions have ended."""
+    log = SegmentsOnDisk(root)
+    pending: list[bytearray] = []
+    offset = 0
+    sequences = dict.fromkeys((1, 2, 3), 0)
+    open_producers: set[int] = set()
+    drawn = [*drawn, *(("commit", pid, []) for pid in (1, 2, 3)), ("plain", 0, [(b"end", b"x")]), ("close", 0, [])]
+    for name, pid, content in drawn:
+        records = [Record(0, NOW, key, value) for key, value in content]
+        if name == "close":
+            if pending:
+                log.write_segment(pending)
+            pending = []
+        elif name == "plain":
+            pending.append(build_batch(records, base_offset=offset))
+            offset += len(records)
+        elif name == "data":
+            pending.append(_produced(records, pid, offset, base_sequence=sequences[pid], transactional=True))
+            sequences[pid] += len(records)
+            offset += len(records)
+            open_producers.add(pid)
+        elif pid in open_producers:
+            pending.append(_marker(MarkerKind.COMMIT if name == "commit" else MarkerKind.ABORT, pid, offset))
+            offset += 1
+            open_producers.discard(pid)
+    return log
+
+
 @settings(max_examples=100, deadline=None)
 @given(events, st.integers(1, 600))
 def test_readers_of_committed_records_lose_nothing(
     drawn: list[tuple[str, int, list[tuple[bytes | None, bytes | None]]]], segment_bytes: int
 ) -> None:
     with tempfile.TemporaryDirectory() as root:
-        log = SegmentsOnDisk(Path(root))
-        pending: list[bytearray] = []
-        offset = 0
-        sequences = dict.fromkeys((1, 2, 3), 0)
-        open_producers: set[int] = set()
-        drawn = [*drawn, *(("commit", pid, []) for pid in (1, 2, 3)), ("plain", 0, [(b"end", b"x")]), ("close", 0, [])]
-        for name, pid, content in drawn:
-            records = [Record(0, NOW, key, value) for key, value in content]
-            if name == "close":
-                if pending:
-                    log.write_segment(pending)
-                pending = []
-            elif name == "plain":
-                pending.append(build_batch(records, base_offset=offset))
-                offset += len(records)
-            elif name == "data":
-                pending.append(_produced(records, pid, offset, base_sequence=sequences[pid], transactional=True))
-                sequences[pid] += len(records)
-                offset += len(records)
-                open_producers.add(pid)
-            elif pid in open_producers:
-                pending.append(_marker(MarkerKind.COMMIT if name == "commit" else MarkerKind.ABORT, pid, offset))
-                offset += 1
-                open_producers.discard(pid)
+        log = written(Path(root), drawn)
         before = log.committed_records()
         last_records = log.producers.last_records()
         config = LogConfig(cleanup_policy=("compact",), delete_retention_ms=5, segment_bytes=segment_bytes)
@@ -314,6 +320,22 @@ def test_readers_of_committed_records_lose_nothing(
         for pid, last in last_records.items():
             found = replayed.producers.last_records()[pid]
             assert found.last_data_offset == last.last_data_offset
+
+
+@settings(max_examples=50, deadline=None)
+@given(events, st.integers(1, 600))
+def test_a_tier_keeps_what_says_that_records_were_aborted(
+    drawn: list[tuple[str, int, list[tuple[bytes | None, bytes | None]]]], segment_bytes: int
+) -> None:
+    """The first pass drops aborted records of which the tier has copies, and later passes find markers alone."""
+    with tempfile.TemporaryDirectory() as root:
+        log = written(Path(root), drawn)
+        aborted = set(log.aborted())
+        config = LogConfig(cleanup_policy=("compact",), delete_retention_ms=5, segment_bytes=segment_bytes)
+        for now in (NOW, NOW + 3, NOW + 9, NOW + 20):
+            log.checkpoint = None
+            log.compact(now, config, keeps_deletes=True)
+            assert set(log.aborted()) == aborted
 
 
 def segments_of(*sizes: int) -> list[CompactionSegment]:
