@@ -142,23 +142,30 @@ class Copier:
         closed = next_segment(led, led.known)
         if closed is None:
             return False
-        await check_owned(self._guard)
         generation = log.generation
-        await log.flush(closed.end_offset, FlushDepth.CLOSED)
+        log.begin_copy(closed)  # before any wait: positions in `closed` are those of the file as it is now
+        try:
+            await check_owned(self._guard)
+            await log.flush(closed.end_offset, FlushDepth.CLOSED)
+            await self._copy_read(led, closed, generation)
+        except FileNotFoundError as error:
+            gone = "the segment has gone"
+            raise (NotNow if closed.segment in log.segments else Overtaken)(gone) from error
+        finally:
+            log.end_copy(closed)
+        return True
+
+    async def _copy_read(self, led: LedPartition, closed: ClosedSegment, generation: int) -> None:
+        """Read the segment and copy it, unless the log has been cut since it had this generation."""
+        log = led.partition.log
         reader = log.read_closed(closed)
-        log.begin_copy(closed)
         try:
             await self._read(reader.steps())
             if log.generation != generation:
                 raise Overtaken("the log was cut")
             await self._copy(led, closed, reader)
-        except FileNotFoundError as error:
-            gone = "the segment has gone"
-            raise (NotNow if closed.segment in log.segments else Overtaken)(gone) from error
         finally:
-            log.end_copy()
             reader.close()
-        return True
 
     async def _read(self, steps: Iterator[int]) -> None:
         """Read in a thread, step by step, because each step holds the interpreter only briefly."""

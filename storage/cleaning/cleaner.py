@@ -164,7 +164,7 @@ class LogCleaner:
         except (OSError, ProtocolError):
             return None  # the next read of the log reports the error
         high_watermark = self._high_watermark(log)
-        stable = min(log.last_stable_offset(high_watermark), log.recovery_point, log.copying_offset)
+        stable = min(log.last_stable_offset(high_watermark), log.recovery_point, *log.copying_offsets)
         plan = plan_cleaning(views, start, log.log_start_offset, stable, log.config, self._context.clock.wall_ms())
         if plan.is_due(log.config.min_cleanable_dirty_ratio):
             return _Chosen(log, plan, views)

@@ -57,7 +57,7 @@ class PartitionLog:
         "_tail",
         "config",
         "context",
-        "copying_offset",
+        "copying_offsets",
         "durability",
         "ends",
         "leader_epochs",
@@ -76,7 +76,7 @@ class PartitionLog:
         producers.join(context.producers)
         self.producer_history = history = ProducerHistory(loaded.snapshots)
         self.ends = ends = loaded.ends
-        self.copying_offset = OFFSET_MAX  # of the segment that is being copied: nothing from there on is compacted
+        self.copying_offsets: list[int] = []  # of segments that are being copied: nothing from there on is compacted
         self._files = files = LogFiles(context, loaded)
         self._segments = segments = SegmentList(context, files, ends, loaded.segments)
         self.durability = LogDurability(context, files, ends, segments, epochs, producers, history)
@@ -413,8 +413,8 @@ class PartitionLog:
         new files are the caller's to remove, when the log no longer has exactly these segments, or a copy of one is
         under way. The directory is to be fsynced afterwards, off the loop. OSError when a file cannot be renamed.
         """
-        first = self._segments.find_run(replaced)
-        if first is None or self.closed or self.segments[first + len(replaced)].base_offset > self.copying_offset:
+        first, copied = self._segments.find_run(replaced), min(self.copying_offsets, default=OFFSET_MAX)
+        if first is None or self.closed or self.segments[first + len(replaced)].base_offset > copied:
             return False
         swap_files(self.context.disk, self._files, replaced)
         self._segments.replace(first, replaced, size, transaction_bytes)
@@ -444,10 +444,10 @@ class PartitionLog:
 
     def begin_copy(self, closed: ClosedSegment) -> None:
         """Prevent compaction from `closed` on until `end_copy`."""
-        self.copying_offset = closed.segment.base_offset
+        self.copying_offsets.append(closed.segment.base_offset)
 
-    def end_copy(self) -> None:
-        self.copying_offset = OFFSET_MAX
+    def end_copy(self, closed: ClosedSegment) -> None:
+        self.copying_offsets.remove(closed.segment.base_offset)
 
     def start_at(
         self, offset: int, log_start_offset: int, epochs: Sequence[tuple[int, int]], producer_snapshot: bytes
