@@ -122,11 +122,13 @@ class ColdReading:
     ) -> ColdRead | Ticket:
         """Batches from `offset` on, which is below the local log, or a ticket to wait for.
 
-        With `stable`, also the aborted transactions that overlap them. The caller releases the region. Raises
-        ProtocolError: KAFKA_STORAGE_ERROR, OFFSET_NOT_AVAILABLE, OFFSET_OUT_OF_RANGE.
+        With `stable`, none from the last stable offset on, which lies below the local log where a leader begins at the
+        tier's end within a transaction; and also the aborted transactions that overlap them. The caller releases the
+        region. Raises ProtocolError: KAFKA_STORAGE_ERROR, OFFSET_NOT_AVAILABLE, OFFSET_OUT_OF_RANGE.
         """
         tier = self.tier(partition)
-        found = self.remote.read(tier, offset, bytes_max, reader, at_least_one=at_least_one)
+        until = partition.last_stable_offset if stable else partition.high_watermark
+        found = self.remote.read(tier, offset, bytes_max, reader, until=until, at_least_one=at_least_one)
         if isinstance(found, Ticket):
             return found
         region, next_offset = found

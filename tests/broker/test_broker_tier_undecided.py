@@ -8,18 +8,32 @@ from typing import Any
 
 import pytest
 
+from broker.replication.cold_reading import ColdReading
 from broker.tier.undecided import MARKERS_AT_ONCE
 from common.errors import ErrorCode
 from kraft.records import ClusterRecord, PartitionChangeRecord
 from records.batch import read_header
 from records.control import MarkerKind, read_marker
 from storage.log.partition_log import PartitionLog
-from tests.broker.replication_lab import NOW_MS, TOPIC, TOPIC_ID, batch, eventually, produce
+from tests.broker.lab_tier import LIMITS
+from tests.broker.replication_lab import (
+    NEVER_MS,
+    NOW_MS,
+    TOPIC,
+    TOPIC_ID,
+    batch,
+    decode_all,
+    eventually,
+    fetch,
+    produce,
+    row_of,
+)
 from tests.broker.test_broker_tier_adoption import rebuilt
 from tests.broker.tier_lab import ROOT, TierLab
 from tests.broker.transaction_lab import TXN_ID, coordinated, marker, of_transaction
 from tests.sim.bugs import planted
 from tiering.bucket.cluster_file import begin_incarnation
+from tiering.reading.remote_reader import RemoteReader
 from tiering.upkeep.inventory import find_topics
 from tiering.upkeep.restoring import NewTopic, copy_topic, remove_copies, write_manifests
 from tiering.upkeep.undecided import undecided_transactions
@@ -185,26 +199,53 @@ async def test_the_bucket_names_them_before_a_cluster_begins(tmp_path: Path) -> 
             await restored(lab)
 
 
+async def lost_end(lab: TierLab) -> tuple[int, int]:
+    """A transaction begins between two plain batches, and the leader at the tier's end knows nothing of its marker.
+    Where the transaction begins, and where the tier ends."""
+    lab.create_tiered(0, 1)
+    coordinated(lab)
+    await lab.kill(1)
+    lab.controller.change(PartitionChangeRecord(TOPIC_ID, 0, isr=(0,)))
+    connection = await lab[0].connect()
+    await produce(connection, batch(b"before"))
+    row = await produce(connection, of_transaction(value=b"undecided"), transactional_id=TXN_ID, version=11)
+    partition = lab.partition(0)
+    while len(partition.log.segments) < 2:
+        await produce(connection, batch(b"v" * 200))
+    partition.append_marker(marker(), NOW_MS)
+    await lab.copied()
+    await lab.kill(0)
+    await lab[1].start()
+    lab.controller.elect(1, isr=(1,))  # the last known leader is gone for good
+    await eventually(lambda: lab.partition(1).is_leader and lab.view(1) is not None)
+    return int(row.base_offset), lab.bucket.tier.tier_end_offset
+
+
 async def test_a_living_clusters_leader_that_lost_the_end_tells_of_them_and_aborts_nothing(tmp_path: Path) -> None:
     """Its coordinator may have committed them."""
     async with TierLab(tmp_path, 2) as lab:
-        lab.create_tiered(0, 1)
-        coordinated(lab)
-        await lab.kill(1)
-        lab.controller.change(PartitionChangeRecord(TOPIC_ID, 0, isr=(0,)))
-        connection = await lab[0].connect()
-        row = await produce(connection, of_transaction(value=b"v" * 100), transactional_id=TXN_ID, version=11)
-        partition = lab.partition(0)
-        while len(partition.log.segments) < 2:
-            await produce(connection, batch(b"v" * 200))
-        partition.append_marker(marker(), NOW_MS)
-        await lab.copied()
-        end = lab.bucket.tier.tier_end_offset
-        await lab.kill(0)
-        await lab[1].start()
-        lab.controller.elect(1, isr=(1,))  # the last known leader is gone for good
-        await eventually(lambda: lab.partition(1).is_leader and lab.view(1) is not None)
+        begins, end = await lost_end(lab)
         assert lab.partition(1).log.local_log_start_offset == end
-        assert lab.partition(1).last_stable_offset == row.base_offset
+        assert lab.partition(1).last_stable_offset == begins
         assert markers_of(lab.partition(1).log) == []
         assert "undecided_transactions" in [event for event, _ in lab[1].audited]
+
+
+async def test_readers_of_committed_records_stop_before_them_in_the_tier_as_well(tmp_path: Path) -> None:
+    async with TierLab(tmp_path, 2) as lab:
+        begins, end = await lost_end(lab)
+        remote = RemoteReader(lab.bucket.store, lab[1].machinery.ports.disk, LIMITS)
+        await remote.open()
+        lab[1].plane.fetch.reader.read_tier_through(ColdReading(lab.tiers[1].service, ROOT, remote))
+        client = await lab[1].connect()
+
+        async def offsets(isolation: int) -> list[int]:
+            row = row_of(await fetch(client, 0, isolation=isolation, max_wait_ms=NEVER_MS))
+            assert (row.error_code, row.last_stable_offset) == (0, begins)
+            return [record.offset for record in decode_all(bytes(row.records or b""))]
+
+        assert await offsets(isolation=1) == list(range(begins))
+        assert await offsets(isolation=0) == list(range(end))
+        at_lso = row_of(await fetch(client, begins, isolation=1, max_wait_ms=1))
+        assert (at_lso.error_code, at_lso.records or b"") == (0, b"")
+        await remote.stop()

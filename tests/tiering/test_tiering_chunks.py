@@ -96,9 +96,9 @@ def build(shape: list[tuple[int, int, int]]) -> list[bytes]:
 
 
 @settings(max_examples=150, deadline=None)
-@given(batches, st.integers(1, 40_000), st.booleans(), st.integers(1, 5_000))
+@given(batches, st.integers(1, 40_000), st.booleans(), st.integers(1, 5_000), st.integers(1, 300))
 def test_a_cut_is_what_a_walk_over_all_batches_finds(
-    shape: list[tuple[int, int, int]], bytes_max: int, at_least_one: bool, most: int
+    shape: list[tuple[int, int, int]], bytes_max: int, at_least_one: bool, most: int, until: int
 ) -> None:
     made = build(shape)
     data, file = b"".join(made), MemoryFile(most)
@@ -110,22 +110,23 @@ def test_a_cut_is_what_a_walk_over_all_batches_finds(
         position += len(batch)
         ends.append(position)
     assert index.end_offset == headers[-1].next_offset
-    for offset in range(headers[-1].next_offset + 2):
+    below = [end for end, header in zip(ends, headers, strict=True) if header.base_offset < until]
+    for offset in range(min(headers[-1].next_offset + 2, until)):
         first = next((at for at, header in enumerate(headers) if header.next_offset > offset), None)
-        cut = index.cut(file, offset, bytes_max, at_least_one=at_least_one)
-        if first is None or (len(made[first]) > bytes_max and not at_least_one):
+        cut = index.cut(file, offset, bytes_max, until, at_least_one=at_least_one)
+        if first is None or first >= len(below) or (len(made[first]) > bytes_max and not at_least_one):
             assert cut is None
             continue
         assert cut is not None
         assert cut.start == ends[first] - len(made[first])
-        assert cut.end in ends
+        assert cut.end in below
         last = ends.index(cut.end)
         if cut.end == ends[-1]:
             assert cut.next_offset == headers[-1].next_offset
         else:
             assert headers[last].next_offset <= cut.next_offset <= headers[last + 1].base_offset
         assert cut.end - cut.start <= bytes_max or last == first
-        longest = max((end for end in ends if end - cut.start <= bytes_max), default=cut.end)
+        longest = max((end for end in below if end - cut.start <= bytes_max), default=cut.end)
         assert longest - cut.end <= SPACING_BYTES, "as much as fits, but for what the index does not show"
 
 

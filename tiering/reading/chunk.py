@@ -30,6 +30,7 @@ SPACING_BYTES = 8_192  # from one entry of a chunk's own index to the next, at l
 SLICE_BYTES = 256 << 10
 SLICE_BATCHES = 200
 PIECE_BYTES = 256 << 10  # of a chunk that is checked in place; fits into the processor's cache
+OFFSET_MAX = 2**63 - 1
 STEP_BYTES, STEP_BATCHES = 1 << 20, 256  # of such a chunk at a time: 0.2 ms or so, and few turns of the event loop
 
 
@@ -124,11 +125,13 @@ class ChunkIndex:
         """Whether `offset` is, or may be, one of those in a hole between this chunk's own batches."""
         return any(hole.low <= offset < hole.high for hole in self.holes)
 
-    def cut(self, file: File, offset: int, bytes_max: int, *, at_least_one: bool) -> Cut | None:
-        """Batches from the first one that ends after `offset`, which must not be lost, up to `bytes_max` bytes or a
-        hole.
+    def cut(
+        self, file: File, offset: int, bytes_max: int, until: int = OFFSET_MAX, *, at_least_one: bool
+    ) -> Cut | None:
+        """Batches from the first one that ends after `offset`, which must not be lost, up to `bytes_max` bytes, a hole,
+        or the first batch that begins at `until` or after it.
 
-        None if all end before it, or if the first is too long and `at_least_one` is off. ProtocolError
+        None if there is none, or if the first is too long and `at_least_one` is off. ProtocolError
         (KAFKA_STORAGE_ERROR) if the file no longer has the bytes that were written.
         """
         if offset >= self.end_offset:
@@ -136,9 +139,16 @@ class ChunkIndex:
         first = max(bisect_right(self.offsets, offset) - 1, 0)
         start, header = self.positions[first], None
         end, end_offset = self._sound_from(start)
+        is_bounded = until < end_offset
+        if is_bounded:
+            end, end_offset = self._first_from(file, until, start, end), until
+            if end == start:
+                return None
         if self.offsets[first] != offset:  # after this entry
             batches = walk(file, start, end)
             found = next((batch for batch in batches if batch[1].next_offset > offset), None)
+            if found is None and is_bounded:
+                return None
             if found is None:
                 raise ProtocolError(ErrorCode.KAFKA_STORAGE_ERROR, f"offset {offset} is not where it was")
             start, header = found
@@ -158,6 +168,12 @@ class ChunkIndex:
             if hole.position > position:
                 return hole.position, hole.low
         return self.end, self.end_offset
+
+    def _first_from(self, file: File, offset: int, start: int, end: int) -> int:
+        """Where in [start, end), the first batch that begins at `offset` or after it begins; `end` if none does."""
+        known = max(bisect_right(self.offsets, offset) - 1, 0)
+        batches = walk(file, max(self.positions[known], start), end)
+        return next((position for position, header in batches if header.base_offset >= offset), end)
 
     def position_before(self, offset: int) -> int:
         """A batch boundary at or before the batch that holds `offset`."""

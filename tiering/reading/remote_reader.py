@@ -20,7 +20,7 @@ from object_store.store import ObjectStore
 from storage.indexes.aborted_look_up import INDEX_COST, AbortedLookUp
 from storage.log.aborted_look_ups import AbortedLookUps
 from storage.segments.region import Region
-from tiering.reading.chunk import ChunkPlan, Cut, DamagedChunk, Expected
+from tiering.reading.chunk import OFFSET_MAX, ChunkPlan, Cut, DamagedChunk, Expected
 from tiering.reading.chunk_cache import CacheLimits, Chunk, ChunkCache
 from tiering.reading.downloads import DownloadLimits, Downloads, Key, Ticket
 from tiering.reading.prefetch import PrefetchLimits, Sequences
@@ -61,7 +61,8 @@ class TierView(Protocol):
 
 
 class RemoteRead(NamedTuple):
-    """Batches from the tier. `region` None: nothing before `next_offset`, or it did not fit `bytes_max`."""
+    """Batches from the tier. `region` None: nothing before `next_offset`; or, if that is the offset that was asked for,
+    nothing that fits `bytes_max` or begins below `until`."""
 
     region: Region | None
     next_offset: int
@@ -132,9 +133,16 @@ class RemoteReader:
         self.cache.close()
 
     def read(
-        self, view: TierView, offset: int, bytes_max: int, reader: int, *, at_least_one: bool = True
+        self,
+        view: TierView,
+        offset: int,
+        bytes_max: int,
+        reader: int,
+        *,
+        until: int = OFFSET_MAX,
+        at_least_one: bool = True,
     ) -> RemoteRead | Ticket:
-        """Batches of one chunk from the one with `offset` on, or a ticket to wait for.
+        """Batches of one chunk from the one with `offset` on that begin below `until`, or a ticket to wait for.
 
         `reader`: a number for the client's connection, whose sequential reads are prefetched. The caller releases the
         region. Raises ProtocolError: KAFKA_STORAGE_ERROR for a damaged or missing object, OFFSET_NOT_AVAILABLE while
@@ -146,6 +154,8 @@ class RemoteReader:
             remote = view.find(wanted)
             if remote is None:
                 return RemoteRead(None, wanted)
+            if wanted >= until:
+                return RemoteRead(None, offset)
             plan = self.indexes.plan(remote, reader)
             if isinstance(plan, Ticket):
                 return plan
@@ -156,7 +166,7 @@ class RemoteReader:
                 return found
             if found is not None:
                 number, chunk = found
-                return self._serve(view, remote, plan, number, chunk, offset, bytes_max, reader, at_least_one)
+                return self._serve(view, remote, plan, number, chunk, offset, bytes_max, until, reader, at_least_one)
             wanted = remote.segment.end_offset  # a compacted segment may end before its range
 
     def _find(
@@ -215,11 +225,12 @@ class RemoteReader:
         chunk: Chunk,
         offset: int,
         bytes_max: int,
+        until: int,
         reader: int,
         at_least_one: bool,
     ) -> RemoteRead:
         try:
-            cut = chunk.index.cut(chunk.handle.use(), offset, bytes_max, at_least_one=at_least_one)
+            cut = chunk.index.cut(chunk.handle.use(), offset, bytes_max, until, at_least_one=at_least_one)
             region = chunk.region(cut.start, cut.end) if cut is not None else None
         except (OSError, ProtocolError) as error:
             logger.warning("a cached chunk cannot be read", extra={"key": remote.key, "reason": str(error)})
