@@ -163,10 +163,8 @@ class LogShortening(Struct, eq=False):
         """Drop snapshots above the new end and restore the state from the rest of the log. OSError."""
         end_offset = self._ends.log_end
         self._discard_snapshots(self._history.cut(end_offset))
-        if not len(self._producers):
-            self._producers.reset(end_offset)
+        if not self._producers.cut(self._ends.log_start, end_offset):
             return
-        self._producers.cut(self._ends.log_start, end_offset)
         self._files.bar(UNREAD)
         self._context.reloads.reload(self)
 

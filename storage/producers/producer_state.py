@@ -99,6 +99,7 @@ class ProducerStates:
         "_idle",
         "_ongoing",
         "_producers",
+        "_producers_end",
         "_unreplicated",
         "end_offset",
         "expiration_ms",
@@ -115,6 +116,7 @@ class ProducerStates:
         self._ongoing = _NO_TRANSACTIONS  # first offset of each open one -> producer id; ascending
         self._unreplicated = _NONE_ENDED  # see `_Ended`
         self._final_end = 0  # below it there may be markers that are not in `_unreplicated` any more
+        self._producers_end = 0  # from there on there is no batch of a producer, known or forgotten
 
     def set_limits(self, expiration_ms: int, producers_max: int) -> None:
         self.expiration_ms = expiration_ms
@@ -126,7 +128,7 @@ class ProducerStates:
         self.leave()
         self._producers, self._idle = read._producers, read._idle
         self._ongoing, self._unreplicated, self._final_end = read._ongoing, read._unreplicated, read._final_end
-        self.end_offset = read.end_offset
+        self.end_offset, self._producers_end = read.end_offset, read._producers_end
         if bound is not None:
             self.join(bound)
 
@@ -217,6 +219,7 @@ class ProducerStates:
         self.end_offset = header.next_offset
         if header.producer_id < 0:
             return None
+        self._producers_end = self.end_offset
         if header.is_control:
             return self._end_transaction(header, marker) if marker is not None else None
         producer_id, epoch, timestamp = header.producer_id, header.producer_epoch, header.max_timestamp
@@ -334,12 +337,21 @@ class ProducerStates:
             if not unreplicated:
                 self._unreplicated = _NONE_ENDED
 
-    def cut(self, log_start_offset: int, end_offset: int) -> None:
-        """The log was truncated to `end_offset`, and `adopt` follows later. Until then transactions whose markers were
-        cut stay unstable: the high watermark does not pass the end. If markers were cut that had counted as final, of
-        which nothing is known here any more, nothing is stable."""
+    def cut(self, log_start_offset: int, end_offset: int) -> bool:
+        """The log was truncated to `end_offset`. Returns whether its producers must be read again, for `adopt`.
+
+        They need not if none is known and no batch of a forgotten one was cut: a forgotten producer may have had a
+        transaction open at `end_offset`. Until `adopt` transactions whose markers were cut stay unstable: the high
+        watermark does not pass the end. If markers were cut that had counted as final, of which nothing is known here
+        any more, nothing is stable.
+        """
+        if not self._producers and end_offset >= self._producers_end:
+            self._idle.clear()
+            self.end_offset = end_offset
+            return False
         if end_offset < self._final_end:
             self._unreplicated = _Ended([(log_start_offset, end_offset)])
+        return True
 
     # Upkeep
 
@@ -381,8 +393,7 @@ class ProducerStates:
         self._producers.clear()
         self._idle.clear()
         self._ongoing, self._unreplicated = _NO_TRANSACTIONS, _NONE_ENDED
-        self._final_end = 0
-        self.end_offset = end_offset
+        self.end_offset = self._final_end = self._producers_end = end_offset
 
     def freeze(self) -> FrozenProducers:
         """All producers as they are now."""
@@ -410,7 +421,8 @@ class ProducerStates:
             if entry.transaction_start != NO_OFFSET:
                 open_transactions.append((entry.transaction_start, entry.producer_id))
         self._ongoing = _Transactions(sorted(open_transactions)) if open_transactions else _NO_TRANSACTIONS
-        self._final_end = end_offset  # a snapshot does not say which markers were above the high watermark
+        # A snapshot says neither which markers were above the high watermark nor which producers had been forgotten.
+        self._final_end = self._producers_end = end_offset
         for producer_id, rows in groupby(snapshot.batches, itemgetter(0)):
             known = producers.get(producer_id)
             if known is not None:

@@ -165,6 +165,23 @@ def test_where_final_markers_are_cut_nothing_is_stable(is_loaded: bool) -> None:
     assert producers.first_unstable_offset == 10
 
 
+def test_forgotten_producers_are_read_again_where_their_batches_are_cut() -> None:
+    """One may have had a transaction open at the new end; a log without any is cut for nothing."""
+    producers = states(expiration_ms=1_000)
+    assert not producers.cut(0, 5), "no producer ever"
+    producers.update(batch(0, 2, offset=10, attributes=TRANSACTIONAL))
+    producers.update(marker(12), ABORT)
+    assert at_once(producers.expire(10**15)) == 1
+    producers.update(batch(-1, offset=13, pid=-1))
+    loaded = states()
+    loaded.load_snapshot(producers.snapshot(), 14, 5)
+    assert not producers.cut(0, 13)
+    assert producers.end_offset == 13
+    assert producers.cut(0, 12)
+    assert loaded.cut(0, 13), "a snapshot does not say whom it does not know any more"
+    assert not loaded.cut(0, 14)
+
+
 def test_the_first_of_many_transactions_that_have_ended_is_found_without_a_look_at_the_gaps() -> None:
     """A dict that was large has its first key behind a gap for each one that is gone, unless it is ordered by links."""
     count = 5_000

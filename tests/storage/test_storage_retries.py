@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from common.directory_config import DirectoryConfig
 from common.errors import ErrorCode, ProtocolError
+from common.pacing import at_once
 from common.settings import DAY_MS
 from records.batch import read_header, stamp
 from records.control import MarkerKind
@@ -224,20 +225,28 @@ async def test_no_mark_of_a_segment_that_compaction_wrote_anew_is_believed(tmp_p
     await retrying.bench.directory.close()
 
 
-async def test_a_cut_after_a_clean_stop_shows_no_transaction_whose_marker_is_gone(tmp_path: Path) -> None:
-    """The snapshot of the stop does not say that the marker was not committed."""
+@pytest.mark.parametrize("are_forgotten", [False, True])
+async def test_a_cut_after_a_clean_stop_shows_no_transaction_whose_marker_is_gone(
+    tmp_path: Path, are_forgotten: bool
+) -> None:
+    """The snapshot of the stop says neither that the marker was not committed nor who had expired by then."""
     retrying = Retrying(tmp_path, replay_bytes_max=0)
     await retrying.open()
     append(retrying.log, produced(producer_id=7, transactional=True))
     append(retrying.log, marker(MarkerKind.COMMIT, 7))
+    if are_forgotten:
+        assert at_once(retrying.log.producers.expire(1 << 62)) == 1
     await retrying.restart(clean=True)
     log = retrying.log
+    assert len(log.producers) == (0 if are_forgotten else 1)
     await truncate(log, 1)
     assert log.barred is not None
     assert log.last_stable_offset(1) == 0
     await retrying.bench.directory.settle()
     assert log.context.reloads.reload_count == 1
     assert log.last_stable_offset(1) == 0
+    append(log, marker(MarkerKind.ABORT, 7))
+    assert log.aborted_transactions(0, 1) == [(7, 0)]
     await retrying.bench.directory.close()
 
 
