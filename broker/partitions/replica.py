@@ -13,6 +13,7 @@ from storage.audit.audit_trail import AuditPending
 from storage.log.leader_epochs import EpochEnd
 from storage.log.log_config import LogConfig
 from storage.log.partition_log import PartitionLog, Reason
+from storage.producers.producer_state import ProducerStates
 from storage.segments.region import Region
 
 NO_LEADER = -1
@@ -247,11 +248,11 @@ class Replica:
         self._notify(committed=True)
 
     def start_from_tier(
-        self, offset: int, log_start_offset: int, epochs: Sequence[tuple[int, int]], producer_snapshot: bytes
+        self, offset: int, log_start_offset: int, epochs: Sequence[tuple[int, int]], producers: ProducerStates
     ) -> None:
         """Delete all records and start at `offset`, the tier's end, as `PartitionLog.start_at` does."""
         check(self.role is not Role.LEADER, "a leader does not start again")
-        self.log.start_at(offset, log_start_offset, epochs, producer_snapshot)
+        self.log.start_at(offset, log_start_offset, epochs, producers)
         self.high_watermark = offset
         self.log.note_high_watermark()
         self.tier_end_offset = max(self.tier_end_offset, offset)

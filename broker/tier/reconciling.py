@@ -7,6 +7,7 @@ at the tier's end.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable
 from typing import NamedTuple
@@ -60,19 +61,19 @@ async def read_end(store: ObjectStore, root: TierRoot, tier: PartitionTier) -> T
         snapshot = await _section(store, key, segment, OPEN_TRANSACTIONS if is_restored else PRODUCER_SNAPSHOT)
     epochs = await _section(store, key, segment, LEADER_EPOCHS)
     try:
-        known = decode_snapshot(snapshot)
         if is_restored:
-            snapshot = encode_snapshot(_open_alone(known))
+            snapshot = await asyncio.to_thread(_open_alone, snapshot)
         entries = LeaderEpochCache.decode(epochs).entries()
     except ValueError as error:
         raise NotNow(f"a damaged section of {key}: {error}") from error
     return TierEnd(segment.end_offset, tier.log_start_offset, entries, snapshot)
 
 
-def _open_alone(known: Snapshot) -> Snapshot:
+def _open_alone(snapshot: bytes) -> bytes:
     """In a restored topic producers start over; only their open transactions count."""
-    opened = [entry for entry in known.entries if entry.transaction_start != NO_OFFSET]
-    return Snapshot([entry._replace(last_sequence=-1, last_offset=NO_OFFSET, offset_delta=0) for entry in opened], [])
+    opened = [entry for entry in decode_snapshot(snapshot).entries if entry.transaction_start != NO_OFFSET]
+    left = [entry._replace(last_sequence=-1, last_offset=NO_OFFSET, offset_delta=0) for entry in opened]
+    return encode_snapshot(Snapshot(left, []))
 
 
 async def _section(store: ObjectStore, key: str, segment: TieredSegment, name: str) -> bytes:
@@ -91,7 +92,7 @@ async def _section(store: ObjectStore, key: str, segment: TieredSegment, name: s
 async def begin_at_end(
     partition: Partition, end: TierEnd, still: Callable[[], bool], following: Following | None
 ) -> None:
-    """Start the log over at the tier's end, unless `still()` is False by then. Raises ProtocolError.
+    """Start the log over at the tier's end, unless `still()` is False by then. Raises ProtocolError, NotNow.
 
     Replication is paused meanwhile: no fetch may acknowledge the new offset, and none may append there, before it is
     durable; and responses to fetches at the old offset are ignored. So a cancelled call ends only when no thread
@@ -101,12 +102,18 @@ async def begin_at_end(
     def begin() -> None:
         if not still():
             raise NotNow("the replica's state has changed")
-        partition.start_from_tier(*end)
+        partition.start_from_tier(end.offset, end.log_start_offset, end.epochs, producers.states)
 
+    log = partition.log
+    given = (log.config, end.producer_snapshot, end.offset, log.context.clock.wall_ms())
+    try:
+        producers = await asyncio.to_thread(tier_start.read_producers, *given)
+    except ValueError as error:
+        raise NotNow(f"a damaged snapshot of producers at the tier's end: {error}") from error
     if following is not None:
         following.pause(partition)
     try:
-        await tier_start.begin(partition.log, begin)
+        await tier_start.begin(log, producers.snapshot, begin)
     finally:
         if following is not None:
             following.resume(partition)

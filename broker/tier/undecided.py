@@ -13,7 +13,6 @@ from broker.partitions.partition import Partition
 from broker.partitions.transactional_appends import Marker
 from broker.tier.led import LedPartition, NotNow
 from broker.tier.services import TierServices
-from storage.producers.producer_state import ProducerView
 
 logger = logging.getLogger(__name__)
 
@@ -39,23 +38,26 @@ async def end_undecided(led: LedPartition, services: TierServices, *, lost: bool
     """
     partition, record = led.partition, led.known.record
     adopted_end = 0 if record.adopting else record.adopted_end_offset
-    aborted = partition.log.producers.opened_below(adopted_end)
-    if aborted:
-        _report("undecided_transactions_aborted", partition, aborted, services)
-    if lost and (left := partition.log.producers.opened_below(led.known.tier_end_offset)[len(aborted) :]):
-        _report("undecided_transactions", partition, left, services)
-    for number, one in enumerate(aborted):
-        if number and number % MARKERS_AT_ONCE == 0:
+    _report("undecided_transactions_aborted", partition, 0, adopted_end, services)
+    if lost:
+        _report("undecided_transactions", partition, adopted_end, led.known.tier_end_offset, services)
+    producers = partition.log.producers
+    while some := producers.opened(0, adopted_end, MARKERS_AT_ONCE):
+        for one in some:
+            marker = Marker(
+                one.producer_id, one.producer_epoch, False, max(one.coordinator_epoch, 0), new_protocol=False
+            )
+            partition.transactions.append_marker(marker, services.ports.clock.wall_ms(), acks=0)
+        if len(some) == MARKERS_AT_ONCE:
             await services.pacer.rest("tier")
-        marker = Marker(one.producer_id, one.producer_epoch, False, max(one.coordinator_epoch, 0), new_protocol=False)
-        partition.transactions.append_marker(marker, services.ports.clock.wall_ms(), acks=0)
 
 
-def _report(event: str, partition: Partition, opened: list[ProducerView], services: TierServices) -> None:
-    named = [(one.producer_id, one.producer_epoch, one.transaction_start_offset) for one in opened[:NAMED_MAX]]
-    services.audit.note(
-        event, topic=partition.topic, partition=partition.index, count=len(opened), transactions=str(named)
-    )
-    logger.warning(
-        event.replace("_", " "), extra={"partition": repr(partition), "count": len(opened), "transactions": named}
-    )
+def _report(event: str, partition: Partition, low: int, high: int, services: TierServices) -> None:
+    """Report transactions that are open and began in [low, high), if there are any."""
+    producers = partition.log.producers
+    count, opened = producers.count_opened(low, high), producers.opened(low, high, NAMED_MAX)
+    if not opened:
+        return
+    named = [(one.producer_id, one.producer_epoch, one.transaction_start_offset) for one in opened]
+    services.audit.note(event, topic=partition.topic, partition=partition.index, count=count, transactions=str(named))
+    logger.warning(event.replace("_", " "), extra={"partition": repr(partition), "count": count, "transactions": named})

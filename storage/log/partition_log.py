@@ -28,7 +28,6 @@ from storage.log.segment_list import SegmentList
 from storage.log.segment_swap import swap_files
 from storage.log.tier_start import Beginning
 from storage.producers.producer_history import ProducerHistory
-from storage.producers.producer_snapshot import decode_snapshot
 from storage.producers.producer_state import Duplicate, ProducerStates
 from storage.segments.region import Region
 from storage.segments.segment import Segment, file_stem
@@ -450,27 +449,26 @@ class PartitionLog:
         self.copying_offsets.remove(closed.segment.base_offset)
 
     def start_at(
-        self, offset: int, log_start_offset: int, epochs: Sequence[tuple[int, int]], producer_snapshot: bytes
+        self, offset: int, log_start_offset: int, epochs: Sequence[tuple[int, int]], producers: ProducerStates
     ) -> None:
         """An empty log that begins and ends at `offset`, with all that is known of [log_start_offset, offset).
 
-        `epochs` are (leader epoch, start offset) in order. Raises ValueError when the snapshot is damaged, and nothing
-        has happened; as `truncate_to` when the disk fails. Go through `tier_start.begin`, which makes it durable.
+        `epochs` are (leader epoch, start offset) in order. `producers` are not used any more. Raises as `truncate_to`
+        when the disk fails. Go through `tier_start.begin`, which makes it durable.
         """
-        decode_snapshot(producer_snapshot)
         log_start_offset = min(log_start_offset, offset)
         self._shortening.begin_without_files(offset, FROM_TIER, log_start_offset)
         for epoch, start_offset in epochs:
             if start_offset < offset:
                 self.leader_epochs.assign(epoch, start_offset)
         self.leader_epochs.truncate_from_start(log_start_offset)
-        self.producers.load_snapshot(producer_snapshot, offset, self.context.clock.wall_ms())
+        self.producers.adopt(producers)
         self.producer_history.add(offset)  # `tier_start.make_durable` writes it
 
     def plan_beginning(self) -> Beginning:
         """The changes of `start_at`, to be made durable."""
         stem = file_stem(self.directory, self.ends.log_end)
-        return Beginning(stem, self.producers.snapshot(), self.leader_epochs.encode())
+        return Beginning(stem, self.leader_epochs.encode())
 
     # Flush and close
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import OrderedDict, deque
 from collections.abc import Iterator
-from itertools import groupby, islice, takewhile
+from itertools import dropwhile, groupby, islice, takewhile
 from operator import itemgetter
 from typing import NamedTuple
 
@@ -434,10 +434,14 @@ class ProducerStates:
 
     # Views
 
-    def opened_below(self, offset: int) -> list[ProducerView]:
-        """The producers whose transactions are open and began below `offset`, the oldest transaction first."""
-        opened = takewhile(lambda row: row[0] < offset, self._ongoing.items())
-        return [self._view(producer_id, self._producers[producer_id]) for _, producer_id in opened]
+    def count_opened(self, low: int, high: int) -> int:
+        """How many transactions are open that began in [low, high)."""
+        return sum(first >= low for first in takewhile(lambda first: first < high, self._ongoing))
+
+    def opened(self, low: int, high: int, most: int) -> list[ProducerView]:
+        """The producers of these transactions, at most `most`, the oldest transaction first."""
+        begun = takewhile(lambda row: row[0] < high, dropwhile(lambda row: row[0] < low, self._ongoing.items()))
+        return [self._view(producer_id, self._producers[producer_id]) for _, producer_id in islice(begun, most)]
 
     def last_records(self) -> dict[int, LastRecord]:
         """See `FrozenProducers.last_records`."""

@@ -12,11 +12,13 @@ from pathlib import Path
 import pytest
 
 from broker.partitions.replica import Role
+from broker.tier.reconciling import TierEnd, begin_at_end
 from common.errors import ErrorCode
 from common.machine_disk import MachineDisk, MachineFile
 from kraft.records import PartitionChangeRecord
 from storage.disk.checkpoint_files import LEADER_EPOCHS
-from tests.broker.replication_lab import TOPIC_ID, LabBroker, batch, eventually, produce
+from storage.producers.producer_snapshot import Snapshot, SnapshotEntry, encode_snapshot
+from tests.broker.replication_lab import NOW_MS, TOPIC_ID, LabBroker, batch, eventually, produce
 from tests.broker.test_broker_tier import VALUE, filled
 from tests.broker.tier_lab import TierLab
 
@@ -59,6 +61,24 @@ async def dropped(lab: TierLab) -> None:
     await filled(lab)
     await lab.copied()
     assert await lab.drop_local() > 3
+
+
+async def test_a_hundred_thousand_producers_are_read_beside_the_loop(tmp_path: Path) -> None:
+    """The check of all tests, that nothing holds the loop, sees what took half a second of it."""
+    count, end = 100_000, 200_000
+    entries = [SnapshotEntry(number, 0, 0, 2 * number + 1, 0, NOW_MS, 0, 2 * number) for number in range(count)]
+    snapshot = encode_snapshot(Snapshot(entries, []))
+    async with TierLab(tmp_path, 2) as lab:
+        lab.create_tiered(0, 1)
+        partition = lab.partition(1)
+        await begin_at_end(
+            partition, TierEnd(end, 0, [(0, 0)], snapshot), lambda: True, lab[1].plane.partitions.following
+        )
+        producers = partition.log.producers
+        assert len(producers) == producers.count_opened(0, end) == count
+        assert producers.count_opened(10, 21) == 6
+        named = producers.opened(10, end, 3)
+        assert [one.transaction_start_offset for one in named] == [10, 12, 14]
 
 
 async def test_nobody_leads_before_it_is_durable_where_it_began_as_a_follower(tmp_path: Path) -> None:

@@ -140,4 +140,4 @@ async def test_a_leader_of_the_tier_waits_with_what_it_must_abort(tmp_path: Path
             check_producers_read(led, lost=True)
         await world.read()
         check_producers_read(led, lost=True)
-        assert leader.log.producers.opened_below(1) != []
+        assert leader.log.producers.count_opened(0, 1) > 0

@@ -151,7 +151,8 @@ def after_a_death(changes: int, *, loses_power: bool) -> State:
         await logs.checkpoint_recovery_points()
         world.nodes["store"].device.kill_countdown = changes
         snapshot = encode_snapshot(Snapshot([OPEN], []))
-        await tier_start.begin(log, lambda: log.start_at(TIER_END, 0, BEGUN[1], snapshot))
+        states, _ = tier_start.read_producers(log.config, snapshot, TIER_END, 0)
+        await tier_start.begin(log, snapshot, lambda: log.start_at(TIER_END, 0, BEGUN[1], states))
         await forever()
 
     world = world_of(store=main)

@@ -15,8 +15,9 @@ from broker.tier.led import LedPartition
 from broker.tier.service import TierService
 from object_store.store import Body, ObjectInfo
 from storage.disk.log_flusher import FlushDepth, LogFlusher
+from storage.log import tier_start
+from storage.log.log_config import LogConfig
 from storage.log.log_shortening import LogShortening
-from storage.log.partition_log import PartitionLog
 from storage.producers.producer_snapshot import Snapshot, encode_snapshot
 from storage.recovery.log_scan import LogScan
 from tests.object_store.memory_store import MemoryStore
@@ -104,12 +105,12 @@ def delete_objects_before_manifest(replace: Replace) -> None:
 
 def begin_without_producers(replace: Replace) -> None:
     """A replica that begins at the tier's end does not take over what is known of producers there."""
-    right = PartitionLog.start_at
+    right = tier_start.read_producers
 
-    def start_at(log: Any, offset: int, log_start: int, epochs: Any, producer_snapshot: bytes) -> Any:
-        return right(log, offset, log_start, epochs, encode_snapshot(Snapshot([], [])))
+    def read_producers(config: LogConfig, _: bytes, offset: int, now_ms: int) -> tier_start.TierProducers:
+        return right(config, encode_snapshot(Snapshot([], [])), offset, now_ms)
 
-    replace(PartitionLog, "start_at", start_at)
+    replace(tier_start, "read_producers", read_producers)
 
 
 def swap_inputs_that_changed(replace: Replace) -> None:

@@ -13,6 +13,7 @@ from records.audit_event import AuditKind
 from storage.audit.audit_trail import AuditPending
 from storage.log.log_config import LogConfig
 from storage.log.partition_log import PartitionLog
+from storage.producers.producer_state import ProducerStates
 from tests.storage.log_workbench import FOREVER, NOW_MS, Workbench, append, produced, read_all
 
 pytestmark = pytest.mark.virtual_time
@@ -38,7 +39,7 @@ def shape(log: PartitionLog) -> tuple[int, int, list[int]]:
     [
         (lambda log: log.truncate_to(5), AuditKind.LOG_TRUNCATED),
         (lambda log: log.truncate_fully_and_start_at(50), AuditKind.LOG_TRUNCATED),
-        (lambda log: log.start_at(50, 7, [(1, 0)], log.producers.snapshot()), AuditKind.LOG_TRUNCATED),
+        (lambda log: log.start_at(50, 7, [(1, 0)], ProducerStates(1 << 40, 10)), AuditKind.LOG_TRUNCATED),
         (lambda log: log.advance_log_start(4, "a test", "someone"), AuditKind.LOG_START_MOVED),
     ],
     ids=["truncate", "start again", "begin from the tier", "log start"],

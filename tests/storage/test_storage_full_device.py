@@ -136,7 +136,8 @@ async def test_a_log_that_begins_anew_without_room_takes_batches_once_there_is_s
     beginning: asyncio.Task[None] | None = None
     if from_tier:
         nothing = encode_snapshot(Snapshot([], []))
-        beginning = asyncio.create_task(tier_start.begin(log, lambda: log.start_at(100, 0, [(1, 0)], nothing)))
+        states, _ = tier_start.read_producers(log.config, nothing, 100, 0)
+        beginning = asyncio.create_task(tier_start.begin(log, nothing, lambda: log.start_at(100, 0, [(1, 0)], states)))
     else:
         log.truncate_fully_and_start_at(100)
     await until(lambda: log.log_end_offset == 100)

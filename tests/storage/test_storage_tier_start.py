@@ -20,7 +20,7 @@ from storage.log.leader_epochs import LeaderEpochCache
 from storage.log.partition_log import PartitionLog
 from storage.producers.producer_snapshot import Snapshot, encode_snapshot
 from storage.segments.segment import LOG_SUFFIX, SNAPSHOT_SUFFIX, file_stem
-from tests.storage.log_workbench import TOPIC_ID, OpenGate, SyncWatch, Workbench, append, produced
+from tests.storage.log_workbench import NOW_MS, TOPIC_ID, OpenGate, SyncWatch, Workbench, append, produced
 from tests.storage.test_storage_tiered_log import TIERED
 
 NOTHING = encode_snapshot(Snapshot([], []))
@@ -64,12 +64,13 @@ def release(bench: Workbench) -> None:
 
 def begin(log: PartitionLog, offset: int, begun: list[int]) -> "asyncio.Task[None]":
     """Begin at `offset`, whose number is also that of the last epoch before it."""
+    producers = tier_start.read_producers(log.config, NOTHING, offset, NOW_MS)
 
     def start() -> None:
-        log.start_at(offset, 0, [(offset, 0)], NOTHING)
+        log.start_at(offset, 0, [(offset, 0)], producers.states)
         begun.append(offset)
 
-    return asyncio.create_task(tier_start.begin(log, start))
+    return asyncio.create_task(tier_start.begin(log, producers.snapshot, start))
 
 
 def check_on_disk(bench: Workbench, log: PartitionLog) -> None:

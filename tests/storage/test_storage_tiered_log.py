@@ -26,7 +26,7 @@ from storage.log.leader_epochs import LeaderEpochCache
 from storage.log.log_config import LogConfig
 from storage.log.partition_log import PartitionLog
 from storage.producers.producer_state import ProducerStates
-from tests.storage.log_workbench import FOREVER, NOW_MS, Killed, Workbench, append, marker, produced, read_all
+from tests.storage.log_workbench import FOREVER, NOW_MS, Killed, Workbench, append, marker, produced
 
 TIERED = replace(FOREVER, remote_storage_enable=True, segment_bytes=1024, index_interval_bytes=0)
 FIRST_MS = 1_000
@@ -67,6 +67,10 @@ def read_out(log: PartitionLog, closed: ClosedSegment) -> tuple[bytes, Contents]
     data = reader.file.pread(closed.size, closed.position)
     reader.close()
     return data, reader.contents
+
+
+def states_of(log: PartitionLog, contents: Contents, offset: int) -> ProducerStates:
+    return tier_start.read_producers(log.config, contents.producer_snapshot, offset, NOW_MS).states
 
 
 async def test_local_retention_takes_only_what_the_tier_holds(bench: Workbench) -> None:
@@ -324,8 +328,8 @@ async def test_a_replica_begins_where_the_tier_ends(bench: Workbench) -> None:
     log = bench.directory.create_log("u", 0, bytes(15) + b"u", TIERED)
     append(log, produced(1))
     epochs = LeaderEpochCache.decode(contents.leader_epochs).entries()
-    log.start_at(base, 1, epochs, contents.producer_snapshot)
-    await tier_start.make_durable(log)
+    log.start_at(base, 1, epochs, states_of(log, contents, base))
+    await tier_start.make_durable(log, contents.producer_snapshot)
     assert (log.log_start_offset, log.local_log_start_offset, log.log_end_offset) == (1, base, base)
     assert log.leader_epochs.epoch_of(1) == 1
     assert [view.last_sequence for view in log.producers.views()] == [base - 1]
@@ -353,8 +357,8 @@ async def test_where_a_replica_begins_survives_a_loss_of_power(bench: Workbench)
     log = bench.directory.create_log("u", 0, bytes(15) + b"u", TIERED)
     epochs = LeaderEpochCache.decode(contents.leader_epochs).entries()
     bench.disk.fsyncs.clear()
-    log.start_at(base, 0, epochs, contents.producer_snapshot)
-    await tier_start.make_durable(log)
+    log.start_at(base, 0, epochs, states_of(log, contents, base))
+    await tier_start.make_durable(log, contents.producer_snapshot)
     synced = {path.removesuffix(TEMPORARY_SUFFIX).removesuffix(".beginning") for path in bench.disk.fsyncs}
     await bench.directory.close()
     for name in bench.disk.list(log.directory):
@@ -369,12 +373,9 @@ async def test_where_a_replica_begins_survives_a_loss_of_power(bench: Workbench)
     assert [view.last_sequence for view in log.producers.views()] == [base - 1]
 
 
-async def test_a_damaged_snapshot_leaves_the_log_as_it_was(bench: Workbench) -> None:
-    log = await filled(bench)
-    before = read_all(log)
+def test_a_damaged_snapshot_of_producers_is_named() -> None:
     with pytest.raises(ValueError, match="snapshot"):
-        log.start_at(100, 0, [(1, 0)], b"damaged")
-    assert read_all(log) == before
+        tier_start.read_producers(TIERED, b"damaged", 100, NOW_MS)
 
 
 async def test_a_cut_below_what_is_left_begins_at_the_logs_start(bench: Workbench) -> None:
@@ -397,8 +398,8 @@ async def test_a_cut_of_all_that_is_left_keeps_what_the_tier_has(bench: Workbenc
     if from_tier:
         log = bench.directory.create_log("u", 0, bytes(15) + b"u", TIERED)
         epochs = LeaderEpochCache.decode(contents.leader_epochs).entries()
-        log.start_at(base, 0, epochs, contents.producer_snapshot)
-        await tier_start.make_durable(log)
+        log.start_at(base, 0, epochs, states_of(log, contents, base))
+        await tier_start.make_durable(log, contents.producer_snapshot)
         region = leader.read(base, 1 << 20, end)
         assert region is not None
         data = region.read()
