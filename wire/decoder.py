@@ -17,10 +17,9 @@ from typing import Any
 from common.errors import MalformedFrame
 from common.identifiers import UUID_BYTES, ZERO_UUID
 from common.pacing import Work
-from wire.primitives import INT16, INT32, uvarint
+from wire.primitives import INT16, INT32, STRING_BYTES_MAX, uvarint
 
 ELEMENTS_MAX = 250_000  # array elements of one message, nested ones and tagged fields included
-STRING_BYTES_MAX = 0x7FFF  # Kafka's limit, also where the length is a varint
 ELEMENTS_PER_STEP = 64  # read between two yields
 NUMBER_MAX = 2**31 - 1
 TAGS_MAX = 100  # of one struct; no schema has more than ten

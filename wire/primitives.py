@@ -21,6 +21,7 @@ EMPTY_ARRAY = b"\0\0\0\0"
 _HEAD = Struct(">hhih")
 _VARINT_SHIFT_MAX = 28
 TAGS_MAX = 16  # in one struct of a hand-read message; the schemas have three at most
+STRING_BYTES_MAX = 0x7FFF  # Kafka's limit, also where the length is a varint
 PARTS_MAX = 250_000  # topics, and partitions over all topics, of one hand-read message
 
 
@@ -163,6 +164,8 @@ def string_at(buffer: bytearray, at: int, end: int, flexible: bool) -> tuple[byt
             at += 1
         else:
             size, at = uvarint(buffer, at)
+            if size > STRING_BYTES_MAX + 1:
+                raise MalformedFrame("string length")
         size -= 1
     else:
         (size,) = INT16.unpack_from(buffer, at)
