@@ -16,6 +16,7 @@ import asyncio
 from collections import deque
 from typing import Protocol
 
+from broker.coordination.transactions.config import is_too_long
 from broker.coordination.transactions.questions import Coordinators, PartitionQuestion
 from broker.handlers.waiting_share import WaitingShare
 from broker.partitions.partition import Partition
@@ -131,8 +132,12 @@ class TransactionVerification:
         """Ask for a permission unless there is one, and tell `waiter`, at once if it is granted. `is_shared`: see
         `TransactionalAppends.begin`.
 
-        Raises ProtocolError: NOT_LEADER_OR_FOLLOWER, INVALID_PRODUCER_EPOCH, NOT_ENOUGH_REPLICAS if too much waits.
+        Raises ProtocolError: NOT_LEADER_OR_FOLLOWER, INVALID_PRODUCER_EPOCH, NOT_ENOUGH_REPLICAS if too much waits,
+        INVALID_PRODUCER_ID_MAPPING for an id that is too long for any coordinator to have: one could not even read the
+        longest ones, and would close the connection that carries all tenants' questions.
         """
+        if is_too_long(transactional_id):
+            raise ProtocolError(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
         permission = partition.transactions.begin(
             transactional_id, producer_id, producer_epoch, adds=adds, is_shared=is_shared
         )

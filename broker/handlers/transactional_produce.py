@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from broker.coordination.transactions.config import is_too_long
 from broker.handlers.first_batches import check_order
 from broker.handlers.pending_produce import PendingProduce
 from broker.handlers.transaction_verification import TransactionVerification
@@ -112,7 +113,9 @@ class TransactionalProduce:
         transactional_id = (call.transactional_id or b"").decode(errors="replace")
         if producers and access is not None and not access.may(_WRITE, _TRANSACTIONAL_ID, transactional_id):
             return ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-        return ErrorCode.INVALID_PRODUCER_ID_MAPPING if len(producers) > 1 else None
+        if len(producers) > 1 or (producers and is_too_long(transactional_id)):
+            return ErrorCode.INVALID_PRODUCER_ID_MAPPING
+        return None
 
     def append(
         self,

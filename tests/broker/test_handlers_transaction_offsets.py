@@ -11,6 +11,7 @@ from typing import Any, cast
 import pytest
 
 from broker.apis import COMPILED_NAMES
+from broker.coordination.transactions.config import ID_BYTES_MAX
 from broker.handlers.transaction_offsets import ABORTABLE_FROM, ADDS_FROM, LOADING_FROM, TransactionOffsets
 from broker.handlers.transaction_verification import TransactionVerification
 from broker.partitions.transactional_appends import Marked, Marker, Permission
@@ -108,6 +109,7 @@ class TransactionGroups(Groups):
         generation: int = -1,
         instance: str | None = None,
         group: str = "g",
+        transactional_id: str = TXN_ID,
         topics: tuple[tuple[str, tuple[int, ...]], ...] = (("t", (0,)),),
     ) -> list[int]:
         """The error codes of the partitions, in order."""
@@ -121,7 +123,7 @@ class TransactionGroups(Groups):
             for name, indexes in topics
         ]
         request = TxnOffsetCommitRequest(
-            transactional_id=TXN_ID,
+            transactional_id=transactional_id,
             group_id=group,
             producer_id=7,
             producer_epoch=epoch,
@@ -179,6 +181,16 @@ async def test_the_coordinator_is_asked_once_in_a_transaction(groups: Transactio
     assert await groups.send(version, 7) == [0]
     assert len(groups.coordinators.asked) == 2, "the next transaction"
     assert await groups.offset() == (-1, UNSTABLE)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_an_id_that_no_coordinator_has_is_not_asked_about(groups: TransactionGroups, version: int) -> None:
+    """The longest ones that a client can send become longer than any string in a request when they get a prefix."""
+    for length in (ID_BYTES_MAX + 1, 0x7FFF):
+        sent = await groups.send(version, transactional_id="x" * length)
+        assert sent == [ErrorCode.INVALID_PRODUCER_ID_MAPPING], "as a coordinator says of an id that it does not know"
+    assert groups.coordinators.asked == []
+    assert await groups.send(version, transactional_id="x" * ID_BYTES_MAX) == [0]
 
 
 @pytest.mark.parametrize("version", VERSIONS)

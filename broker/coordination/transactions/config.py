@@ -12,6 +12,14 @@ ID_BYTES_MAX = 32_000
 BYTES_PER_ID = 256  # of all ids on average; clients' are shorter
 
 
+def is_too_long(transactional_id: str, bytes_max: int = ID_BYTES_MAX) -> bool:
+    """Whether no coordinator has such an id, because InitProducerId takes none that is so long. A tenant's prefix
+    counts. Bytes that were no UTF-8 count as what they were read as, which is longer."""
+    if transactional_id.isascii():
+        return len(transactional_id) > bytes_max
+    return len(transactional_id.encode()) > bytes_max
+
+
 class TransactionLimits(NamedTuple):
     """What one owner, a tenant or the operators together, may have in one partition of `__transaction_state`:
     transactional ids, open transactions, and partitions and topics of one transaction.

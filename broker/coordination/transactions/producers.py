@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from broker.coordination.transactions.config import TransactionConfig
+from broker.coordination.transactions.config import TransactionConfig, is_too_long
 from broker.coordination.transactions.values import (
     LAST_EPOCH,
     NEEDS_ID,
@@ -39,7 +39,7 @@ class Step(NamedTuple):
 def check_init(request: InitProducer, config: TransactionConfig) -> None:
     """Raises ProtocolError: INVALID_REQUEST, INVALID_TRANSACTION_TIMEOUT."""
     name = request.transactional_id
-    if not local_name(name) or len(name.encode()) > config.id_bytes_max:
+    if not local_name(name) or is_too_long(name, config.id_bytes_max):
         raise ProtocolError(ErrorCode.INVALID_REQUEST)
     if not 0 < request.timeout_ms <= config.max_timeout_ms:
         raise ProtocolError(ErrorCode.INVALID_TRANSACTION_TIMEOUT)
