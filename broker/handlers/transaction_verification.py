@@ -16,6 +16,7 @@ import asyncio
 from collections import deque
 from typing import Protocol
 
+from broker.coordination.groups.tenant_index import bytes_of_id
 from broker.coordination.transactions.config import is_too_long
 from broker.coordination.transactions.questions import Coordinators, PartitionQuestion
 from broker.handlers.waiting_share import WaitingShare
@@ -27,7 +28,8 @@ from kraft.image.tenants import tenant_of
 
 WAITERS_AT_ONCE, BYTES_AT_ONCE = 16, 1 << 20  # in one turn of the loop: each may append its batch
 FIRST_PAUSE_S = 0.002
-WAITER_BYTES = 500  # of memory, besides those of the batch
+WAITER_BYTES = 500  # of memory, besides those of the batch, unless its transactional id takes more
+ID_COPIES = 2  # in the request, and in the question
 
 
 class PermissionWaiter(Protocol):
@@ -146,7 +148,7 @@ class TransactionVerification:
             waiter.permitted(permission)
             return
         settings, share = self._settings, self._share
-        tenant, count, size = tenant_of(transactional_id), int(question is None), waiter.size + WAITER_BYTES
+        tenant, count, size = tenant_of(transactional_id), int(question is None), _held_bytes(waiter, transactional_id)
         if self._stopped or not share.admits(tenant, count, size, settings.waiting_max, settings.waiting_bytes_max):
             if question is None:
                 partition.transactions.withdraw(permission)
@@ -229,11 +231,12 @@ class TransactionVerification:
             if answered_bytes >= BYTES_AT_ONCE:
                 break
             question, error = self._outcomes[0]
-            tenant = tenant_of(question.asked.transactional_id)
+            transactional_id = question.asked.transactional_id
+            tenant = tenant_of(transactional_id)
             if question.waiters:
                 waiter = question.waiters.popleft()
                 answered_bytes += waiter.size
-                self._share.add(tenant, 0, -waiter.size - WAITER_BYTES)
+                self._share.add(tenant, 0, -_held_bytes(waiter, transactional_id))
                 if error is ErrorCode.NONE:
                     waiter.permitted(question.permission)
                 else:
@@ -244,6 +247,10 @@ class TransactionVerification:
                 self._outcomes.popleft()
                 if self._questions.pop(question.permission, None) is not None:
                     self._share.add(tenant, -1, 0)
+
+
+def _held_bytes(waiter: PermissionWaiter, transactional_id: str) -> int:
+    return waiter.size + max(WAITER_BYTES, ID_COPIES * bytes_of_id(transactional_id))
 
 
 _FOR_PRODUCERS = {

@@ -11,10 +11,12 @@ from hypothesis import strategies as st
 from broker.coordination.transactions.config import ID_BYTES_MAX, TransactionConfig, is_too_long
 from broker.coordination.transactions.producers import check_init
 from broker.coordination.transactions.values import NO_EPOCH, NO_PRODUCER_ID, InitProducer
+from broker.handlers.transaction_verification import TransactionVerification
+from broker.partitions.transactional_appends import Permission
 from common.errors import ErrorCode, ProtocolError
 from common.node_settings.transactions import VerificationSettings
-from tests.broker.replication_lab import Lab, batch, produce
-from tests.broker.transaction_lab import coordinated, of_transaction
+from tests.broker.replication_lab import Lab, batch, eventually, produce
+from tests.broker.transaction_lab import ToldCoordinators, coordinated, of_transaction
 from wire.codec import decode_request, encode_request
 from wire.messages import AddPartitionsToTxnRequest
 
@@ -23,6 +25,16 @@ pytestmark = pytest.mark.virtual_time
 LONGEST_STRING = 0x7FFF
 UNKNOWN = ErrorCode.INVALID_PRODUCER_ID_MAPPING
 _Transaction = AddPartitionsToTxnRequest.AddPartitionsToTxnTransaction
+
+
+class Waiter:
+    size = 0
+
+    def permitted(self, permission: Permission) -> None:
+        """It waits no more."""
+
+    def refused(self, error: ErrorCode) -> None:
+        raise AssertionError(error)
 
 
 @settings(max_examples=60, deadline=None)
@@ -65,3 +77,25 @@ async def test_a_batch_with_too_long_an_id_is_refused_and_no_coordinator_is_aske
         assert row.error_code == 0, "it is no batch of a transaction"
         row = await produce(client, of_transaction(), version=version, transactional_id="x" * ID_BYTES_MAX)
         assert row.error_code == 0
+
+
+async def test_long_ids_count_as_memory_that_waits(tmp_path: Path) -> None:
+    async with Lab(tmp_path, count=1) as lab:
+        lab.controller.create_topic((0,))
+        await lab[0].connect()
+        told = ToldCoordinators(None)
+        verification = TransactionVerification(VerificationSettings(waiting_bytes_max=1_000_000))
+        verification.reach(told)
+        refused = set()
+        for number in range(100):
+            one = f"{number:0{ID_BYTES_MAX}}"
+            try:
+                verification.begin(lab[0].partition, one, number, 0, Waiter(), adds=True)
+            except ProtocolError as error:
+                refused.add(error.code)
+        assert refused == {ErrorCode.NOT_ENOUGH_REPLICAS}
+        assert 10 < len(told.asked) < 32
+        assert ID_BYTES_MAX * len(told.asked) < verification.waiting_bytes <= 1_000_000
+        told.release()
+        await eventually(lambda: not verification.waiting_count, "answered")
+        assert verification.waiting_bytes == 0
