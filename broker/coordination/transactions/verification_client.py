@@ -12,13 +12,16 @@ Source: KIP-890, AddPartitionsToTxn 5 and the behaviour of Apache Kafka 4.2's Ad
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import islice
 from typing import NamedTuple, Protocol
 
 from msgspec import Struct
 
 from broker.broker_link import BrokerLink
+from broker.coordination.groups.tenant_index import bytes_of_id
 from broker.coordination.placement import keeping_partition
 from broker.coordination.transactions.adding import by_topic
 from broker.coordination.transactions.questions import Answered, PartitionQuestion
@@ -62,12 +65,17 @@ class LocalCoordinator(Protocol):
 
 
 class VerificationLimits(Struct, frozen=True):
-    """Seconds. `lanes`: connections per broker."""
+    """Seconds. `lanes`: connections per broker. `…_per_request_max`: a request is encoded in one turn of the loop, and
+    its answer decoded: a row takes 20 µs, each of its topics 7, and a MiB of names a millisecond and more. The broker's
+    own coordinators are asked for more at a time, because the next ones wait for all answers."""
 
     connect_timeout_s: float = 1.0
     attempt_timeout_s: float = 10.0
     lanes: int = 4
-    partitions_per_request_max: int = 2_000
+    rows_per_request_max: int = 200
+    partitions_per_request_max: int = 500
+    name_bytes_per_request_max: int = 1 << 20  # the last row may exceed it
+    partitions_here_max: int = 2_000
 
 
 class _Asker(NamedTuple):
@@ -102,23 +110,30 @@ class _Courier:
             self.task = asyncio.get_running_loop().create_task(self._run(), name=name)
 
     async def _run(self) -> None:
+        limits = self._client.limits
+        request = limits.partitions_per_request_max, limits.rows_per_request_max, limits.name_bytes_per_request_max
         while self._waiting:
-            batch = self._next_batch()
             if self._broker_id == self._client.node_id:
-                await self._ask_all_here(list(batch.items()))
+                await self._ask_all_here(list(self._next_batch(limits.partitions_here_max).items()))
             else:
-                await self._carry(batch)
+                await self._carry(self._next_batch(*request))
 
-    def _next_batch(self) -> dict[_Asker, _Asked]:
+    def _next_batch(
+        self, partitions_max: int, rows_max: int = sys.maxsize, name_bytes_max: int = sys.maxsize
+    ) -> dict[_Asker, _Asked]:
         """The next rows, one of each transactional id. An id that has more comes behind all others."""
         batch: dict[_Asker, _Asked] = {}
         left: list[tuple[str, OrderedDict[_Asker, _Asked]]] = []
-        room = self._client.limits.partitions_per_request_max
-        while self._waiting and room > 0:
+        room, room_bytes = partitions_max, name_bytes_max
+        while self._waiting and room > 0 and room_bytes > 0 and len(batch) < rows_max:
             transactional_id, askers = self._waiting.popitem(last=False)
             asker, asked = askers.popitem(last=False)
+            if len(asked) > room:
+                askers[asker] = asked
+                asked = {partition: asked.pop(partition) for partition in tuple(islice(asked, room))}
             batch[asker] = asked
             room -= len(asked)
+            room_bytes -= bytes_of_id(transactional_id) + sum(len(topic) for topic, _ in asked)
             if askers:
                 left.append((transactional_id, askers))
         self._waiting.update(left)
