@@ -24,6 +24,9 @@ from kraft.records import AclOperation, AclPattern, AclPermission, AclResource
 KNOWN_NAMES_MAX = 10_000
 """Names whose decisions are cached per principal, operation and resource type."""
 
+KNOWN_NAME_LENGTH_MAX = 300
+"""Longer names are decided each time: no topic has one, and 10,000 of 32 KB would take 320 MB."""
+
 TOPIC_OPERATIONS = (3, 4, 5, 6, 7, 8, 10, 11)
 CLUSTER_OPERATIONS = (5, 7, 8, 9, 10, 11, 12)
 GROUP_OPERATIONS = (3, 6, 8, 10, 11)
@@ -73,7 +76,8 @@ class Authorizer:
 
 
 class Access:
-    """The rights of one principal from one host. Decisions are cached until the ACLs change."""
+    """The rights of one principal from one host. Decisions about names that are not too long are cached until the ACLs
+    change."""
 
     __slots__ = (
         "__weakref__",
@@ -115,9 +119,11 @@ class Access:
             names = self._known[key] = {}
         allowed = names.get(name)
         if allowed is None:
-            if len(names) >= KNOWN_NAMES_MAX:
-                names.clear()
-            allowed = names[name] = self._decide(operation, resource_type, name)
+            allowed = self._decide(operation, resource_type, name)
+            if len(name) <= KNOWN_NAME_LENGTH_MAX:
+                if len(names) >= KNOWN_NAMES_MAX:
+                    names.clear()
+                names[name] = allowed
         return allowed
 
     def may_cluster(self, operation: int) -> bool:
