@@ -21,6 +21,7 @@ from kraft.image.client_quotas import (
     CLIENT_ID,
     IP,
     LONG_MAX,
+    NAME_CHARACTERS_MAX,
     OPERATORS,
     QUOTAS_OF_ADDRESSES,
     QUOTAS_OF_CLIENTS,
@@ -36,7 +37,6 @@ from wire.messages import AlterClientQuotasRequest, AlterClientQuotasResponse
 
 ENTITIES_MAX, TENANT_ENTITIES_MAX = 10_000, 1_000
 """Entities with quotas: operators', and those of each tenant."""
-NAME_CHARACTERS_MAX = 1_000
 ENTRY_COST, NAME_COST, OP_COST = 20, 4, 1  # units of `common.pacing`
 
 _Asked = AlterClientQuotasRequest.EntryData

@@ -33,6 +33,9 @@ QUOTAS_OF_ADDRESSES: Mapping[str, int | None] = {CONNECTION_RATE: INT_MAX}
 OPERATORS = ""
 """Stands for the tenant of operators' entities."""
 
+NAME_CHARACTERS_MAX = 1_000
+"""Of a name in an entity."""
+
 _FOLDERS = {TENANT: "tenants", USER: "users", CLIENT_ID: "clients", IP: "ips"}
 _DEFAULT = "<default>"
 
@@ -117,9 +120,14 @@ class ClientQuotasImage(Mapping[str, ClientQuota]):
         return {} if found is None else found.values
 
     def level(self, tenant: str, user: str, client_id: str, quota: str) -> Level | None:
-        """The most specific quota named `quota` for this client among those of `tenant` (KIP-55)."""
+        """The most specific quota named `quota` for this client among those of `tenant` (KIP-55).
+
+        A client id may have 32 KB. One that is longer than any entity's is cut, and stays longer than any: those that
+        begin alike share what has each client id apart.
+        """
         if not self.of_tenant(tenant):
             return None
+        client_id = client_id[: NAME_CHARACTERS_MAX + 1]
         base: dict[str, str | None] = {} if tenant == OPERATORS else {TENANT: tenant}
         for names, shared_by in (
             ({USER: user, CLIENT_ID: client_id}, (user, client_id)),
