@@ -27,6 +27,7 @@ EVICTION_S = 120.0  # min.incremental.fetch.session.eviction.ms
 BY_ID_FROM = 13
 UNSENT = -1
 KEPT_ASLEEP_MAX = 1_000  # positions of a session that survives its connection
+KEPT_NAMES_BYTES_MAX = 300 * KEPT_ASLEEP_MAX  # of its topics: as many real ones take less
 DROPS_PER_STEP = 64
 
 
@@ -244,15 +245,20 @@ class FetchSession:
         """The reader's connection is closed: watch nothing until the session is used again.
 
         A follower's session ends instead, because a follower begins a new one with each connection. So does a large
-        session.
+        session, and one of topics with long names, which need not exist.
         """
         self.dormant = True
         self.waiting = None
-        if self._abandoned is not None and (self.is_privileged or len(self.positions) > KEPT_ASLEEP_MAX):
+        if self._abandoned is not None and not self._may_sleep():
             self._abandoned(self)
             return
         for position in self.positions.values():
             position.unwatch()
+
+    def _may_sleep(self) -> bool:
+        if self.is_privileged or len(self.positions) > KEPT_ASLEEP_MAX:
+            return False
+        return sum(len(topic) for topic, _ in self.positions) <= KEPT_NAMES_BYTES_MAX
 
     def connection_closed(self) -> None:
         """The connection that last used the session was closed, or uses another session."""

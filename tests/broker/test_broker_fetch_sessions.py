@@ -7,6 +7,7 @@ import random
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from broker.replication.fetch_sessions import EPOCH_MAX, EVICTION_S, FetchSession, FetchSessionCache, next_epoch
 from common.errors import ErrorCode, ProtocolError
@@ -95,6 +96,19 @@ def test_a_forgotten_position_stays_forgotten_whoever_still_tells_it_of_news() -
     session.update([part(0, 7)], [])
     before.owner.position_changed(before, committed=False)
     assert [position.offset for position in session.changed if position.index == 0] == [7]
+
+
+@pytest.mark.parametrize(
+    ("length", "size", "is_kept"), [(260, 1_000, True), (16, 1_000, True), (16, 1_001, False), (0x7FFF, 100, False)]
+)
+def test_a_session_is_kept_without_its_connection_if_it_is_small(length: int, size: int, is_kept: bool) -> None:
+    """A thousand slots would keep gigabytes of names that no topic has."""
+    cache = FetchSessionCache(5, random.Random(1))
+    parts = [FetchPart(b"%0*d" % (length, number), 0, -1, 0, -1, -1, 1_000) for number in range(size)]
+    session = filled(cache, replace(call(), parts=parts), 0.0)
+    assert session is not None
+    session.connection_closed()
+    assert (session.id in cache) is is_kept
 
 
 def test_epochs_go_round() -> None:
