@@ -276,7 +276,7 @@ class BrokerNode:
             channel=self._channel,
             observer=self.observer,
             clock=self._ports.clock,
-            limits=ForwardLimits(),
+            limits=ForwardLimits.within(self._config.limits.connection.frame_bytes_max),
             pacer=self.pacer,
             roles=roles,
         )

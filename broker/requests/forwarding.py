@@ -27,6 +27,8 @@ from wire.paced_codec import decode_response_work, encode_request_work, is_light
 R = TypeVar("R")
 
 LENGTH_BYTES = 4
+FORWARDED_BYTES_MAX = 8 << 20  # copied in one go, here and by the controller: some milliseconds
+AROUND_BYTES = 64 << 10  # of an envelope: more than what names the client and the node
 ENVELOPE_VERSION = 0
 # not the newest, because responses of version 2 have no results
 _VERSIONS: Mapping[int, int] = {ApiKey.UPDATE_FEATURES: 1}
@@ -52,12 +54,22 @@ class Observer(Protocol):
 
 
 class ForwardLimits(Struct, frozen=True):
-    """Timeouts in seconds. A client's own timeout applies within these bounds."""
+    """Timeouts in seconds. A client's own timeout applies within these bounds. `request_bytes_max`: the longest request
+    that is forwarded. The controller would close the channel that all clients' requests share for one that is longer
+    than its frames."""
 
     timeout_min_s: float = 1.0
     timeout_max_s: float = 60.0
     timeout_s: float = 30.0
     roles_s: float = 1.0  # how long a response waits for this broker's replicas to take their roles
+    request_bytes_max: int = FORWARDED_BYTES_MAX
+
+    @classmethod
+    def within(cls, frame_bytes_max: int) -> ForwardLimits:
+        """Where nodes take frames of this length."""
+        return cls(
+            request_bytes_max=min(FORWARDED_BYTES_MAX, max(frame_bytes_max - AROUND_BYTES, frame_bytes_max // 2))
+        )
 
 
 class Forwarder:
@@ -97,7 +109,8 @@ class Forwarder:
 
         `context` None: the broker asks.
 
-        Raises ProtocolError: NOT_CONTROLLER when none was reached, REQUEST_TIMED_OUT when the outcome is not known.
+        Raises ProtocolError: NOT_CONTROLLER when none was reached, REQUEST_TIMED_OUT when the outcome is not known,
+        POLICY_VIOLATION for a request that is too long.
         """
         limits = self._limits
         version = _version_of(context, request)
@@ -135,9 +148,15 @@ class Forwarder:
         self._correlation = correlation = (self._correlation + 1) & 0x7FFFFFFF
         client_id = LOCAL_CLIENT if context is None else context.client_id or ""
         if self._pacer is None or is_light(request, version):
-            return encode_request(request, version, correlation, client_id)
-        encoding = encode_request_work(request, version, correlation, client_id)
-        return b"".join(await self._pacer.run(encoding, _lane_of(context)))
+            parts = [encode_request(request, version, correlation, client_id)]
+        else:
+            encoding = encode_request_work(request, version, correlation, client_id)
+            parts = await self._pacer.run(encoding, _lane_of(context))
+        size, most = sum(map(len, parts)), self._limits.request_bytes_max
+        if size > most:
+            message = f"the request has {size} bytes, more than the {most} that are forwarded"
+            raise ProtocolError(ErrorCode.POLICY_VIOLATION, message)
+        return b"".join(parts)
 
 
 def _version_of(context: RequestContext | None, request: Message) -> int:
