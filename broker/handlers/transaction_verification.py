@@ -205,7 +205,7 @@ class TransactionVerification:
             self._loop.call_later(question.pause_s(self._settings.add_retry_ms / 1000), self._ask, question)
             return
         partition = question.partition
-        if permission.leader_epoch != partition.leader_epoch:
+        if not partition.transactions.is_of_this_leadership(permission):
             partition.note_refusal()  # whatever the answer is, the batches that wait for it are rejected
         elif error is not ErrorCode.NONE:
             partition.transactions.withdraw(permission)

@@ -46,16 +46,18 @@ class Permission:
     """Lets one producer's epoch begin a transaction in one partition, once `is_granted`. Compared by identity: a later
     one for the same epoch belongs to another transaction."""
 
-    __slots__ = ("adds", "is_granted", "leader_epoch", "producer_epoch", "producer_id", "transactional_id")
+    __slots__ = ("adds", "is_granted", "leadership", "producer_epoch", "producer_id", "transactional_id")
 
     def __init__(
-        self, transactional_id: str, producer_id: int, producer_epoch: int, leader_epoch: int, *, adds: bool
+        self, transactional_id: str, producer_id: int, producer_epoch: int, leadership: Permissions, *, adds: bool
     ) -> None:
-        """`adds`: the producer speaks the new protocol, in which the leader adds the partition to the transaction."""
+        """`leadership`: the permissions of the leadership in which it is asked for. A leader epoch may have several of
+        them: a leader steps back while it waits for the tier. `adds`: the producer speaks the new protocol, in which
+        the leader adds the partition to the transaction."""
         self.transactional_id = transactional_id
         self.producer_id = producer_id
         self.producer_epoch = producer_epoch
-        self.leader_epoch = leader_epoch
+        self.leadership = leadership
         self.adds = adds
         self.is_granted = False
 
@@ -206,7 +208,7 @@ class TransactionalAppends:
         is_taken = granted is not None and granted.producer_epoch == producer_epoch
         if granted is not None and is_taken and granted.transactional_id == transactional_id:
             return granted
-        permission = Permission(transactional_id, producer_id, producer_epoch, partition.leader_epoch, adds=adds)
+        permission = Permission(transactional_id, producer_id, producer_epoch, self._permissions, adds=adds)
         if not is_shared and not is_taken and partition.log.producers.has_open_transaction(producer_id, producer_epoch):
             self._permissions.grant(permission)
         else:
@@ -223,14 +225,17 @@ class TransactionalAppends:
         self._permissions.withdraw(permission)
         self._partition.note_refusal()
 
+    def is_of_this_leadership(self, permission: Permission) -> bool:
+        return permission.leadership is self._permissions
+
     def check(self, permission: Permission) -> None:
         """Raises ProtocolError unless a batch may be appended with it now: NOT_LEADER_OR_FOLLOWER after a change of
         leadership, INVALID_PRODUCER_EPOCH after a newer epoch, INVALID_TXN_STATE after a marker,
         KAFKA_STORAGE_ERROR."""
         partition = self._partition
         partition.check_appendable(0)
-        if permission.leader_epoch != partition.leader_epoch:
-            raise ProtocolError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "led in another epoch meanwhile")
+        if not self.is_of_this_leadership(permission):
+            raise ProtocolError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "the leadership has changed meanwhile")
         self._check_epoch(permission.transactional_id, permission.producer_id, permission.producer_epoch)
         if permission not in self._permissions:
             raise ProtocolError(ErrorCode.INVALID_TXN_STATE, "the transaction has ended in this partition")

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from broker.coordination.acts import ACTS_AT_ONCE
 from broker.coordination.runtime import CoordinatorRuntime, RuntimeConfig
 from broker.coordination.shard import CoordinatorRecord, Now, Ticket, replay_each
-from broker.partitions.transactional_appends import Marker, Permission
+from broker.partitions.transactional_appends import Marker, Permission, Permissions
 from common.backoff import Backoff
 from common.decision import Decision, ProducerStamp
 from common.errors import ErrorCode
@@ -26,7 +26,7 @@ from tests.virtual_time import LoopClock
 pytestmark = pytest.mark.virtual_time
 
 STAMP = ProducerStamp(7, 2)
-PERMISSION = Permission("t", 7, 2, 1, adds=True)
+PERMISSION = Permission("t", 7, 2, Permissions(), adds=True)
 
 
 class Ledger(Register):

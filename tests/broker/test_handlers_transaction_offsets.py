@@ -14,7 +14,7 @@ from broker.apis import COMPILED_NAMES
 from broker.coordination.transactions.config import ID_BYTES_MAX
 from broker.handlers.transaction_offsets import ABORTABLE_FROM, ADDS_FROM, LOADING_FROM, TransactionOffsets
 from broker.handlers.transaction_verification import TransactionVerification
-from broker.partitions.transactional_appends import Marked, Marker, Permission
+from broker.partitions.transactional_appends import Marked, Marker, Permission, Permissions
 from broker.requests.context import RequestContext
 from broker.security.session import ClientSession
 from broker.tenancy.rewriter import TenantNames
@@ -47,6 +47,7 @@ class GroupPartition(MemoryPartition):
     """Has the permissions of producers, as `broker.partitions.partition.Partition` has them."""
 
     permissions: dict[int, Permission] = field(default_factory=dict)
+    leadership: Permissions = field(default_factory=Permissions)
 
     @property
     def transactions(self) -> GroupPartition:
@@ -61,12 +62,15 @@ class GroupPartition(MemoryPartition):
         held = self.permissions.get(producer_id)
         if held is None or held.producer_epoch != producer_epoch:
             held = self.permissions[producer_id] = Permission(
-                transactional_id, producer_id, producer_epoch, self.leader_epoch, adds=adds
+                transactional_id, producer_id, producer_epoch, self.leadership, adds=adds
             )
         return held
 
     def grant(self, permission: Permission) -> None:
         permission.grant()
+
+    def is_of_this_leadership(self, permission: Permission) -> bool:
+        return permission.leadership is self.leadership
 
     def withdraw(self, permission: Permission) -> None:
         self.permissions.pop(permission.producer_id, None)

@@ -75,6 +75,9 @@ class MemoryLog:
         return Appended(header.base_offset, header.next_offset, -1, False)
 
 
+VOID = (ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.INVALID_TXN_STATE)
+
+
 class LeaderOfOne:
     """A partition that may lose and win its leadership; its followers are as far as the test says."""
 
@@ -90,8 +93,9 @@ class LeaderOfOne:
     def transactions(self) -> TransactionalAppends:
         return TransactionalAppends(self, self.led)
 
-    def lead_again(self) -> None:
-        self.leader_epoch += 1
+    def lead_again(self, *, stepped_back: bool = False) -> None:
+        """`stepped_back`: in the same epoch, after it has waited for the tier."""
+        self.leader_epoch += not stepped_back
         self.epoch_start_offset = self.memory.log_end_offset
         self.led = LedTransactions(self.epoch_start_offset)
 
@@ -162,7 +166,7 @@ class Interleavings(RuleBasedStateMachine):
         super().__init__()
         self.leader = LeaderOfOne()
         self.newest = {1: -1, 2: -1}
-        self.begun: dict[Permission, int] = {}  # the leader's epoch
+        self.begun: dict[Permission, LedTransactions] = {}  # in which leadership
         self.void: set[Permission] = set()
         self.sequences: dict[tuple[int, int], int] = {}
         self.markers: list[Marker] = []
@@ -178,7 +182,7 @@ class Interleavings(RuleBasedStateMachine):
             permission = self.leader.transactions.begin(TXN_ID, producer, epoch, adds=adds)
             assert epoch >= self.newest[producer]
             self.newest[producer] = epoch
-            self.begun.setdefault(permission, self.leader.leader_epoch)
+            self.begun.setdefault(permission, self.leader.led)
             return permission
         assert epoch < self.newest[producer] or self.leader.memory.barred is not None
         return None
@@ -210,10 +214,12 @@ class Interleavings(RuleBasedStateMachine):
         if permission is None:
             return
         producer, epoch = permission.producer_id, permission.producer_epoch
-        is_void = permission in self.void or self.begun[permission] != self.leader.leader_epoch
+        is_earlier = self.begun[permission] is not self.leader.led
+        is_void = permission in self.void or is_earlier
         is_void = is_void or epoch < self.newest[producer] or self.leader.memory.barred is not None
         before = self.leader.log.log_end_offset
-        self._append(producer, epoch, permission)
+        codes = (ErrorCode.NOT_LEADER_OR_FOLLOWER,) if is_earlier else VOID  # its client sends the batch again
+        self._append(producer, epoch, permission, codes)
         assert (self.leader.log.log_end_offset == before) is is_void, "a permission ends with its transaction"
 
     @rule(producer=PRODUCERS, epoch=EPOCHS)
@@ -222,15 +228,12 @@ class Interleavings(RuleBasedStateMachine):
         if not self.leader.transactions.needs_permission(TXN_ID, producer, epoch):
             self._append(producer, epoch, None)
 
-    def _append(self, producer: int, epoch: int, permission: Permission | None) -> None:
+    def _append(
+        self, producer: int, epoch: int, permission: Permission | None, codes: tuple[ErrorCode, ...] = VOID
+    ) -> None:
         sequence = self.sequences.get((producer, epoch), 0)
         data = bytearray(of_transaction(sequence, producer_id=producer, epoch=epoch))
-        with (
-            self._refused(
-                ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.INVALID_TXN_STATE, ErrorCode.NOT_LEADER_OR_FOLLOWER
-            ),
-            memoryview(data) as view,
-        ):
+        with self._refused(*codes), memoryview(data) as view:
             self.leader.transactions.append_produced(data, view, 0, len(data), -1, NOW_MS, permission)
             assert epoch >= self.newest[producer]
             self.newest[producer] = epoch
@@ -275,9 +278,9 @@ class Interleavings(RuleBasedStateMachine):
     def commit(self, offset: int) -> None:
         self.leader.commit(offset)
 
-    @rule()
-    def lead_again(self) -> None:
-        self.leader.lead_again()
+    @rule(stepped_back=st.booleans())
+    def lead_again(self, stepped_back: bool = False) -> None:
+        self.leader.lead_again(stepped_back=stepped_back)
         self.newest = {producer: self.leader.log.producers.epoch_of(producer) for producer in self.newest}
 
     @precondition(lambda self: self.leader.memory.barred is None and self.leader.memory.batches)
