@@ -17,7 +17,7 @@ import msgspec
 from common.errors import ProtocolError
 from common.pacing import Work
 from kraft.batches import MetadataRecord
-from kraft.controller.key_moves import KeyReports, key_step
+from kraft.controller.key_moves import KeyReports, KeyStep, key_step
 from kraft.controller.key_ranges import new_keys_cells
 from kraft.controller.move_throttles import lifted, rate_lifted, throttles
 from kraft.controller.placement import ReplicaPlacer
@@ -31,7 +31,7 @@ from kraft.image.partitions import PartitionImage
 from kraft.image.tenant_usage import home_ids, is_outside, topics_of
 from kraft.image.tenants import TenantImage
 from kraft.image.topics import TopicImage
-from kraft.records import TenantState
+from kraft.records import KeysPhase, TenantState
 from kraft.topic_names import CLIENT_KEY_TOPICS
 
 RECORDS_PER_STEP_MAX = 1_000
@@ -63,7 +63,11 @@ def moving(
     reports: KeyReports,
     now_s: float,
 ) -> Work[MoveStep]:
-    """The next step of a MOVING tenant; no records while it only has to wait. `now_s`: monotonic."""
+    """The next step of a MOVING tenant; no records while it only has to wait. `now_s`: monotonic.
+
+    The move of keys begins when all partitions are in the cell. Once begun it waits for none: clients wait for keys,
+    and partitions may move for hours, because the tenant is to go elsewhere now, or because somebody reassigns one.
+    """
     home = home_ids(image, tenant)
     running = 0
     outside: list[tuple[TopicImage, PartitionImage]] = []
@@ -76,16 +80,18 @@ def moving(
             if number % LOOKS_PER_YIELD == 0:
                 yield LOOKS_PER_YIELD
         yield TOPIC_COST + len(topic.partitions) % LOOKS_PER_YIELD
-    if not running and not outside:
+    keys = KeyStep()
+    if tenant.keys_phase is not KeysPhase.SETTLED or not (running or outside):
         keys = key_step(image, tenant, reports, now_s)
         if keys.settled:
             return (yield from _ending(image, policy, tenant))
-        return MoveStep([keys.record] if keys.record is not None else [], keys.problem)
+        if keys.record is not None:
+            return MoveStep([keys.record], keys.problem, running, waiting=len(outside))
     room = policy.access.move_partitions_max - running
     begun = _Begun([], "")
     if room > 0 and outside:
         begun = _begun(image, policy, tenant, outside[:room], rng)
-    return MoveStep(begun.records, begun.problem, running, waiting=len(outside))
+    return MoveStep(begun.records, keys.problem or begun.problem, running, waiting=len(outside))
 
 
 def _begun(

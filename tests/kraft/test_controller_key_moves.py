@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -23,10 +25,12 @@ from kraft.controller.key_moves import (
     keys_are_home,
 )
 from kraft.controller.key_ranges import range_step
+from kraft.controller.reassignment import start_reassignment
+from kraft.controller.tenant_moves import MoveStep, moving
 from kraft.controller.tenants import decide_delete_tenant
 from kraft.features import FLEET_LEVEL, IDS_LEVEL, TIDELOG_VERSION
 from kraft.image.delta import replayed
-from kraft.image.key_ranges import GROUPS_HELD_BACK, range_at, range_for
+from kraft.image.key_ranges import GROUPS_HELD_BACK, Keeping, keeping, range_at, range_for
 from kraft.image.metadata import MetadataImage
 from kraft.image.tenants import TenantImage
 from kraft.image.topics import TopicImage
@@ -37,6 +41,7 @@ from tests.kraft.tenants import CELLS, cells_of_three, created, tenant_of, with_
 from tests.kraft.test_controller_tenant_moves import caught_up, move
 from wire.messages import DeleteTenantRequest
 
+Cells = Mapping[str, Sequence[int]]
 PARTITIONS = 3
 IDS = [KeysPhase.IDS_CLEARING, KeysPhase.IDS_COPYING, KeysPhase.SETTLED]
 GROUPS = [KeysPhase.CLEARING, KeysPhase.DRAINING, KeysPhase.COPYING, KeysPhase.SETTLED]
@@ -47,8 +52,10 @@ ALL = [*IDS[:-1], KeysPhase.CLEARING, KeysPhase.DRAINING, KeysPhase.HOLDING, Key
 class Cluster:
     """The tenant `a` of cell `east`, which moves to `west`."""
 
-    def __init__(self, level: int = IDS_LEVEL, topics: tuple[str, ...] = CLIENT_KEY_TOPICS) -> None:
-        image = replayed(cells_of_three(), [FeatureLevelRecord(TIDELOG_VERSION, level)])
+    def __init__(
+        self, level: int = IDS_LEVEL, topics: tuple[str, ...] = CLIENT_KEY_TOPICS, cells: Cells = CELLS
+    ) -> None:
+        image = replayed(cells_of_three(cells), [FeatureLevelRecord(TIDELOG_VERSION, level)])
         image, _ = created(image, cell="east")
         image, _ = with_topics(image, *(new_topic(topic, PARTITIONS, 3) for topic in topics))
         self.image = settled(image)
@@ -70,6 +77,12 @@ class Cluster:
         step = key_step(self.image, self.tenant, self.reports, self.now_s)
         if step.record is not None:
             self.commit([step.record])
+        return step
+
+    def moving_step(self) -> MoveStep:
+        """A step of the whole move: of the tenant's partitions, too."""
+        step = at_once(moving(self.image, POLICY, self.tenant, random.Random(1), self.reports, self.now_s))
+        self.commit(step.records)
         return step
 
     def topic(self, name: str) -> TopicImage:
@@ -111,6 +124,29 @@ class Cluster:
             else:
                 self.report()
             self.step()
+
+
+class ClusterWithData(Cluster):
+    """The tenant's partitions are in the new cell already. There is a third cell."""
+
+    def __init__(self) -> None:
+        super().__init__(cells={**CELLS, "north": (6, 7, 8)})
+        self.data = f"{self.tenant.prefix}t"
+        self.image, (result,) = with_topics(self.image, new_topic(self.data, partitions=5, factor=3))
+        assert result.error_code == 0
+
+    def reassign(self, replicas: tuple[int, ...]) -> None:
+        """Of one partition of the tenant: by an operator, or by the balancer."""
+        topic = self.topic(self.data)
+        record = start_reassignment(self.image, topic, topic.partitions[0], replicas, POLICY)
+        assert record is not None
+        self.commit([record])
+
+    def serving(self, name: str) -> set[str]:
+        """The cells whose partitions of the topic serve the tenant."""
+        topic = self.topic(name)
+        served = [index for index in topic.partitions if keeping(topic, self.tenant, index) is Keeping.SERVED]
+        return {held.cell for held in topic.ranges for index in served if index in held}
 
 
 def settled(image: MetadataImage) -> MetadataImage:
@@ -307,6 +343,47 @@ def test_a_move_that_is_cancelled_in_any_phase_leads_back(phase: KeysPhase, but:
         assert held is not None
         assert held.cell == home
     assert KeysPhase.DRAINING not in found or found.index(KeysPhase.DRAINING) < found.index(KeysPhase.COPYING)
+
+
+@pytest.mark.parametrize("phase", ALL[:-1])
+@pytest.mark.parametrize("cell", ["east", "north"])
+def test_keys_are_served_at_once_when_their_tenant_is_to_go_elsewhere(phase: KeysPhase, cell: str) -> None:
+    """They wait for no partition, which may need hours."""
+    cluster = ClusterWithData()
+    cluster.go_to(phase)
+    cluster.image, reply = move(cluster.image, cell)
+    assert (reply.error_code, reply.cell) == (0, cell)
+    assert cluster.moving_step().records
+    assert (cluster.tenant.keys_phase, cluster.tenant.keys_target) == (KeysPhase.SETTLED, None)
+    assert cluster.serving(TRANSACTION_TOPIC) == {"east" if phase in IDS else "west"}
+    assert cluster.serving(GROUP_TOPIC) == {"east"}
+    for _ in range(5):  # all partitions are under way
+        cluster.report()
+        step = cluster.moving_step()
+    assert (step.running, cluster.tenant.keys_phase) == (5, KeysPhase.SETTLED)
+
+
+@pytest.mark.parametrize("phase", ALL[:-1])
+def test_keys_under_way_wait_for_no_partition_that_is_reassigned_meanwhile(phase: KeysPhase) -> None:
+    cluster = ClusterWithData()
+    cluster.go_to(phase)
+    cluster.reassign((3, 4, 0))
+    for _ in range(10):
+        if cluster.tenant.keys_phase is KeysPhase.SETTLED:
+            break
+        cluster.report()
+        assert cluster.moving_step().running == 1
+    assert cluster.serving(TRANSACTION_TOPIC) == {"west"}
+    assert cluster.serving(GROUP_TOPIC) == {"east" if phase in IDS else "west"}
+
+
+def test_partitions_that_are_elsewhere_move_while_keys_are_handed_over() -> None:
+    cluster = ClusterWithData()
+    cluster.go_to(KeysPhase.IDS_COPYING)
+    cluster.reassign((3, 4, 0))
+    cluster.image = caught_up(cluster.image, cluster.topic(cluster.data).partitions[0])
+    cluster.report(but=1)
+    assert (cluster.moving_step().waiting, cluster.moving_step().running) == (1, 1)
 
 
 @settings(max_examples=20, deadline=None)
