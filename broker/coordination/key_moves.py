@@ -86,17 +86,20 @@ class KeyHandover:
             return True
         if tenant.keys_phase not in (keys.clearing, keys.copying, *keys.waits_in):
             return True
-        there = range_at(topic, tenant, tenant.keys_target)
-        held = there if tenant.keys_phase is keys.clearing else range_for(topic, tenant)
-        if there is None or held is None:
+        there, here = range_at(topic, tenant, tenant.keys_target), range_for(topic, tenant)
+        if there is None or here is None:
             return True
         done: Done = []
-        hosted = self.store.hosted(held)
+        hosted: dict[int, int] = {}
+        if tenant.keys_phase is keys.clearing:
+            hosted |= self.store.hosted(there)
+        if tenant.keys_phase is keys.copying or tenant.keys_phase in keys.waits_in:
+            hosted |= self.store.hosted(here)
         for index, epoch in hosted.items():
             key = (tenant_id, tenant.keys_epoch, tenant.keys_phase, index)
             if self._ready.get(key) != epoch:
                 is_done = await self._do(index, epoch, tenant, topic, there)
-                if not is_done or self.store.hosted(held).get(index) != epoch:
+                if not is_done or self.store.leader_epoch(index) != epoch:
                     continue
                 self._ready[key] = epoch
             done.append((index, epoch))
@@ -105,7 +108,7 @@ class KeyHandover:
 
     async def _do(self, index: int, epoch: int, tenant: TenantImage, topic: TopicImage, there: KeyRange) -> bool:
         try:
-            if tenant.keys_phase is self._keys.clearing:
+            if tenant.keys_phase is self._keys.clearing and index in there:
                 while await self.store.clear(index, tenant, self._config.keys_at_once):
                     pass
             else:

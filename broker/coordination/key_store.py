@@ -39,8 +39,12 @@ class KeyStore:
 
     def hosted(self, held: KeyRange) -> dict[int, int]:
         """The range's partitions whose shards serve here, with their leader epochs."""
-        epochs = {index: self._runtime.leader_epoch(self.topic, index) for index in range(held.first, held.end)}
+        epochs = {index: self.leader_epoch(index) for index in range(held.first, held.end)}
         return {index: epoch for index, epoch in epochs.items() if epoch is not None}
+
+    def leader_epoch(self, index: int) -> int | None:
+        """None if the partition's shard does not serve here."""
+        return self._runtime.leader_epoch(self.topic, index)
 
     def keeping_changed(self, prefix: str) -> None:
         """At once, give up keys that are no longer served here and take up others."""
@@ -75,9 +79,9 @@ class KeyStore:
     async def check_ready(self, index: int, tenant: TenantImage) -> None:
         """Raises ProtocolError while transactions must end before the tenant's phase does."""
 
-        def query(shard: Any, _: Now) -> Work[None]:
+        def query(shard: Any, now: Now) -> Work[None]:
             self._check_held(index, tenant, tenant.keys_phase)
-            return self.keys.check_ready(shard, tenant.prefix, tenant.keys_phase)
+            return self.keys.check_ready(shard, tenant.prefix, tenant.keys_phase, now)
 
         await self._runtime.read_slowly(self.topic, index, query, LANE, own=True)
 
@@ -118,7 +122,7 @@ class KeyStore:
         """See `MovingKeys`. `leader_epoch`: of the partition."""
 
         def query(shard: Any, _: Now) -> list[CoordinatorRecord]:
-            _check(self._runtime.leader_epoch(self.topic, index) == leader_epoch)
+            _check(self.leader_epoch(index) == leader_epoch)
             return self.keys.introduced(shard, leader_epoch)
 
         return await self._runtime.read(self.topic, index, query)
@@ -137,7 +141,7 @@ class KeyStore:
             def belongs(key: str) -> bool:
                 return key.startswith(tenant.prefix) and index == held.first + partition_for(key, held.count)
 
-            leader_epoch = self._runtime.leader_epoch(self.topic, index)
+            leader_epoch = self.leader_epoch(index)
             if leader_epoch is None:
                 raise ProtocolError(ErrorCode.NOT_COORDINATOR)
             return Decision(None, self.keys.accepted(shard, leader_epoch, records, belongs))

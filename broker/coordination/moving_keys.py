@@ -15,7 +15,7 @@ ShardT_contra = TypeVar("ShardT_contra", bound=Shard, contravariant=True)
 
 class MovingKeys(Protocol[ShardT_contra]):
     """`topic`: the internal topic with the keys. In `clearing` the new range is cleared, in `copying` the old one hands
-    over. In the phases of `waits_in` its shards make ready for another kind's move."""
+    over. In the phases of `waits_in` the old one's shards make ready for that, or for another kind's move."""
 
     @property
     def topic(self) -> str: ...
@@ -34,9 +34,9 @@ class MovingKeys(Protocol[ShardT_contra]):
         before."""
         ...
 
-    def check_ready(self, shard: ShardT_contra, prefix: str, phase: KeysPhase) -> Work[None]:
+    def check_ready(self, shard: ShardT_contra, prefix: str, phase: KeysPhase, now: Now) -> Work[None]:
         """Raises ProtocolError while transactions must end first. Once it has returned in a phase, it always does,
-        but for HOLDING: that only waits for a good moment."""
+        but for IDS_CLEARING and HOLDING: those only wait for a good moment."""
         ...
 
     def names(self, shard: ShardT_contra, prefix: str) -> Iterator[str | None]:

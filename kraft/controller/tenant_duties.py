@@ -54,7 +54,7 @@ class TenantDuties(Act[MoveStep]):
             tenant = image.tenants.get(tenant_id)
             if tenant is not None and tenant.state is not TenantState.ACTIVE:
                 self._busy[tenant_id] = None
-                self._keys.drains.applied(old, tenant, self._clock.monotonic())
+                self._keys.applied(old, tenant, self._clock.monotonic())
             else:
                 self._busy.pop(tenant_id, None)
                 self._removed.forget(tenant_id)
@@ -64,7 +64,7 @@ class TenantDuties(Act[MoveStep]):
 
     def became_active(self, image: MetadataImage) -> None:
         self._removed.restart()
-        self._keys.restart()
+        self._keys.restart(self._clock.monotonic())
 
     def groups_cleared(self, request: TenantGroupsClearedRequest) -> TenantGroupsClearedResponse:
         """TenantGroupsCleared (10014), from a broker. Raises NOT_CONTROLLER."""
@@ -88,7 +88,8 @@ class TenantDuties(Act[MoveStep]):
             )
             for row in request.tenants
         ]
-        self._keys.take(self._driver.image, request.broker_id, raw_uuid(request.topic_id), reports)
+        image, now_s = self._driver.image, self._clock.monotonic()
+        self._keys.take(image, request.broker_id, raw_uuid(request.topic_id), reports, now_s)
         self.changed.set()
         return TenantKeysReadyResponse(error_code=0)
 

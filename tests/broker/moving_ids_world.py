@@ -23,6 +23,7 @@ from broker.coordination.transactions.values import (
 )
 from common.decision import Decision
 from common.errors import ErrorCode, ProtocolError
+from kraft.controller.key_fences import FENCED
 from kraft.image.key_ranges import range_for
 from kraft.records import KeysPhase
 from kraft.topic_names import GROUP_TOPIC, TRANSACTION_TOPIC
@@ -110,9 +111,10 @@ class IdWorld(MovingWorld):
         return KeysPhase.SETTLED if tenant is None else tenant.keys_phase
 
     def controller(self) -> None:
-        """Some transactions keep their offsets for too long."""
-        if self.tenant.keys_phase in SLOW and self.random.random() < 0.5:
-            self.now = self.now._replace(monotonic_s=self.now.monotonic_s + SLOW_S)
+        """Some transactions keep their offsets for too long, and some fences last for too long."""
+        chance = dict.fromkeys(SLOW, 0.5) | dict.fromkeys(FENCED, 0.1)
+        if self.random.random() < chance.get(self.tenant.keys_phase, 0):
+            self.pass_s(SLOW_S)
         super().controller()
 
     def elect(self, place: Place) -> None:
@@ -369,8 +371,6 @@ async def play(seed: int, steps: int, world_of: type[IdWorld] = IdWorld) -> IdWo
             world.write_markers()
         elif act == "timers":
             world.timers(chance.choice(list(world.shards)))
-        elif act == "wait":
-            world.now = world.now._replace(monotonic_s=world.now.monotonic_s + chance.choice([1.0, 4.0, 11.0]))
         else:
             await world.act(act, broker)
         world.check()

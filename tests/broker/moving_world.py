@@ -104,7 +104,11 @@ class MovingWorld(ABC):
         if records:
             before = self.tenant
             self.images.append(replayed(self.image, records))
-            self.reports.drains.applied(before, self.tenant, self.now.monotonic_s)
+            self.reports.applied(before, self.tenant, self.now.monotonic_s)
+
+    def pass_s(self, seconds: float) -> None:
+        """For controllers; transactions do not time out meanwhile."""
+        self.now = self.now._replace(monotonic_s=self.now.monotonic_s + seconds)
 
     def leads(self, broker: int, place: Place) -> bool:
         return self.partition(place, broker).leader == broker
@@ -186,7 +190,7 @@ class MovingWorld(ABC):
         self.random.shuffle(self.underway)
         while self.underway:
             broker, topic_id, reports = self.underway.pop()
-            self.reports.take(self.image, broker, topic_id, reports)
+            self.reports.take(self.image, broker, topic_id, reports, self.now.monotonic_s)
             if not all_of_them:
                 return
 
@@ -201,9 +205,11 @@ class MovingWorld(ABC):
         elif act == "controller":
             self.controller()
         elif act == "restart":
-            self.reports.restart()
+            self.reports.restart(self.now.monotonic_s)
         elif act == "elect":
             self.elect(self.random.choice(list(self.shards)))
+        elif act == "wait":
+            self.pass_s(self.random.choice([1.0, 4.0, 11.0]))
         elif act == "move":
             self.move(self.random.choice(["east", "west"]))
         else:
@@ -225,6 +231,7 @@ class MovingWorld(ABC):
                 await self.work(broker)
                 self.client()
             self.deliver(all_of_them=True)
+            self.pass_s(1.0)
             self.controller()
             self.check()
             if self.tenant.state is TenantState.ACTIVE:

@@ -100,12 +100,12 @@ def test_ids_that_another_partition_serves_are_passed_over_in_steps() -> None:
 
 def test_a_move_decodes_few_transactions_in_a_step() -> None:
     driver = not_taken_up()
-    decoded = decoded_by_steps(MovingIds().check_ready(driver.shard, PREFIX, KeysPhase.HOLDING))
+    decoded = decoded_by_steps(MovingIds().check_ready(driver.shard, PREFIX, KeysPhase.HOLDING, driver.now))
     assert (sum(decoded), max(decoded)) == (len(NAMES), 1)
     for _ in range(2):
         driver.pass_ms(10)
     with counted_calls(decode_value) as count:
-        at_once(MovingIds().check_ready(driver.shard, PREFIX, KeysPhase.HOLDING))
+        at_once(MovingIds().check_ready(driver.shard, PREFIX, KeysPhase.HOLDING, driver.now))
     assert count.calls == 0
 
 

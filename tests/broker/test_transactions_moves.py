@@ -12,7 +12,7 @@ from broker.coordination.packed_records import read_runs
 from broker.coordination.shard import CoordinatorRecord
 from broker.coordination.transactions.config import TransactionConfig
 from broker.coordination.transactions.coordinator_epochs import coordinator_epoch, raised_floor
-from broker.coordination.transactions.moving_ids import MovingIds
+from broker.coordination.transactions.moving_ids import LACK_MS, MovingIds
 from broker.coordination.transactions.records import EPOCH_FLOOR_KEY, decode_value, epoch_floor_record
 from broker.coordination.transactions.values import Producer, TransactionFilter, TransactionState
 from common.errors import ErrorCode, ProtocolError
@@ -39,7 +39,7 @@ def begun(driver: TransactionDriver, name: str = ID, *partitions: tuple[str, int
 def handed_over(old: TransactionDriver, new: TransactionDriver, epochs: tuple[int, int] = (7, 2)) -> None:
     """All of the tenant's ids, from the leader of one partition in an epoch to that of another."""
     old.keeping, new.keeping = Keeping.LEAVING, Keeping.COMING
-    at_once(KEYS.check_ready(old.shard, PREFIX, KeysPhase.IDS_COPYING))
+    at_once(KEYS.check_ready(old.shard, PREFIX, KeysPhase.IDS_COPYING, old.now))
     for name in list(KEYS.names(old.shard, PREFIX)):
         assert name is not None
         records = [*KEYS.introduced(old.shard, epochs[0]), *at_once(KEYS.records_of(old.shard, name))]
@@ -103,12 +103,46 @@ def test_a_prepared_transaction_ends_first() -> None:
     driver.end(ID, producer, commit=False)
     driver.keeping = Keeping.LEAVING
     for call in (
-        lambda: at_once(KEYS.check_ready(driver.shard, PREFIX, KeysPhase.IDS_COPYING)),
+        lambda: at_once(KEYS.check_ready(driver.shard, PREFIX, KeysPhase.IDS_COPYING, driver.now)),
         lambda: at_once(KEYS.records_of(driver.shard, ID)),
     ):
         assert code_of(call) is ErrorCode.CONCURRENT_TRANSACTIONS
     driver.write_markers()
     handed_over(driver, TransactionDriver())
+
+
+@pytest.mark.parametrize("commit", [True, False])
+def test_no_fence_begins_while_a_prepared_transaction_has_lacked_markers_for_long(commit: bool) -> None:
+    """As where a partition has no leader, be its coordinator a new one. Those that are under way are waited for behind
+    the fence, so a tenant whose transactions end all the time can move; an ongoing one goes along."""
+    driver = TransactionDriver()
+    begun(driver, f"{PREFIX}ongoing")
+    driver.end(ID, begun(driver), commit=commit)
+
+    def look() -> None:
+        at_once(KEYS.check_ready(driver.shard, PREFIX, KeysPhase.IDS_CLEARING, driver.now))
+
+    driver.pass_ms(LACK_MS - 1)
+    look()
+    driver.pass_ms(1)
+    assert code_of(look) is ErrorCode.CONCURRENT_TRANSACTIONS
+    driver.reload()
+    assert code_of(look) is ErrorCode.CONCURRENT_TRANSACTIONS
+    driver.write_markers()
+    look()
+    at_once(KEYS.check_ready(driver.shard, f"{OTHER}_", KeysPhase.IDS_CLEARING, driver.now))
+
+
+def test_a_prepared_transaction_of_a_clock_ahead_is_not_handed_over() -> None:
+    driver = TransactionDriver()
+    driver.end(ID, begun(driver), commit=True)
+    earlier = driver.now._replace(wall_ms=driver.now.wall_ms - 60_000)
+    for phase in (KeysPhase.IDS_CLEARING, KeysPhase.IDS_COPYING):
+        check = KEYS.check_ready(driver.shard, PREFIX, phase, earlier)
+        if phase is KeysPhase.IDS_COPYING:
+            assert code_of(lambda check=check: at_once(check)) is ErrorCode.CONCURRENT_TRANSACTIONS  # type: ignore[misc]
+        else:
+            at_once(check)
 
 
 def test_what_does_not_belong_is_not_taken() -> None:
@@ -190,12 +224,12 @@ def test_while_groups_drain_transactions_with_offsets_end_and_others_wait_with_t
     assert driver.add(ID, has, ("more", 1), (GROUP_TOPIC, 5)) is ErrorCode.NONE
     assert driver.add(f"{PREFIX}u", lacks, ("more", 1)) is ErrorCode.NONE
     assert driver.add(f"{PREFIX}u", lacks, OFFSETS, new_protocol=False) is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-    drained = KEYS.check_ready(driver.shard, PREFIX, KeysPhase.DRAINING)
+    drained = KEYS.check_ready(driver.shard, PREFIX, KeysPhase.DRAINING, driver.now)
     assert code_of(lambda: at_once(drained)) is ErrorCode.CONCURRENT_TRANSACTIONS
     _, has = driver.end(ID, has, commit=True)
-    assert code_of(lambda: at_once(KEYS.check_ready(driver.shard, PREFIX, KeysPhase.DRAINING)))
+    assert code_of(lambda: at_once(KEYS.check_ready(driver.shard, PREFIX, KeysPhase.DRAINING, driver.now)))
     driver.write_markers()
-    at_once(KEYS.check_ready(driver.shard, PREFIX, KeysPhase.DRAINING))
+    at_once(KEYS.check_ready(driver.shard, PREFIX, KeysPhase.DRAINING, driver.now))
     assert driver.add(ID, has, OFFSETS) is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
     driver.keys_phase = KeysPhase.SETTLED
     assert driver.add(ID, has, OFFSETS) is ErrorCode.NONE
@@ -210,11 +244,11 @@ def test_while_groups_wait_for_long_transactions_none_begins_and_ongoing_ones_go
         assert driver.add(f"{PREFIX}v", next_one, partition) is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
     assert driver.add(f"{PREFIX}u", lacks, ("more", 1), OFFSETS) is ErrorCode.NONE
     for name, producer in ((ID, has), (f"{PREFIX}u", lacks)):
-        assert code_of(lambda: at_once(KEYS.check_ready(driver.shard, PREFIX, KeysPhase.HOLDING)))
+        assert code_of(lambda: at_once(KEYS.check_ready(driver.shard, PREFIX, KeysPhase.HOLDING, driver.now)))
         _, after = driver.end(name, producer, commit=True)
         driver.write_markers()
         assert driver.add(name, after, FLIGHTS) is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-    at_once(KEYS.check_ready(driver.shard, PREFIX, KeysPhase.HOLDING))
+    at_once(KEYS.check_ready(driver.shard, PREFIX, KeysPhase.HOLDING, driver.now))
 
 
 # coordinator epochs ----------------------------------------------------------------------------------------

@@ -71,7 +71,7 @@ class Cluster:
     def commit(self, records: list[MetadataRecord]) -> None:
         before = self.tenant
         self.image = replayed(self.image, records)
-        self.reports.drains.applied(before, self.tenant, self.now_s)
+        self.reports.applied(before, self.tenant, self.now_s)
 
     def step(self) -> KeyStep:
         step = key_step(self.image, self.tenant, self.reports, self.now_s)
@@ -96,14 +96,15 @@ class Cluster:
         if phase is KeysPhase.SETTLED or name not in self.image.topics:
             return
         topic = self.topic(name)
-        clears = phase in (KeysPhase.CLEARING, KeysPhase.IDS_CLEARING)
-        assert tenant.keys_target is not None
-        held = range_at(topic, tenant, tenant.keys_target) if clears else range_for(topic, tenant)
-        assert held is not None
-        for index in list(range(held.first, held.end))[: held.count - but]:
+        there, here = range_at(topic, tenant, tenant.keys_target or ""), range_for(topic, tenant)
+        assert there is not None
+        assert here is not None
+        ranges = {KeysPhase.CLEARING: [there], KeysPhase.IDS_CLEARING: [there, here]}.get(phase, [here])
+        partitions = [index for held in ranges for index in range(held.first, held.end)]
+        for index in partitions[: len(partitions) - but]:
             partition = topic.partitions[index]
             done = Report(tenant.id, tenant.keys_epoch, int(phase), ((index, partition.leader_epoch),))
-            self.reports.take(self.image, partition.leader, topic.topic_id, [done])
+            self.reports.take(self.image, partition.leader, topic.topic_id, [done], self.now_s)
 
     def phases(self) -> list[KeysPhase]:
         """Those of the rest of the move."""
@@ -118,12 +119,15 @@ class Cluster:
         raise AssertionError("the move never ends")
 
     def go_to(self, phase: KeysPhase) -> None:
-        while self.tenant.keys_phase is not phase:
+        for _ in range(20):
+            if self.tenant.keys_phase is phase:
+                return
             if phase is KeysPhase.HOLDING and self.tenant.keys_phase is KeysPhase.DRAINING:
                 self.now_s += DRAIN_S
             else:
                 self.report()
             self.step()
+        raise AssertionError(f"the move never comes to {phase.name}")
 
 
 class ClusterWithData(Cluster):
@@ -201,7 +205,7 @@ def test_a_phase_ends_when_each_leader_of_now_has_reported() -> None:
                 [PartitionChangeRecord(topic.topic_id, partition.partition, leader=leader, cause=Cause.BROKER_FENCED)]
             )
         cluster.report(but=1)
-        cluster.reports.restart()  # another controller, too
+        cluster.reports.restart(cluster.now_s)  # another controller, too
         assert cluster.step().record is None
     assert cluster.phases()[-1] is KeysPhase.SETTLED
 
@@ -249,7 +253,7 @@ def test_a_controller_that_starts_while_transactions_wait_to_begin_lets_them_go_
     cluster = Cluster()
     cluster.go_to(KeysPhase.HOLDING)
     cluster.reports = KeyReports()
-    cluster.reports.drains.applied(None, cluster.tenant, cluster.now_s)
+    cluster.reports.applied(None, cluster.tenant, cluster.now_s)
     cluster.report(but=1)
     assert cluster.step().record is None
     cluster.now_s += HOLD_S

@@ -17,7 +17,7 @@ from tidelog.output import EXIT_USAGE, fail, show, show_one
 app = CommandGroup("Tenants: create, list, describe, alter, delete, move.")
 LOOK_S = 0.5
 HAND_OVERS = {
-    "ids_clearing": "its transactional ids are about to follow",
+    "ids_clearing": "its transactional ids are about to follow, or wait for transactions that lack markers",
     "ids_copying": "its transactional ids are handed over",
     "clearing": "its groups are about to follow, or wait for a transaction that keeps a group's offsets",
     "draining": "no transaction begins to send offsets until none has any: for seconds",

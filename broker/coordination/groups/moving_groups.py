@@ -22,7 +22,7 @@ class MovingGroups:
     def cleared(self, shard: GroupShard, prefix: str, most: int, now: Now) -> Decision[CoordinatorRecord, int]:
         return shard.remove_groups((prefix,), most, now)
 
-    def check_ready(self, shard: GroupShard, prefix: str, phase: KeysPhase) -> Work[None]:
+    def check_ready(self, shard: GroupShard, prefix: str, phase: KeysPhase, now: Now) -> Work[None]:
         """Markers of pending offsets come to the old range."""
         if shard.pending.groups(prefix):
             raise ProtocolError(ErrorCode.UNSTABLE_OFFSET_COMMIT, "a transaction is open in a group")

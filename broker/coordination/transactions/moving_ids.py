@@ -1,7 +1,8 @@
 """The transactional ids of a moving tenant, in a shard; see `MovingKeys`. Pure.
 
 An ongoing transaction goes along with its id: the new coordinator ends it, in the partitions that it has. A prepared
-one ends first: its markers are under way. With the ids goes the highest coordinator epoch that was used for them.
+one ends first: its markers are under way. If they have been so for long, the move does not begin. With the ids goes the
+highest coordinator epoch that was used for them.
 """
 
 from __future__ import annotations
@@ -28,19 +29,21 @@ from kraft.topic_names import GROUP_TOPIC, TRANSACTION_TOPIC
 
 COST_AT_ONCE = 200  # units of `common.pacing`
 LOOK_COST = 2
+LACK_MS = 3_000  # partitions that commit late take their markers within two seconds, or soon after
 
 
 class MovingIds:
     topic = TRANSACTION_TOPIC
     clearing, copying = KeysPhase.IDS_CLEARING, KeysPhase.IDS_COPYING
-    waits_in: tuple[KeysPhase, ...] = (KeysPhase.DRAINING, KeysPhase.HOLDING)
+    waits_in: tuple[KeysPhase, ...] = (KeysPhase.IDS_CLEARING, KeysPhase.DRAINING, KeysPhase.HOLDING)
 
     def cleared(self, shard: TransactionShard, prefix: str, most: int, now: Now) -> Decision[CoordinatorRecord, int]:
         """Copies of what another partition has: nothing is aborted."""
         names = shard.committed.some_of(tenant_of(prefix) or "", most)
         return Decision(len(names), [transaction_record(name, None) for name in names])
 
-    def check_ready(self, shard: TransactionShard, prefix: str, phase: KeysPhase) -> Work[None]:
+    def check_ready(self, shard: TransactionShard, prefix: str, phase: KeysPhase, now: Now) -> Work[None]:
+        """Before the fence, markers may be under way, if they have not been so for long."""
         spent = 0
         for name in shard.open.with_prefix(prefix):
             if spent >= COST_AT_ONCE:
@@ -50,9 +53,12 @@ class MovingIds:
             transaction = shard.open_transaction(name)
             if transaction is None:
                 continue
-            if phase in self.waits_in and GROUP_TOPIC in transaction.partitions:
-                raise ProtocolError(ErrorCode.CONCURRENT_TRANSACTIONS, "a transaction has offsets of a group")
-            if phase not in self.waits_in and transaction.state.is_prepared:
+            if phase not in (self.clearing, self.copying):
+                if GROUP_TOPIC in transaction.partitions:
+                    raise ProtocolError(ErrorCode.CONCURRENT_TRANSACTIONS, "a transaction has offsets of a group")
+            elif transaction.state.is_prepared and (
+                phase is self.copying or now.wall_ms - transaction.updated_ms >= LACK_MS
+            ):
                 raise ProtocolError(ErrorCode.CONCURRENT_TRANSACTIONS, "a transaction lacks markers")
         yield spent + 1
 
