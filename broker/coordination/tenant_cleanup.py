@@ -2,7 +2,7 @@
 coordinates.
 
 While the metadata shows a tenant that is being deleted, every shard here removes its keys; open transactions are
-aborted before. Partitions without them are reported to the controller, repeatedly until the tenant is gone.
+aborted before. Partitions without a tenant's keys are reported to the controller, repeatedly until it is gone.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from common.errors import MalformedFrame, OutcomeUnknown, ProtocolError
+from common.errors import ErrorCode, MalformedFrame, OutcomeUnknown, ProtocolError
 from common.lifecycle import duty, end_task
 from kraft.image.delta import MetadataDelta
 from kraft.image.metadata import MetadataImage
@@ -47,7 +47,7 @@ class KeyHolder(Protocol):
 
     async def remove_keys(self, index: int, prefixes: tuple[str, ...], most: int) -> int:
         """Remove at most `most` keys that begin with `prefixes` from one partition. Returns how many of these there
-        were before. Raises ProtocolError, also while all that are left have to wait."""
+        were before. Raises ProtocolError: CONCURRENT_TRANSACTIONS while some are left and have to wait."""
         ...
 
 
@@ -99,20 +99,34 @@ class TenantCleanup:
                 continue
             doomed = dict(self._doomed)
             for holder in self._holders:
-                cleared = [index for index in holder.hosted() if await self._clear(holder, index, doomed)]
-                topic = self._image().topics.get(holder.topic)
-                if cleared and topic is not None:
-                    await self._report(list(doomed), topic.topic_id, cleared)
+                await self._remove(holder, doomed)
             await asyncio.sleep(self._config.round_s)
 
-    async def _clear(self, holder: KeyHolder, index: int, doomed: dict[str, str]) -> bool:
-        """Whether the partition has nothing of these tenants left, and that is committed."""
+    async def _remove(self, holder: KeyHolder, doomed: dict[str, str]) -> None:
+        """One round in the partitions of a topic."""
+        by_tenants: dict[tuple[str, ...], list[int]] = {}
+        for index in holder.hosted():
+            by_tenants.setdefault(await self._cleared(holder, index, doomed), []).append(index)
+        topic = self._image().topics.get(holder.topic)
+        for tenants, partitions in by_tenants.items():
+            if tenants and topic is not None:
+                await self._report(list(tenants), topic.topic_id, partitions)
+
+    async def _cleared(self, holder: KeyHolder, index: int, doomed: dict[str, str]) -> tuple[str, ...]:
+        """The tenants of which the partition has nothing left, and that is committed. Where one must wait, the others
+        are looked at by themselves."""
         try:
             while await holder.remove_keys(index, tuple(doomed.values()), self._config.keys_at_once):
                 pass
-        except ProtocolError:
-            return False
-        return True
+        except ProtocolError as error:
+            if error.code is not ErrorCode.CONCURRENT_TRANSACTIONS or len(doomed) == 1:
+                return ()
+        else:
+            return tuple(doomed)
+        cleared: list[str] = []
+        for tenant_id, prefix in doomed.items():
+            cleared += await self._cleared(holder, index, {tenant_id: prefix})
+        return tuple(cleared)
 
     async def _report(self, tenants: list[str], topic_id: bytes, partitions: list[int]) -> None:
         broker_id, broker_epoch = self._broker()

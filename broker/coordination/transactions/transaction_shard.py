@@ -44,6 +44,7 @@ from broker.coordination.transactions.records import (
     transaction_record,
     updated_ms_of,
 )
+from broker.coordination.transactions.removals import Removals
 from broker.coordination.transactions.values import (
     NEEDS_ID,
     AddPartitions,
@@ -117,6 +118,7 @@ class TransactionShard:
         self._acts: list[object] = []
         self._prepared = Prepared(serials)
         self._decided = Decided()
+        self._removals = Removals(config, self.committed, self.open, self._removal)
         self._serves = False
 
     # shard -------------------------------------------------------------------------------------------------
@@ -429,24 +431,9 @@ class TransactionShard:
 
     def remove_ids(self, prefixes: tuple[str, ...], most: int, now: Now) -> Decision[CoordinatorRecord, int]:
         """Take a step towards the removal of at most `most` ids of deleted tenants: abort what is ongoing, then remove.
-        Returns the number of steps. Raises CONCURRENT_TRANSACTIONS while all that is left is prepared, or waits to be
-        taken up."""
-        records: list[CoordinatorRecord] = []
-        waits, partitions = False, 0
-        names = (name for prefix in prefixes for name in self.committed.with_prefix(prefix))
-        for transactional_id in names:
-            if len(records) >= most or partitions >= self._config.partitions_per_turn_max:
-                break
-            record = self._removal(transactional_id, now)
-            if record is None:
-                waits = True
-                continue
-            records.append(record)
-            held = self.open.get(transactional_id)
-            partitions += 0 if held is None else held.partition_count
-        if waits and not records:
-            raise ProtocolError(ErrorCode.CONCURRENT_TRANSACTIONS, "transactions of a deleted tenant end first")
-        return Decision(len(records), records)
+        Returns the number of steps. Raises CONCURRENT_TRANSACTIONS while ids are left, and those that it has looked at
+        are prepared, or wait to be taken up."""
+        return self._removals.step(prefixes, most, now)
 
     def _removal(self, transactional_id: str, now: Now) -> CoordinatorRecord | None:
         """The next record towards the removal of an id; None while it must wait. What another partition has, and ends,
