@@ -14,7 +14,7 @@ from broker.coordination.transactions.config import TransactionConfig
 from broker.coordination.transactions.coordinator_epochs import coordinator_epoch, raised_floor
 from broker.coordination.transactions.moving_ids import LACK_MS, MovingIds
 from broker.coordination.transactions.records import EPOCH_FLOOR_KEY, decode_value, epoch_floor_record
-from broker.coordination.transactions.values import Producer, TransactionFilter, TransactionState
+from broker.coordination.transactions.values import MarkersToWrite, Producer, TransactionFilter, TransactionState
 from common.errors import ErrorCode, ProtocolError
 from common.pacing import at_once
 from kraft.image.key_ranges import Keeping
@@ -271,6 +271,33 @@ def test_a_coordinator_epoch_rises_with_each_move(moves: list[tuple[int, int]], 
             place = target
             assert coordinator_epoch(epochs[place], floors[place]) > last
             last = coordinator_epoch(epochs[place], floors[place])
+
+
+@pytest.mark.parametrize("is_known", [True, False])
+def test_no_marker_has_a_coordinator_epoch_that_was_taken_back(is_known: bool) -> None:
+    """The log rejects a batch: an import has raised the floor in it, and markers were asked for meanwhile, or the end
+    of their transaction is in it. A leader that has such an epoch refuses all later markers."""
+    driver = TransactionDriver()
+    driver.end(ID, begun(driver), commit=True)
+    shard = driver.shard if is_known else driver.loaded(driver.log)
+    batch = KEYS.accepted(shard, 1, [epoch_floor_record(9)], belongs)
+    before = [shard.before(record) for record in batch]
+    shard.replay(*batch[0])
+    if is_known:
+        for record in shard.complete(driver.acts, driver.now).records:
+            before.append(shard.before(record))
+            shard.replay(*record)
+    else:
+        shard.find(ID)
+    acts = shard.take_acts()
+    assert shard.epoch_floor == 9
+    shard.undo(before[::-1], driver.now)
+    shard.put_back(acts)
+    (act,) = shard.take_acts()
+    assert isinstance(act, MarkersToWrite)
+    assert (act.transactional_id, act.epoch_floor, shard.epoch_floor) == (ID, 0, 0)
+    shard.replay(*shard.complete([act], driver.now).records[0])
+    assert ID not in shard.open
 
 
 def test_the_floor_survives_loads_snapshots_and_what_is_taken_back() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from broker.coordination.transactions.producers import NEW_PROTOCOL_VERSION
 from broker.coordination.transactions.values import MarkersToWrite, Transaction, TransactionState
@@ -34,9 +34,13 @@ class Prepared:
         """Whether the id is prepared, and that act its newest one."""
         return self._serial_of.get(transactional_id) == serial
 
-    def is_wanted(self, act: object) -> bool:
-        """Whether it is the newest act of an id that is prepared."""
-        return isinstance(act, MarkersToWrite) and self.is_newest(act.transactional_id, act.serial)
+    def wanted(self, acts: Iterable[object], epoch_floor: int) -> list[MarkersToWrite]:
+        """The newest acts of ids that are prepared, with the present floor: a higher one may have been taken back."""
+        return [
+            act._replace(epoch_floor=epoch_floor)
+            for act in acts
+            if isinstance(act, MarkersToWrite) and self.is_newest(act.transactional_id, act.serial)
+        ]
 
     def drop(self, transactional_id: str) -> None:
         """It is not prepared."""

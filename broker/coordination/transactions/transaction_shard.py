@@ -173,8 +173,8 @@ class TransactionShard:
 
     def undo(self, before: list[CoordinatorRecord], now: Now) -> None:
         """Where the end of a transaction is taken back, its markers are asked for again: leaders that have them already
-        say so, and it is ended once more."""
-        for key, value in before:
+        say so, and it is ended once more. They must not have a coordinator epoch that is taken back, too."""
+        for key, value in sorted(before, key=lambda record: record.key != EPOCH_FLOOR_KEY):
             self.replay(key, value)
 
     def replay_all(self, records: list[tuple[bytes, bytes | None]]) -> int:
@@ -224,7 +224,7 @@ class TransactionShard:
         return acts
 
     def put_back(self, acts: list[object]) -> None:
-        self._acts += [act for act in acts if self._prepared.is_wanted(act)]
+        self._acts += self._prepared.wanted(acts, self.epoch_floor)
 
     def find_acts(self, now: Now) -> None:
         """The markers of loaded transactions need no room in the log of their coordinator."""
