@@ -9,13 +9,14 @@ import pytest
 
 from broker.coordination.tenant_cleanup import CleanupConfig, TenantCleanup
 from broker.coordination.transactions.removals import LOOKS_AT_ONCE
-from broker.coordination.transactions.values import Transaction, TransactionState
+from broker.coordination.transactions.values import InitProducer, Transaction, TransactionState
 from common.errors import ErrorCode, ProtocolError
 from kraft.image.delta import MetadataDelta
 from kraft.image.key_ranges import Keeping
-from kraft.records import TenantRecord, TenantState, TopicRecord
+from kraft.records import RemoveTenantRecord, TenantRecord, TenantState, TopicRecord
 from kraft.topic_names import TRANSACTION_TOPIC
 from tests.broker.broker_world import BrokerWorld
+from tests.broker.test_transactions_coordinator import World, code_of
 from tests.broker.transaction_driver import TransactionDriver
 
 A, B, C = "lkc-aaaaaa", "lkc-bbbbbb", "lkc-cccccc"
@@ -93,6 +94,30 @@ def test_ids_are_aborted_and_removed_in_steps_of_any_size(most: int) -> None:
         steps += found or 0
     assert not driver.shard.committed
     assert steps == 2 * (10 + 6), "one for each id, and one more for each transaction"
+
+
+@pytest.mark.virtual_time
+@pytest.mark.parametrize("is_gone", [False, True])
+async def test_a_deleted_tenant_gets_no_id_behind_the_removal(is_gone: bool) -> None:
+    """Its producer waits for a producer id, and meanwhile its partition has none of its ids left."""
+    world = World()
+    await world.elected()
+    delta = MetadataDelta(world.image)
+    delta.replay(TenantRecord(A, "a", "default", 1))
+    world.image = delta.image()
+    waiting = asyncio.ensure_future(world.coordinator.init_producer_id(InitProducer(f"{A}_t", 60_000)))
+    await asyncio.sleep(0)
+    delta = MetadataDelta(world.image)
+    if is_gone:
+        delta.replay(RemoveTenantRecord(A))
+    else:
+        delta.replay(TenantRecord(A, "a", "default", 1, state=TenantState.DELETING))
+    world.image = delta.image()
+    assert await world.coordinator.remove_keys(0, (f"{A}_",), 100) == 0
+    assert await code_of(waiting) is ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+    assert await world.coordinator.remove_keys(0, (f"{A}_",), 100) == 0
+    await world.coordinator.stop()
+    await world.runtime.stop()
 
 
 class Ids:

@@ -163,11 +163,19 @@ class TransactionCoordinator:
 
     async def init_producer_id(self, request: InitProducer) -> Producer:
         """Raises also INVALID_REQUEST, INVALID_TRANSACTION_TIMEOUT, PRODUCER_FENCED, POLICY_VIOLATION (too many ids),
-        and CONCURRENT_TRANSACTIONS, after an ongoing transaction's abort is recorded."""
+        CONCURRENT_TRANSACTIONS, after an ongoing transaction's abort is recorded, and
+        TRANSACTIONAL_ID_AUTHORIZATION_FAILED, if the tenant is deleted while it waits for a producer id: the partition
+        may have been reported as clear of the tenant's ids."""
         check_init(request, self._config)
-        return await self._decide_with_id(
-            request.transactional_id, lambda shard, fresh_id, now: shard.init_producer_id(request, fresh_id, now)
-        )
+        owner = self._image().tenants.owner(request.transactional_id)
+
+        def decide(shard: TransactionShard, fresh_id: int | None, now: Now) -> TransactionDecision:
+            tenant = None if owner is None else self._image().tenants.get(owner.id)
+            if owner is not None and (tenant is None or not tenant.may_log_in):
+                raise ProtocolError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "the tenant is deleted")
+            return shard.init_producer_id(request, fresh_id, now)
+
+        return await self._decide_with_id(request.transactional_id, decide)
 
     async def end(self, request: EndTransaction) -> Producer:
         """The producer of the next transaction; in the old protocol none, which keeps what it has.
