@@ -43,6 +43,7 @@ class KeyMovesConfig(Struct, frozen=True):
     retry_s: float = 0.1
     call_timeout_s: float = 5.0
     keys_at_once: int = 100
+    partitions_at_once: int = 4  # each part of a partition's keys waits for its commit, and clients for all
     request_bytes_max: int = 64 << 10  # some hundreds of offsets, which the importing shard checks in one turn
 
 
@@ -68,7 +69,7 @@ class KeyHandover:
         self._config = config or KeyMovesConfig()
         # by tenant, …, partition: the leader epoch in which the partition was finished
         self._ready: dict[tuple[str, int, KeysPhase, int], int] = {}
-        self._links: dict[int, BrokerLink] = {}
+        self._links: dict[tuple[int, int], BrokerLink] = {}  # by broker and lane
 
     def forget(self, tenant_id: str) -> None:
         """The tenant's move is over."""
@@ -89,24 +90,35 @@ class KeyHandover:
         there, here = range_at(topic, tenant, tenant.keys_target), range_for(topic, tenant)
         if there is None or here is None:
             return True
-        done: Done = []
         hosted: dict[int, int] = {}
         if tenant.keys_phase is keys.clearing:
             hosted |= self.store.hosted(there)
         if tenant.keys_phase is keys.copying or tenant.keys_phase in keys.waits_in:
             hosted |= self.store.hosted(here)
-        for index, epoch in hosted.items():
-            key = (tenant_id, tenant.keys_epoch, tenant.keys_phase, index)
-            if self._ready.get(key) != epoch:
-                is_done = await self._do(index, epoch, tenant, topic, there)
-                if not is_done or self.store.leader_epoch(index) != epoch:
-                    continue
-                self._ready[key] = epoch
-            done.append((index, epoch))
+        step = tenant_id, tenant.keys_epoch, tenant.keys_phase
+        done = [(index, epoch) for index, epoch in hosted.items() if self._ready.get((*step, index)) == epoch]
+        left = [one for one in hosted.items() if one not in done]
+        for begin in range(0, len(left), self._config.partitions_at_once):
+            some = left[begin : begin + self._config.partitions_at_once]
+            found = await asyncio.gather(
+                *(self._do(lane, *one, tenant, topic, there) for lane, one in enumerate(some))
+            )  # fmt: skip
+            finished = [
+                one
+                for one, is_done in zip(some, found, strict=True)
+                if is_done and self.store.leader_epoch(one[0]) == one[1]
+            ]
+            self._ready |= {(*step, index): epoch for index, epoch in finished}
+            done += finished
+            if finished and len(left) > begin + len(some):  # the controller sees that the fence goes on
+                await self._report(tenant, topic, finished)
         reported = not done or await self._report(tenant, topic, done)
         return reported and len(done) == len(hosted)
 
-    async def _do(self, index: int, epoch: int, tenant: TenantImage, topic: TopicImage, there: KeyRange) -> bool:
+    async def _do(
+        self, lane: int, index: int, epoch: int, tenant: TenantImage, topic: TopicImage, there: KeyRange
+    ) -> bool:
+        """Whether the partition is finished. `lane`: one of those that work at the same time."""
         try:
             if tenant.keys_phase is self._keys.clearing and index in there:
                 while await self.store.clear(index, tenant, self._config.keys_at_once):
@@ -114,7 +126,7 @@ class KeyHandover:
             else:
                 await self.store.check_ready(index, tenant)
             if tenant.keys_phase is self._keys.copying:
-                await self._hand_over(index, epoch, tenant, topic, there)
+                await self._hand_over(lane, index, epoch, tenant, topic, there)
         except ProtocolError as error:
             reason = error.message or error.code.name
         except (ConnectionLost, CallTimeout, TooManyCalls, MalformedFrame) as error:
@@ -125,8 +137,8 @@ class KeyHandover:
         return False
 
     async def _hand_over(
-        self, index: int, epoch: int, tenant: TenantImage, topic: TopicImage, there: KeyRange
-    ) -> None:  # fmt: skip
+        self, lane: int, index: int, epoch: int, tenant: TenantImage, topic: TopicImage, there: KeyRange
+    ) -> None:
         """Send the tenant's keys of this partition to their new partitions."""
         names = await self.store.names(index, tenant)
         introduced = await self.store.introduced(index, epoch)
@@ -137,9 +149,11 @@ class KeyHandover:
                 by_target.setdefault(there.first + partition_for(name, there.count), []).extend(records)
             for target, records in by_target.items():
                 for part in _parts(records, self._config.request_bytes_max):
-                    await self._send(target, tenant, topic.topic_id, [*introduced, *part])
+                    await self._send(lane, target, tenant, topic.topic_id, [*introduced, *part])
 
-    async def _send(self, target: int, tenant: TenantImage, topic_id: bytes, records: list[CoordinatorRecord]) -> None:
+    async def _send(
+        self, lane: int, target: int, tenant: TenantImage, topic_id: bytes, records: list[CoordinatorRecord]
+    ) -> None:
         """Returns when the records are durable there. Raises ProtocolError and errors of the link."""
         partition = self._image().partition(topic_id, target)
         leader = -1 if partition is None else partition.leader
@@ -159,7 +173,7 @@ class KeyHandover:
                 if record.value is not None
             ],
         )
-        holder = self._links.setdefault(leader, self._new_link())
+        holder = self._links.setdefault((leader, lane), self._new_link())
         try:
             link = await holder.to(leader)
             response = await link.call(request, VERSION, self._config.call_timeout_s)

@@ -1,0 +1,106 @@
+"""How a broker hands a tenant's keys over: some partitions at a time, and the controller hears of each."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from broker.coordination.key_moves import KeyHandover, KeyMovesConfig
+from broker.coordination.shard import CoordinatorRecord
+from broker.coordination.transactions.moving_ids import MovingIds
+from kraft.image.tenants import TenantImage
+from kraft.image.topics import KeyRange
+from kraft.records import KeysPhase
+from kraft.topic_names import TRANSACTION_TOPIC
+from tests.kraft.test_controller_key_moves import Cluster
+
+pytestmark = pytest.mark.virtual_time
+AT_ONCE = 2
+
+
+class Store:
+    """All partitions are led here. Each has a key, and takes a second."""
+
+    topic, keys = TRANSACTION_TOPIC, MovingIds()
+
+    def __init__(self) -> None:
+        self.busy = self.most_busy = 0
+
+    def hosted(self, held: KeyRange) -> dict[int, int]:
+        return dict.fromkeys(range(held.first, held.end), 1)
+
+    def leader_epoch(self, index: int) -> int:
+        return 1
+
+    async def check_ready(self, index: int, tenant: TenantImage) -> None:
+        self.busy += 1
+        self.most_busy = max(self.busy, self.most_busy)
+        await asyncio.sleep(1)
+        self.busy -= 1
+
+    async def names(self, index: int, tenant: TenantImage) -> list[str]:
+        return [f"{tenant.prefix}{index}"]
+
+    async def introduced(self, index: int, leader_epoch: int) -> list[CoordinatorRecord]:
+        return []
+
+    async def records(self, index: int, names: list[str]) -> list[tuple[str, list[CoordinatorRecord]]]:
+        return [(name, [CoordinatorRecord(name.encode(), b"v")]) for name in names]
+
+
+class Link:
+    """To one broker, for one import at a time."""
+
+    def __init__(self, sent: list[bytes]) -> None:
+        self.sent = sent
+        self.is_used = False
+
+    async def to(self, broker: int) -> Any:
+        assert not self.is_used, "two would open it at the same time"
+        self.is_used = True
+        await asyncio.sleep(0.1)
+        return SimpleNamespace(call=self.call)
+
+    async def call(self, request: Any, version: int, timeout_s: float) -> Any:
+        self.sent += [record.key for record in request.records]
+        self.is_used = False
+        return SimpleNamespace(error_code=0)
+
+    def drop(self) -> None:
+        pass
+
+
+class Controller:
+    def __init__(self) -> None:
+        self.told: list[tuple[float, list[int]]] = []
+
+    async def call(self, request: Any, version: int, **_: Any) -> None:
+        (row,) = request.tenants
+        now_s = asyncio.get_running_loop().time()
+        self.told.append((now_s, sorted(partition.partition_index for partition in row.partitions)))
+
+
+async def test_some_partitions_are_handed_over_at_a_time_and_reported_as_they_are_done() -> None:
+    cluster = Cluster()
+    cluster.go_to(KeysPhase.IDS_COPYING)
+    store, controller, sent = Store(), Controller(), list[bytes]()
+    handover = KeyHandover(
+        store,  # type: ignore[arg-type]
+        lambda: cluster.image,
+        controller,  # type: ignore[arg-type]
+        lambda: Link(sent),  # type: ignore[arg-type,return-value]
+        lambda: (99, 1),
+        KeyMovesConfig(partitions_at_once=AT_ONCE),
+    )
+    began_s = asyncio.get_running_loop().time()
+    assert await handover.advance(cluster.tenant.id)
+    assert store.most_busy == AT_ONCE
+    assert sorted(sent) == [f"{cluster.tenant.prefix}{index}".encode() for index in range(3)]
+    assert [told for _, told in controller.told] == [[0, 1], [0, 1, 2]]
+    assert controller.told[0][0] - began_s < 2, "a fence lasts for as long as partitions are handed over"
+    assert await handover.advance(cluster.tenant.id)
+    assert len(sent) == 3, "what is finished is only reported again"
+    assert controller.told[-1][1] == [0, 1, 2]
