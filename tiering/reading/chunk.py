@@ -141,7 +141,7 @@ class ChunkIndex:
         end, end_offset = self._sound_from(start)
         is_bounded = until < end_offset
         if is_bounded:
-            end, end_offset = self._first_from(file, until, start, end), until
+            end, end_offset = self._end_before(file, until, start, end)
             if end == start:
                 return None
         if self.offsets[first] != offset:  # after this entry
@@ -169,11 +169,15 @@ class ChunkIndex:
                 return hole.position, hole.low
         return self.end, self.end_offset
 
-    def _first_from(self, file: File, offset: int, start: int, end: int) -> int:
-        """Where in [start, end), the first batch that begins at `offset` or after it begins; `end` if none does."""
+    def _end_before(self, file: File, offset: int, start: int, end: int) -> tuple[int, int]:
+        """Where the batches of [start, end) that begin below `offset` end, in the file and in offsets."""
         known = max(bisect_right(self.offsets, offset) - 1, 0)
-        batches = walk(file, max(self.positions[known], start), end)
-        return next((position for position, header in batches if header.base_offset >= offset), end)
+        end_offset = offset
+        for position, header in walk(file, max(self.positions[known], start), end):
+            if header.base_offset >= offset:
+                return position, end_offset
+            end_offset = max(end_offset, header.next_offset)
+        return end, end_offset
 
     def position_before(self, offset: int) -> int:
         """A batch boundary at or before the batch that holds `offset`."""
