@@ -331,7 +331,10 @@ class HostedShard(Generic[ShardType]):
 
     def _replay(self, record: CoordinatorRecord, producer: ProducerStamp | None) -> None:
         if self._revocable is not None:
-            self._open.before.append(self._revocable.before(record))
+            if producer is None:
+                self._open.before.append(self._revocable.before(record))
+            else:
+                self._open.before.append(self._with_transactions().before_pending(producer, record))
         if self._transactional is not None:
             self._transactional.begin_batch(self._end)
         if producer is None:

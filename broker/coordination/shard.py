@@ -156,6 +156,10 @@ class TransactionalShard(Shard, Protocol):
         if there are pending records."""
         ...
 
+    def before_pending(self, producer: ProducerStamp, record: CoordinatorRecord) -> Any:
+        """As `RevocableShard.before`, of a record of a producer's open transaction."""
+        ...
+
     def replay_pending(self, producer: ProducerStamp, records: list[tuple[bytes, bytes | None]]) -> int:
         """Keep records of a producer's open transaction. Returns how many could not be read and were skipped."""
         ...

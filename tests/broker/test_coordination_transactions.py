@@ -79,6 +79,9 @@ class Ledger(Register):
     def begin_batch(self, offset: int) -> None:
         self.batch = offset
 
+    def before_pending(self, producer: ProducerStamp, record: CoordinatorRecord) -> Any:
+        return self.before(record)
+
     def replay_pending(self, producer: ProducerStamp, records: list[tuple[bytes, bytes | None]]) -> int:
         self.pending.setdefault(producer.producer_id, []).extend((key, value) for key, value in records)
         return 0

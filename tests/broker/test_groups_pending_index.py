@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.coordination.groups.pending_offsets import PENDING_BYTES, UNKNOWN, Pending, PendingOffsets, Place
+from broker.coordination.groups.pending_group import UNKNOWN, Pending, Place
+from broker.coordination.groups.pending_offsets import PENDING_BYTES, PendingOffsets
 from common.decision import ProducerStamp
 from tests.common.call_count import counted_calls
 
@@ -99,7 +100,7 @@ def check_found(pending: PendingOffsets) -> None:
         assert here == set(pending.places(group_id)) == {one for one in PLACES if pending.holds(group_id, one)}
         assert pending.has(group_id) is bool(here)
         assert set[bytes]().union(*(pending.places_of(one, group_id) for one in PRODUCERS)) == here
-        found += sum(len(pending.values(group_id, place)) for place in here)
+        found += sum(len(list(pending.values(group_id, place))) for place in here)
     names = sum(len(name) - 2 for name in NAMES if pending.has(name[2:].decode()))
     assert pending.held_bytes() == found * PENDING_BYTES + 2 * names
     for one in PRODUCERS:

@@ -486,7 +486,8 @@ def test_what_is_taken_back_leaves_the_shard_as_it_was(steps: list[Step], refuse
     before = []
     for step in refused:
         at = len(steps)
-        before.append(live.before(record_of(step[1], None if step[0] == "remove" else at)))
+        record = record_of(step[1], None if step[0] == "remove" else at)
+        before.append(live.before_pending(step[2], record) if step[0] == "pending" else live.before(record))
         replay_live(live, step, at)
     live.undo(before[::-1], GroupDriver(QUICK).now)
     assert state_of(live) == state_of(never)

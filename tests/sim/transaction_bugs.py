@@ -9,7 +9,7 @@ from typing import Any, cast
 from broker.coordination import loading
 from broker.coordination.awaiting_commit import AwaitingCommit, Waiter
 from broker.coordination.groups.group_shard import GroupShard
-from broker.coordination.groups.pending_offsets import PendingOffsets
+from broker.coordination.groups.pending_group import PendingGroup
 from broker.coordination.transactions import ending, moving_ids, transaction_shard
 from broker.coordination.transactions.coordinator import TransactionCoordinator
 from broker.coordination.transactions.markers import TransactionMarkers
@@ -136,14 +136,7 @@ def show_pending_offsets(replace: Replace) -> None:
 
 def let_the_last_marker_win(replace: Replace) -> None:
     """The order of markers decides which offset counts, and not that of the records."""
-    right = PendingOffsets.end
-
-    def end(self: PendingOffsets, producer_id: int, offset: int, *, commit: bool) -> Any:
-        for name in self._by_producer.get(producer_id, {}):
-            self._by_name[name].newest.clear()
-        return right(self, producer_id, offset, commit=commit)
-
-    replace(PendingOffsets, "end", end)
+    replace(PendingGroup, "_not_overtaken", lambda self, values, batches: values)
 
 
 def keep_a_used_up_id(replace: Replace) -> None:

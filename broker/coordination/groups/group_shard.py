@@ -15,7 +15,7 @@ from broker.coordination.groups.classic_group import ClassicGroup
 from broker.coordination.groups.config import GroupConfig
 from broker.coordination.groups.membership import GIVEN_UP_AT_ONCE, MEMBERS_AT_ONCE, Memberships
 from broker.coordination.groups.offset_decisions import OFFSET_COST, OFFSETS_AT_ONCE, OffsetDecisions
-from broker.coordination.groups.offset_store import OffsetStore, PlaceBefore
+from broker.coordination.groups.offset_store import Before, OffsetStore
 from broker.coordination.groups.offsets import TopicOffsets
 from broker.coordination.groups.rebalance import Effects, Rebalances, TimerKey, TimerKind
 from broker.coordination.groups.records import GroupKey, decode_key, encode_group_key, group_record
@@ -125,18 +125,23 @@ class GroupShard:
     def end_transaction(self, producer: ProducerStamp, *, commit: bool) -> int:
         return self._store.end_transaction(producer, commit=commit)
 
-    def before(self, record: CoordinatorRecord) -> PlaceBefore | CoordinatorRecord:
+    def before(self, record: CoordinatorRecord) -> Before | CoordinatorRecord:
         """What `record` is about to change: a place, or a group's record."""
-        place = self._store.before(record.key)
+        place = self._store.before(record)
         if place is not None:
             return place
         decoded = decode_key(record.key)
         return record._replace(value=None if decoded is None else self.committed.get(decoded.group_id))
 
-    def undo(self, before: list[PlaceBefore | CoordinatorRecord], now: Now) -> None:
+    def before_pending(self, producer: ProducerStamp, record: CoordinatorRecord) -> Before | None:
+        return self._store.before_pending(producer, record)
+
+    def undo(self, before: list[Before | CoordinatorRecord | None], now: Now) -> None:
         """Members of a generation without a record join again."""
         for one in before:
-            if isinstance(one, PlaceBefore):
+            if one is None:
+                continue
+            if not isinstance(one, CoordinatorRecord):
                 self._store.restore(one)
                 continue
             self.replay(one.key, one.value)

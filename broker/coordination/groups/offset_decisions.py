@@ -184,8 +184,8 @@ class OffsetDecisions:
             return Decision(ErrorCode.GROUP_ID_NOT_FOUND)
         if group is not None and (group.members or group.state is not GroupState.EMPTY):
             return Decision(ErrorCode.NON_EMPTY_GROUP)
-        records = self._store.tombstones(group_id, most)
-        if len(records) < self._store.count(group_id):
+        records, are_all = self._store.tombstones(group_id, most)
+        if not are_all:
             return Decision(None, records)
         if group_id in self._committed:
             records.append(group_record(group_id, None))

@@ -6,7 +6,7 @@ the garbage collector has nothing to traverse.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from struct import Struct
 
 from broker.coordination.groups.records import (
@@ -56,18 +56,19 @@ class CommittedOffsets:
                 del self._by_name[name], self._by_group[name[2:].decode()]
 
     def put_valid(self, name: bytes, values: Places) -> None:
-        """Many offsets of a group at once, whose keys are known to be valid."""
+        """Many offsets of a group at once, whose keys are known to be valid. The caller leaves `values` to this one."""
         places = self._by_name.get(name)
         if places is None:
-            places = self._begin(name)
-        places.update(values)
+            self._begin(name, values)
+        else:
+            places.update(values)
 
-    def _begin(self, name: bytes) -> Places:
+    def _begin(self, name: bytes, places: Places | None = None) -> Places:
         try:
             group_id = name[2:].decode()
         except UnicodeDecodeError as error:
             raise UnreadableRecord("an invalid group id") from error
-        places: Places = {}
+        places = {} if places is None else places
         self._by_group[group_id] = self._by_name[name] = places
         return places
 
@@ -161,11 +162,9 @@ class CommittedOffsets:
         value = self._by_group.get(group_id, _NO_PLACES).get(place)
         return CoordinatorRecord(_key(group_id, place), value)
 
-    def tombstones(self, group_id: str, most: int) -> list[CoordinatorRecord]:
-        """Tombstones for at most `most` offsets of the group."""
-        begin = _key(group_id, b"")
-        places = self._by_group.get(group_id, _NO_PLACES)
-        return [CoordinatorRecord(begin + place, None) for _, place in zip(range(most), places, strict=False)]
+    def each(self, group_id: str) -> Iterator[bytes]:
+        """The group's places; while they are walked, nothing may change."""
+        return iter(self._by_group.get(group_id, _NO_PLACES))
 
 
 _NO_PLACES: Places = {}
@@ -187,6 +186,11 @@ def read_value(value: bytes) -> CommittedOffset | None:
 
 def tombstone(group_id: str, place: bytes) -> CoordinatorRecord:
     return CoordinatorRecord(_key(group_id, place), None)
+
+
+def tombstones(group_id: str, places: Iterable[bytes]) -> list[CoordinatorRecord]:
+    begin = _key(group_id, b"")
+    return [CoordinatorRecord(begin + place, None) for place in places]
 
 
 def split_place(place: bytes) -> tuple[str, int]:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from broker.coordination.groups.classic_group import CONSUMER_PROTOCOL_TYPE, ClassicGroup
@@ -19,6 +18,7 @@ from common.identifiers import ZERO_UUID
 from kraft.image.key_ranges import Keeping
 
 GROUP_COST, PASSED_COST = 4, 1  # of a group besides its offsets, and of one that is passed over, in offsets
+PENDING_COST = 1  # of an offset more, in a group with pending ones
 
 
 class Rule(NamedTuple):
@@ -65,15 +65,14 @@ class Retention:
         self._group_of = group_of
         self._topic_id_of = topic_id_of
         self._keeping_of = keeping_of
-        self._groups: deque[str] = deque()  # groups still to be checked in this round; the first is being checked
-        self._without: deque[str] = deque()  # checked after them: groups that have a record, but no offsets
-        self._places: list[bytes] | None = None  # of the first group
-        self._at = 0
+        self._groups: Iterator[str | None] | None = None  # those still to be checked; None between two rounds
+        self._group: str | None = None  # that is being checked
+        self._places: Iterator[bytes | None] | None = None  # those of it that are still to be checked
         self._again = False
 
     @property
     def is_under_way(self) -> bool:
-        return bool(self._groups or self._without) or self._again
+        return self._groups is not None or self._again
 
     def begin_again(self) -> None:
         """Something has changed: start another round right after this one."""
@@ -81,53 +80,62 @@ class Retention:
 
     def step(self, now: Now) -> list[CoordinatorRecord]:
         """Check some offsets. Returns tombstones of expired ones, and of groups with neither members nor offsets."""
-        if not self._groups and not self._without:
+        if self._groups is None:
             self._again = False
-            self._groups.extend(self._offsets.groups())
-            self._without.extend(self._committed)
+            self._groups = self._offsets.groups_in_steps(self._committed)
         records: list[CoordinatorRecord] = []
         left = self._config.expiries_per_turn_max
-        while left > 0 and (self._groups or self._without):
-            if not self._groups:
-                left -= self._pass_over()
-                continue
+        while left > 0:
+            if self._group is None:
+                try:
+                    self._group = next(self._groups)
+                except StopIteration:
+                    self._groups = None
+                    break
+                if self._group is None:
+                    left -= PASSED_COST
+                    continue
             try:
-                left -= GROUP_COST + self._expire(self._groups[0], left, now, records)
+                left -= GROUP_COST + self._expire(self._group, left, now, records)
             except ProtocolError:  # the group is being brought into memory: the next step tries again
                 break
         return records
 
-    def _pass_over(self) -> int:
-        """Have the next group without offsets checked. Those with offsets were checked before."""
-        group_id = self._without.popleft()
-        if not self._offsets.has(group_id):
-            self._groups.append(group_id)
-        return PASSED_COST
-
     def _expire(self, group_id: str, most: int, now: Now, records: list[CoordinatorRecord]) -> int:
-        """Add tombstones of the group's offsets to `records`. Returns how many offsets were checked."""
+        """Add tombstones of the group's offsets to `records`. Returns how many offsets were looked at."""
         keeping = self._keeping_of(group_id)
         if keeping is Keeping.SERVED:
             self._group_of(group_id)  # raises before anything counts as checked
         if self._places is None:
-            self._places, self._at = self._offsets.places(group_id), 0
-        some = self._places[self._at : self._at + most]
-        self._at += len(some)
-        is_last = self._at >= len(self._places)
+            self._places = self._offsets.places_in_steps(group_id)
+        some, cost, is_last = self._next_places(group_id, self._places, most)
         if keeping is Keeping.SERVED:
             removed = self._expired(group_id, some, now)
             records += removed
-            is_last_offset = is_last and len(removed) == self._offsets.count(group_id)
-            if is_last_offset and not self._offsets.pending.has(group_id) and self._is_idle(group_id):
+            has_others = self._offsets.pending.has(group_id) or len(removed) < self._offsets.counting.count(group_id)
+            if is_last and not has_others and self._is_idle(group_id):
                 records.append(group_record(group_id, None))
         elif keeping is Keeping.FOREIGN:
             records += [tombstone(group_id, place) for place in some if self._offsets.holds(group_id, place)]
             if is_last and group_id in self._committed:
                 records.append(group_record(group_id, None))
         if is_last:
-            self._groups.popleft()
-            self._places = None
-        return len(some)
+            self._group = self._places = None
+        return cost
+
+    def _next_places(self, group_id: str, places: Iterator[bytes | None], most: int) -> tuple[list[bytes], int, bool]:
+        """The next ones with at most `most` offsets, what they cost, and whether they are the last."""
+        some, cost = list[bytes](), 0
+        pending_cost = PENDING_COST if self._offsets.pending.has(group_id) else 0
+        for place in places:
+            if place is None:
+                cost += PASSED_COST
+            else:
+                some.append(place)
+                cost += self._offsets.weight(group_id, place) + pending_cost
+            if cost >= most:
+                return some, cost, False
+        return some, cost, True
 
     def _is_idle(self, group_id: str) -> bool:
         group = self._group_of(group_id)
@@ -144,8 +152,8 @@ class Retention:
         records = []
         for place in places:
             committed = self._offsets.counting.at(group_id, place)
-            pending = self._offsets.pending.values(group_id, place)
-            if committed is None and not pending:
+            is_pending = self._offsets.pending.holds(group_id, place)
+            if committed is None and not is_pending:
                 continue
             topic = split_place(place)[0]
             known = topics.get(topic)
@@ -153,14 +161,21 @@ class Retention:
                 is_kept = rule.keeps or (group is not None and bool(group.members) and group.is_subscribed_to(topic))
                 known = topics[topic] = (self._topic_id_of(topic), is_kept)
             topic_id, is_kept = known
-            is_orphan = _is_orphan(committed, topic_id) and all(
-                _is_orphan(read_value(value), topic_id) for value in pending
-            )
-            if not is_orphan and (committed is None or pending or is_kept):
+            is_orphan = _is_orphan(committed, topic_id)
+            if is_orphan and is_pending:
+                is_orphan = self._is_pending_orphaned(group_id, place, topic_id)
+            if not is_orphan and (committed is None or is_pending or is_kept):
                 continue
             if committed is None or is_orphan or is_over(committed, rule, retention_ms, now.wall_ms):
                 records.append(tombstone(group_id, place))
         return records
+
+    def _is_pending_orphaned(self, group_id: str, place: bytes, topic_id: bytes | None) -> bool:
+        """Whether all that is pending there is for another topic than the one that has its name now."""
+        if topic_id is None:
+            return True
+        values = self._offsets.pending.values(group_id, place)
+        return all(_is_orphan(read_value(value), topic_id) for value in values)
 
 
 def _is_orphan(committed: CommittedOffset | None, topic_id: bytes | None) -> bool:
