@@ -161,6 +161,10 @@ class HostedShard(Generic[ShardType]):
             self._take(decision.records, (future, decision.reply), decision.producer)
         return future
 
+    def marker_cost(self, marker: Marker) -> int:
+        """What `append_marker` takes for what it ends, in units of `common.pacing`."""
+        return self._with_transactions().ending_cost(ProducerStamp(marker.producer_id, marker.producer_epoch))
+
     def append_marker(self, marker: Marker) -> asyncio.Future[None]:
         """End a producer's transaction here: append the marker and replay it. The future ends when the marker is
         committed; one that repeats another is not appended, and waits for what it repeats.

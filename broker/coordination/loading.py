@@ -13,7 +13,7 @@ from broker.coordination.shard import Shard, TransactionalShard, transactional
 from common.decision import ProducerStamp
 from common.errors import ErrorCode, ProtocolError
 from common.outlasting import outlast
-from common.pacing import Pacer, Work
+from common.pacing import SLICE_COST, Pacer, Work
 from records.batch import (
     COMPRESSION_MASK,
     CONTROL,
@@ -31,7 +31,9 @@ from records.record import inflate_records
 WRITTEN_POLL_S = 0.01
 BATCH_COST = 3
 PENDING_COST = 4  # of a pending record
-ENDED_PER_UNIT = 10  # pending records that a marker ends
+ENDING_TURN_COST = 500  # of a marker that takes a slice of its own
+REMOVED_COST = 1  # of a pending record that a tombstone removes ...
+REMOVING_AT_ONCE = 25  # ... which may be a hundred for each of so many tombstones
 _BATCH = Struct(">qi4xb4xhi30xi")  # of a header: base offset, length, magic, attributes, last offset's delta, count
 
 _log = logging.getLogger(__name__)
@@ -76,8 +78,7 @@ def replay_chunk(shard: Shard, data: bytes, at: int, offset: int, until: int, li
             break
         in_transaction = attributes & (TRANSACTIONAL | CONTROL) and with_transactions is not None
         if is_exact or in_transaction:
-            unreadable += shard.replay_all(pairs)
-            yield cost + len(pairs)
+            unreadable += yield from _replay_plain(shard, pairs, cost)
             cost, pairs = 0, []
         if in_transaction and with_transactions is not None:
             unreadable += yield from _replay_transactional(with_transactions, data, at, end - at, limits)
@@ -91,15 +92,31 @@ def replay_chunk(shard: Shard, data: bytes, at: int, offset: int, until: int, li
                 position = read_pairs(data, position, end, some, pairs)
                 left -= some
                 if len(pairs) >= limits.records_at_once:
-                    unreadable += shard.replay_all(pairs)
-                    yield cost + len(pairs)
+                    unreadable += yield from _replay_plain(shard, pairs, cost)
                     cost, pairs = 0, []
         cost += BATCH_COST
         offset = next_offset
         at = end
-    unreadable += shard.replay_all(pairs)
-    yield cost + len(pairs)
+    unreadable += yield from _replay_plain(shard, pairs, cost)
     return Stretch(offset, at if _is_wanted(data, at, until) else -1, unreadable)
+
+
+def _replay_plain(shard: Shard, pairs: list[Pair], cost: int) -> Work[int]:
+    """Apply records outside of transactions; `cost`: of the work before. Returns how many could not be read."""
+    with_transactions = transactional(shard)
+    if with_transactions is None or not with_transactions.has_pending:
+        unreadable = shard.replay_all(pairs)
+        yield cost + len(pairs)
+        return unreadable
+    unreadable = 0
+    for at in range(0, len(pairs), REMOVING_AT_ONCE):
+        some, pending = pairs[at : at + REMOVING_AT_ONCE], with_transactions.pending_count
+        unreadable += shard.replay_all(some)
+        cost += len(some) + (pending - with_transactions.pending_count) * REMOVED_COST
+        yield cost
+        cost = 0
+    yield cost
+    return unreadable
 
 
 def _replay_transactional(shard: TransactionalShard, data: bytes, at: int, size: int, limits: LoadLimits) -> Work[int]:
@@ -111,10 +128,13 @@ def _replay_transactional(shard: TransactionalShard, data: bytes, at: int, size:
     with memoryview(data) as view:
         marker = read_marker(view, at, size)
     if marker is not None:
-        shard.begin_batch(header.base_offset)
         producer = ProducerStamp(header.producer_id, header.producer_epoch)
-        ended = shard.end_transaction(producer, commit=marker.kind is MarkerKind.COMMIT)
-        yield BATCH_COST + ended // ENDED_PER_UNIT
+        cost = shard.ending_cost(producer)
+        if cost >= ENDING_TURN_COST:
+            yield SLICE_COST  # it ends in a slice of its own
+        shard.begin_batch(header.base_offset)
+        shard.end_transaction(producer, commit=marker.kind is MarkerKind.COMMIT)
+        yield BATCH_COST + cost
     return 0
 
 
@@ -143,10 +163,10 @@ def replay_records(
         position = read_pairs(data, position, end, some, pairs)
         if is_pending and with_transactions is not None:
             unreadable += with_transactions.replay_pending(producer, pairs)
+            yield BATCH_COST + len(pairs) * PENDING_COST
         else:
-            unreadable += shard.replay_all(pairs)
+            unreadable += yield from _replay_plain(shard, pairs, BATCH_COST)
         count -= some
-        yield BATCH_COST + len(pairs) * (PENDING_COST if is_pending else 1)
     return unreadable
 
 

@@ -309,6 +309,11 @@ class CoordinatorRuntime:
         self._arm(hosted)
         return await future
 
+    def marker_cost(self, topic: str, index: int, marker: Marker) -> int:
+        """What `append_marker` takes for what it ends, in units of `common.pacing`. Raises NOT_COORDINATOR and
+        COORDINATOR_LOAD_IN_PROGRESS."""
+        return self._hosted(topic, index).marker_cost(marker)
+
     def append_marker(self, topic: str, index: int, marker: Marker) -> asyncio.Future[None]:
         """End a producer's transaction in a partition: append the marker and replay its outcome in one go. The future
         ends when the marker is committed, or what it repeats; it may fail as `write` does.

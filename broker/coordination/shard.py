@@ -151,6 +151,11 @@ class TransactionalShard(Shard, Protocol):
         """Whether records of an open transaction are here."""
         ...
 
+    @property
+    def pending_count(self) -> int:
+        """How many of them."""
+        ...
+
     def begin_batch(self, offset: int) -> None:
         """What is replayed from now on lies in the batch at `offset`. While loading, it is called for every batch only
         if there are pending records."""
@@ -162,6 +167,10 @@ class TransactionalShard(Shard, Protocol):
 
     def replay_pending(self, producer: ProducerStamp, records: list[tuple[bytes, bytes | None]]) -> int:
         """Keep records of a producer's open transaction. Returns how many could not be read and were skipped."""
+        ...
+
+    def ending_cost(self, producer: ProducerStamp) -> int:
+        """What `end_transaction` will take, in units of `common.pacing`."""
         ...
 
     def end_transaction(self, producer: ProducerStamp, *, commit: bool) -> int:

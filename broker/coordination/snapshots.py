@@ -22,7 +22,7 @@ from zlib import crc32
 
 from broker.coordination.packed_records import read_runs
 from broker.coordination.partition_access import CoordinatedLog, CoordinatedPartition
-from broker.coordination.shard import PackedShard, Shard, packed
+from broker.coordination.shard import PackedShard, Shard, packed, transactional
 from common.outlasting import outlast
 from common.pacing import Pacer, Work
 from common.ports import Clock, Disk, File
@@ -33,6 +33,7 @@ PIECE_BYTES = 1 << 20
 PIECE_BYTES_MAX = 64 << 20  # a piece may be one long run
 RUN_COST = 3  # units of `common.pacing`
 PACKED_PER_UNIT, RECORDS_PER_UNIT = 2, 4
+PENDING_COST = 4  # of a record of an open transaction
 
 _MAGIC = b"TLCS\0\3"
 _HEAD = Struct(">6sqqqqiqI")  # magic, size, begin, end, log start, epoch before `end`, creation time (ms), CRC of these
@@ -259,11 +260,15 @@ async def begin_shard(
 
 
 def _unpack(shard: PackedShard, piece: bytes) -> Work[int]:
-    records = 0
+    records, with_transactions = 0, transactional(shard)
     for run in read_runs(piece):
+        pending = 0 if with_transactions is None else with_transactions.pending_count
         shard.unpack(run)
         records += run.records
-        yield RUN_COST + run.records // RECORDS_PER_UNIT
+        cost = RUN_COST + run.records // RECORDS_PER_UNIT
+        if with_transactions is not None:
+            cost += (with_transactions.pending_count - pending) * PENDING_COST
+        yield cost
     return records
 
 

@@ -19,7 +19,7 @@ from broker.partitions.hosted import HostedPartitions
 from broker.partitions.transactional_appends import Marker
 from broker.requests.context import RequestContext
 from common.errors import ErrorCode, ProtocolError
-from common.pacing import Pacer, Work
+from common.pacing import SLICE_COST, Pacer, Work
 from common.ports import Clock
 from kraft.topic_names import GROUP_TOPIC, INTERNAL_TOPICS
 from wire.messages import WriteTxnMarkersRequest, WriteTxnMarkersResponse
@@ -28,6 +28,7 @@ NEW_PROTOCOL_FROM = 2  # transaction.version
 COMMIT_WAIT_S = 2.0
 """Markers of other partitions wait for those of one that does not commit, which is asked for again in a while."""
 APPEND_COST, CANCEL_COST, ROW_COST = 20, 1, 4  # units of `common.pacing`
+TURN_COST = 500  # of a marker that takes a slice of its own
 
 _Result = WriteTxnMarkersResponse.WritableTxnMarkerResult
 _Topic = _Result.WritableTxnMarkerTopicResult
@@ -42,6 +43,11 @@ _NOT_READY = (
 
 class CoordinatorLogs(Protocol):
     """Appends markers to coordinators' own partitions; implemented by `broker.coordination.runtime`."""
+
+    def marker_cost(self, topic: str, index: int, marker: Marker) -> int:
+        """What the marker takes for what it ends there, in units of `common.pacing`: it ends all at once, and that may
+        be thousands of offsets. Raises ProtocolError."""
+        ...
 
     def append_marker(self, topic: str, index: int, marker: Marker) -> Awaitable[None]:
         """Ends when the marker is committed. Raises ProtocolError, then or at once."""
@@ -159,18 +165,22 @@ class WriteTxnMarkers:
                     elif marker.producer_id < 0 or marker.producer_epoch < 0:
                         into[index] = ErrorCode.INVALID_REQUEST
                     else:
-                        self._begin(topic.name, index, marker, writing, into)
+                        yield from self._begin(topic.name, index, marker, writing, into)
                     yield APPEND_COST
 
     def _begin(
         self, topic: str, index: int, marker: Marker, writing: _Writing, into: dict[int, ErrorCode | None]
-    ) -> None:
+    ) -> Work[None]:
         """Append one marker; its outcome comes into `into`, now or later."""
         try:
             if topic == GROUP_TOPIC:
+                cost = self._logs.marker_cost(topic, index, marker)
+                if cost >= TURN_COST:
+                    yield SLICE_COST  # it ends in a slice of its own
                 appending = self._logs.append_marker(topic, index, marker)
                 wait = _MarkerWait(writing, into, index)
                 writing.tasks.append(asyncio.get_running_loop().create_task(_watch(appending, wait)))
+                yield cost
                 return
             if topic in INTERNAL_TOPICS:
                 into[index] = ErrorCode.INVALID_TOPIC_EXCEPTION

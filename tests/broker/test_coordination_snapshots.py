@@ -27,7 +27,7 @@ from broker.coordination.snapshots import (
     still,
 )
 from broker.coordination.standby import StandbyLimits
-from common.decision import Decision
+from common.decision import Decision, ProducerStamp
 from common.machine_disk import MachineDisk
 from common.pacing import SLICE_COST, Pacer
 from tests.broker.coordinated_partition import MemoryPartition
@@ -222,6 +222,27 @@ def test_no_part_of_a_large_group_takes_long() -> None:
     assert max(count for _, count in shard.pack()) <= 1_000
     assert max(gather(shard.pack())) <= SLICE_COST
     assert sum(gather(shard.pack())) <= 6_000
+
+
+async def test_offsets_of_open_transactions_are_read_in_more_slices_than_others(broker: Broker) -> None:
+    """They take several times as long each."""
+    slices = []
+    for is_pending in (False, True):
+        broker.shard = new_shard()
+        for at in range(2_000):
+            one = offset("g", at, at)
+            if is_pending:
+                broker.shard.replay_pending(ProducerStamp(7, 0), [one])
+            else:
+                broker.shard.replay(*one)
+        broker.fill(1, 1)
+        assert await broker.write()
+        pacer = Pacer()
+        reader = ShardSnapshots(MachineDisk(broker.root), broker.clock, pacer, OFTEN)
+        await begin_shard(broker.partition, new_shard, reader)
+        slices.append(pacer.slices)
+    assert slices[1] >= 2
+    assert slices[1] > slices[0]
 
 
 async def test_leaders_and_followers_write_and_a_leader_begins_with_it(tmp_path: Path) -> None:

@@ -76,11 +76,18 @@ class Ledger(Register):
     def has_pending(self) -> bool:
         return bool(self.pending)
 
+    @property
+    def pending_count(self) -> int:
+        return sum(map(len, self.pending.values()))
+
     def begin_batch(self, offset: int) -> None:
         self.batch = offset
 
     def before_pending(self, producer: ProducerStamp, record: CoordinatorRecord) -> Any:
         return self.before(record)
+
+    def ending_cost(self, producer: ProducerStamp) -> int:
+        return len(self.pending.get(producer.producer_id, []))
 
     def replay_pending(self, producer: ProducerStamp, records: list[tuple[bytes, bytes | None]]) -> int:
         self.pending.setdefault(producer.producer_id, []).extend((key, value) for key, value in records)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -16,10 +16,17 @@ from broker.coordination.groups.pending_group import Pending
 from broker.coordination.groups.pending_offsets import PendingOffsets
 from broker.coordination.groups.records import offset_record
 from broker.coordination.groups.values import CommittedOffset
+from broker.coordination.loading import LoadLimits, replay_chunk
 from broker.coordination.packed_records import PART_BYTES, RUN_RECORDS_MAX, read_runs
 from broker.coordination.shard import CoordinatorRecord, Now
+from broker.partitions.transactional_appends import Marker
 from common.decision import ProducerStamp
 from common.errors import ErrorCode
+from common.pacing import SLICE_COST, Work
+from records.batch import stamp
+from records.builder import build_batch
+from records.record import Record
+from tests.broker.coordinated_partition import marker_batch
 from tests.broker.group_driver import GROUP
 from tests.broker.test_groups_pending_offsets import QUICK, Driver
 from tests.common.call_count import counted_calls
@@ -30,6 +37,10 @@ OTHERS = [10, 500]
 
 def record(place: int, group: str = "g", offset: int = 1, metadata: str = "") -> CoordinatorRecord:
     return offset_record(group, "t", place, CommittedOffset(offset, 1, metadata, 5, -1, TOPIC_ID))
+
+
+def tombstone(place: int) -> CoordinatorRecord:
+    return offset_record("g", "t", place, None)
 
 
 def shard_with(
@@ -47,6 +58,17 @@ def shard_with(
         shard.begin_batch(number)
         shard.replay_pending(ProducerStamp(number, 0), list(records))
     return shard
+
+
+def slices_of(work: Work[object], done: Callable[[], int]) -> Iterator[int]:
+    """What has changed of `done` in each slice of `work`, as a pacer would cut it."""
+    spent, before = 0, done()
+    for cost in work:
+        spent += cost
+        if spent >= SLICE_COST:
+            yield abs(done() - before)
+            spent, before = 0, done()
+    yield abs(done() - before)
 
 
 # what a record changes ---------------------------------------------------------------------------------------
@@ -106,6 +128,32 @@ def test_a_group_is_deleted_in_portions_that_come_to_an_end() -> None:
 # markers -----------------------------------------------------------------------------------------------------
 
 
+def test_a_marker_costs_what_it_ends() -> None:
+    few, groups = PendingOffsets(), PendingOffsets()
+    for number in range(1_000):
+        few.put(b"\0\1g", b"%d" % number, Pending(1, ProducerStamp(1, 0), b"v"))
+        groups.put(b"\0\4%04d" % number, b"place", Pending(1, ProducerStamp(1, 0), b"v"))
+    assert few.ending_cost(1) > 10 * few.ending_cost(2)
+    assert groups.ending_cost(1) > 10 * few.ending_cost(1)
+    few.end(1, 2, commit=True)
+    assert few.ending_cost(1) == few.ending_cost(2) == 0
+
+
+def test_markers_over_many_groups_are_loaded_in_slices_of_their_own() -> None:
+    shard, batches = GroupShard(QUICK, random.Random(1), lambda _: TOPIC_ID), []
+    for number in range(5):
+        batch = marker_batch(Marker(number, 0, True, 1, new_protocol=True), 0)
+        stamp(batch, 0, 10 + number, 1)
+        batches.append(batch)
+        shard.begin_batch(number)
+        for group in range(100):
+            one = record(0, f"g{number}-{group}")
+            shard.replay_pending(ProducerStamp(number, 0), [one])
+    work = replay_chunk(shard, b"".join(batches), 0, 10, 15, LoadLimits())
+    ended = list(slices_of(work, lambda: shard.pending_count))
+    assert (sum(ended), max(ended)) == (500, 100)
+
+
 def test_what_a_producer_shares_with_others_is_ended_in_a_few_calls() -> None:
     shard = shard_with(producers=4, places=5_000)
     for number, commit in ((2, True), (0, True), (3, False), (1, True)):
@@ -131,6 +179,16 @@ def test_places_that_have_ended_are_forgotten_while_others_come() -> None:
 
 
 # loads and snapshots -----------------------------------------------------------------------------------------
+
+
+def test_loaded_tombstones_remove_few_offsets_in_a_slice() -> None:
+    shard = shard_with(producers=100, places=200)
+    batch = build_batch([Record(at, 1, tombstone(at).key, None, ()) for at in range(200)])
+    stamp(batch, 0, 200, 1)
+    work = replay_chunk(shard, bytes(batch), 0, 200, 400, LoadLimits())
+    removed = list(slices_of(work, lambda: shard.pending_count))
+    assert sum(removed) == 100 * 200
+    assert max(removed) <= 4 * SLICE_COST
 
 
 @pytest.mark.parametrize("metadata", ["", "m" * 4_000])

@@ -16,7 +16,7 @@ from broker.handlers.transaction_markers import COMMIT_WAIT_S, WriteTxnMarkers
 from broker.partitions.transactional_appends import Marked, Marker
 from broker.partitions.uncommitted_markers import UncommittedMarkers
 from common.errors import ErrorCode, ProtocolError
-from common.pacing import Pacer
+from common.pacing import SLICE_COST, Pacer
 from kraft.topic_names import GROUP_TOPIC, TIER_TOPIC
 from tests.broker.replication_lab import TOPIC, Lab, batch, eventually, fetch, produce
 from tests.broker.transaction_lab import TXN_ID, coordinated, marker, of_transaction
@@ -66,6 +66,9 @@ class NoLogs:
         self.taken: list[Marker] = []
         self.refusal: ErrorCode | None = None
         self.committed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def marker_cost(self, topic: str, index: int, appended: Marker) -> int:
+        return 0
 
     def append_marker(self, topic: str, index: int, appended: Marker) -> asyncio.Future[None]:
         if self.refusal is not None:
@@ -241,6 +244,28 @@ async def test_a_coordinators_log_takes_markers_by_its_coordinator(tmp_path: Pat
         assert codes_of(await handler.write(request)) == {key: 0}
         logs.refusal = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
         assert codes_of(await handler.write(request)) == {key: ErrorCode.NOT_LEADER_OR_FOLLOWER}
+
+
+@pytest.mark.parametrize("cost", [10, 8_000])
+async def test_markers_that_end_much_are_appended_in_slices_of_their_own(tmp_path: Path, cost: int) -> None:
+    """What a marker ends in a coordinator's log, it ends in one step."""
+    async with Lab(tmp_path, count=1) as lab:
+        pacer, slices = lab[0].machinery.pacer, list[int]()
+
+        class Logs(NoLogs):
+            def marker_cost(self, topic: str, index: int, appended: Marker) -> int:
+                return cost
+
+            def append_marker(self, topic: str, index: int, appended: Marker) -> asyncio.Future[None]:
+                slices.append(pacer.slices)
+                return super().append_marker(topic, index, appended)
+
+        logs = Logs()
+        logs.committed.set_result(None)
+        request = request_of({GROUP_TOPIC: list(range(20))})
+        assert set(codes_of(await handler_of(lab, logs).write(request)).values()) == {0}
+        assert len(slices) == 20
+        assert len(set(slices)) == (20 if cost > SLICE_COST else 1)
 
 
 async def test_followers_show_committed_transactions_by_their_own_high_watermark(tmp_path: Path) -> None:

@@ -116,11 +116,18 @@ class GroupShard:
     def has_pending(self) -> bool:
         return bool(self.pending)
 
+    @property
+    def pending_count(self) -> int:
+        return self.pending.count
+
     def begin_batch(self, offset: int) -> None:
         self._store.begin_batch(offset)
 
     def replay_pending(self, producer: ProducerStamp, records: list[tuple[bytes, bytes | None]]) -> int:
         return self._store.replay_pending(producer, records)
+
+    def ending_cost(self, producer: ProducerStamp) -> int:
+        return self.pending.ending_cost(producer.producer_id)
 
     def end_transaction(self, producer: ProducerStamp, *, commit: bool) -> int:
         return self._store.end_transaction(producer, commit=commit)

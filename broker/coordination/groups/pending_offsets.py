@@ -24,6 +24,7 @@ from common.settings import LONG_MAX
 
 RUN_MARK = b"\xff\xff"  # begins a run of pending offsets in a snapshot; no key of the log begins so
 PENDING_BYTES = 600  # memory of one, with short names
+GROUP_END_COST, ENDED_PER_UNIT = 8, 2  # units of `common.pacing`: of a group in which a marker ends something; offsets
 
 _PRODUCER = Struct(">qh")
 _OFFSETS = Struct(">qq")
@@ -204,6 +205,11 @@ class PendingOffsets:
         """How many groups and offsets the producer has something pending in."""
         transaction = self._by_producer.get(producer_id)
         return (0, 0) if transaction is None else (len(transaction.names), transaction.offsets)
+
+    def ending_cost(self, producer_id: int) -> int:
+        """What a marker of the producer takes, in units of `common.pacing`."""
+        groups, offsets = self.size_of(producer_id)
+        return groups * GROUP_END_COST + offsets // ENDED_PER_UNIT
 
     def places_of(self, producer_id: int, group_id: str) -> set[bytes]:
         """Those of the group where the producer has something pending."""
