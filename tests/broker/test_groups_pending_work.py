@@ -93,6 +93,9 @@ def test_a_tombstone_of_a_portion_removes_few_offsets() -> None:
     decision = shard.delete_group("g")
     assert decision.reply is None
     assert len(decision.records) * 50 <= OFFSETS_AT_ONCE + 50
+    asked = tuple(("t", place) for place in range(200))
+    removed = shard.delete_offsets("g", asked)
+    assert len(removed.reply) == len(removed.records) == len(decision.records)
 
 
 @pytest.mark.parametrize("counting", [0, 150])

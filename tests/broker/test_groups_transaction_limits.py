@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from broker.coordination.groups.config import GroupConfig
+from common.decision import ProducerStamp
 from common.errors import ErrorCode
 from tests.broker.test_groups_pending_offsets import ONE, QUICK, TWO, Driver
 from tests.common.call_count import counted_calls
@@ -39,3 +40,18 @@ def test_the_offsets_of_one_transaction_are_bounded() -> None:
     driver.end(ONE, commit=True)
     assert [driver.offset("t", index, stable=True) for index in range(3)] == [3, 4, 4]
     assert driver.commit_pending(ONE, {("u", 0): 5}) == (ErrorCode.NONE,)
+
+
+def test_the_transactions_with_offsets_of_one_partition_of_a_group_are_bounded() -> None:
+    driver = Driver(GroupConfig(group_initial_rebalance_delay_ms=0, pending_producers_max=3))
+    one, two, three, four = (ProducerStamp(number, 0) for number in range(1, 5))
+    for producer in (one, two, three):
+        assert driver.commit_pending(producer, {("t", 0): 1, ("t", 1): 1}) == (ErrorCode.NONE,) * 2
+    refused = driver.commit_pending(four, {("t", 2): 1, ("t", 1): 1})
+    assert refused is ErrorCode.TRANSACTION_ABORTABLE
+    assert driver.offset("t", 2, stable=True) is None, "nothing of the request is taken"
+    assert driver.commit_pending(three, {("t", 1): 2}) == (ErrorCode.NONE,), "it has one there already"
+    assert driver.commit_pending(four, {("t", 2): 1}) == (ErrorCode.NONE,)
+    driver.end(two, commit=True)
+    assert driver.commit_pending(four, {("t", 1): 1}) == (ErrorCode.NONE,)
+    assert driver.commit_pending(two, {("t", 1): 1}) is ErrorCode.TRANSACTION_ABORTABLE

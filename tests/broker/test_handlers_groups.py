@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
+from broker.coordination.groups.coordinator import OFFSETS_AT_ONCE
 from broker.handlers.group_offsets import IDS_FROM, GroupOffsetHandlers
 from broker.handlers.groups import PROTOCOLS_MAX, GroupHandlers
-from common.errors import ErrorCode
+from common.errors import ErrorCode, ProtocolError
 from common.pacing import SLICE_COST, Pacer
 from kraft.records import PartitionRecord, RemoveTopicRecord, TopicRecord
 from kraft.topic_names import GROUP_TOPIC
@@ -443,3 +444,13 @@ async def test_offset_delete(groups: Groups) -> None:
     response = await groups.ask("OffsetDelete", 0, request("t", "none"))
     assert [topic.partitions[0].error_code for topic in response.topics] == [0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
     assert (await fetch(groups, 9))[1][0] == ("t", 0, -1, 0)
+
+
+async def test_a_group_that_goes_with_the_first_offsets_of_a_request_is_there_for_the_others(groups: Groups) -> None:
+    """Many offsets are removed some at a time."""
+    assert await groups.commit(9, 42) == 0
+    asked = tuple(("t", index) for index in range(2 * OFFSETS_AT_ONCE + 1))
+    assert await groups.coordinator.delete_offsets("g", asked) == (ErrorCode.NONE,) * len(asked)
+    with pytest.raises(ProtocolError) as caught:
+        await groups.coordinator.delete_offsets("g", asked)
+    assert caught.value.code is ErrorCode.GROUP_ID_NOT_FOUND

@@ -197,10 +197,15 @@ class GroupCoordinator:
         return await self._runtime.read_slowly(GROUP_TOPIC, self.partition_of(group_id), query, Lane(LANE, group_id))
 
     async def delete_offsets(self, group_id: str, partitions: tuple[tuple[str, int], ...]) -> tuple[ErrorCode, ...]:
-        codes: list[ErrorCode] = []
-        for some in list(batched(partitions, OFFSETS_AT_ONCE)) or [[]]:
-            codes += await self._delete_some(group_id, tuple(some))
-        return tuple(codes)
+        codes = await self._delete_some(group_id, partitions[:OFFSETS_AT_ONCE])
+        while (at := len(codes)) < len(partitions):
+            try:
+                codes += await self._delete_some(group_id, partitions[at : at + OFFSETS_AT_ONCE])
+            except ProtocolError as error:
+                if error.code is not ErrorCode.GROUP_ID_NOT_FOUND:
+                    raise
+                codes += (ErrorCode.NONE,) * (len(partitions) - at)  # it went with its last offset
+        return codes
 
     async def _delete_some(self, group_id: str, partitions: tuple[tuple[str, int], ...]) -> tuple[ErrorCode, ...]:
         def decide(shard: GroupShard, _: Now, __: Ticket) -> Decision[CoordinatorRecord, tuple[ErrorCode, ...]]:

@@ -64,8 +64,8 @@ class OffsetDecisions:
         return Decision(*self._records(request, now))
 
     def commit_pending(self, request: PendingCommitRequest, now: Now) -> Decision[CoordinatorRecord, Codes]:
-        """As `commit`, in the open transaction of a producer. Raises TRANSACTION_ABORTABLE if that has too much here:
-        the client can abort and go on."""
+        """As `commit`, in the open transaction of a producer. Raises TRANSACTION_ABORTABLE if that has too much here,
+        or too many others have offsets of the same partitions: the client can abort and go on."""
         if not local_name(request.commit.group_id) or len(request.commit.group_id.encode()) > STRING_BYTES_MAX:
             raise ProtocolError(ErrorCode.INVALID_GROUP_ID)
         self._check_transactional_committer(request.commit)
@@ -125,6 +125,8 @@ class OffsetDecisions:
 
     def _check_transaction_size(self, request: CommitRequest, producer_id: int) -> None:
         config, pending = self._config, self._store.pending
+        if pending.producers(request.group_id) >= config.pending_producers_max:
+            self._check_sharers(request, producer_id)
         groups, offsets = pending.size_of(producer_id)
         has_room = offsets + len(request.offsets) <= config.transaction_offsets_max
         if has_room and groups < config.transaction_groups_max:
@@ -134,6 +136,15 @@ class OffsetDecisions:
         has_room = offsets + len(new) <= config.transaction_offsets_max
         if new and not (has_room and (held or groups < config.transaction_groups_max)):
             raise ProtocolError(ErrorCode.TRANSACTION_ABORTABLE, "too many offsets or groups in one transaction")
+
+    def _check_sharers(self, request: CommitRequest, producer_id: int) -> None:
+        most = self._config.pending_producers_max
+        for item in request.offsets:
+            place = encode_place(item.topic, item.partition)
+            if self._store.pending.is_full(request.group_id, place, producer_id, most):
+                raise ProtocolError(
+                    ErrorCode.TRANSACTION_ABORTABLE, "too many transactions have offsets of a partition"
+                )
 
     # reads -------------------------------------------------------------------------------------------------
 
@@ -160,19 +171,25 @@ class OffsetDecisions:
     def delete_offsets(
         self, group_id: str, partitions: tuple[tuple[str, int], ...]
     ) -> Decision[CoordinatorRecord, Codes]:
-        """One code per (topic, partition), in order. Raises GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP."""
+        """One code per (topic, partition), in order; none for the last ones if what is pending at the others is much
+        already: call again for them. Raises GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP."""
         group = self._group_of(group_id)
         if group is None and not self._store.has(group_id):
             raise ProtocolError(ErrorCode.GROUP_ID_NOT_FOUND)
         if group is not None and group.members and group.protocol_type != CONSUMER_PROTOCOL_TYPE:
             raise ProtocolError(ErrorCode.NON_EMPTY_GROUP)
-        codes, records = [], []
+        codes, records = list[ErrorCode](), list[CoordinatorRecord]()
+        weight = 0
         for topic, partition in partitions:
+            if weight >= OFFSETS_AT_ONCE:
+                break
             if group is not None and group.members and group.is_subscribed_to(topic):
                 codes.append(ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC)
                 continue
             codes.append(ErrorCode.NONE)
-            if self._store.holds(group_id, encode_place(topic, partition)):
+            place = encode_place(topic, partition)
+            if self._store.holds(group_id, place):
+                weight += self._store.weight(group_id, place)
                 records.append(offset_record(group_id, topic, partition, None))
         return Decision(tuple(codes), records)
 

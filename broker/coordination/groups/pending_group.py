@@ -277,6 +277,13 @@ class PendingGroup:
         """About how many have something pending there, without a look at them."""
         return len(self._shared[place]) if place in self._shared else 1
 
+    def is_full(self, place: bytes, producer_id: int, most: int) -> bool:
+        """Whether `most` others have something pending there, and the producer nothing."""
+        if self.weight(place) < most:
+            return False
+        holders = {sent.batches[place].producer.producer_id for sent in self._at(place)}
+        return len(holders) >= most and producer_id not in holders
+
     def newest(self, place: bytes) -> Batch | None:
         return self._newest.get(place) if self.holds(place) else None
 

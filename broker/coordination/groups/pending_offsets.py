@@ -187,6 +187,16 @@ class PendingOffsets:
         group = self._by_group.get(group_id)
         return 1 if group is None else group.weight(place)
 
+    def producers(self, group_id: str) -> int:
+        """How many have something pending in the group."""
+        group = self._by_group.get(group_id)
+        return 0 if group is None else len(group.sent)
+
+    def is_full(self, group_id: str, place: bytes, producer_id: int, most: int) -> bool:
+        """Whether `most` other producers have something pending there, and this one nothing."""
+        group = self._by_group.get(group_id)
+        return group is not None and group.is_full(place, producer_id, most)
+
     def groups(self, prefix: str = "") -> list[str]:
         """Those whose ids begin with `prefix`."""
         return self._by_group.with_prefix(prefix)
