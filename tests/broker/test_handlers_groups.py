@@ -446,6 +446,14 @@ async def test_offset_delete(groups: Groups) -> None:
     assert (await fetch(groups, 9))[1][0] == ("t", 0, -1, 0)
 
 
+@pytest.mark.parametrize("version", [version for version in versions_of("OffsetFetch") if version < IDS_FROM])
+async def test_nothing_was_committed_for_a_name_that_no_topic_can_have(groups: Groups, version: int) -> None:
+    """Requests have room for names that fit into no key."""
+    assert await groups.commit(9, 42) == 0
+    for name in ("x" * 32_767, "ä" * 16_000):
+        assert await fetch(groups, version, topic=name) == (0, [(name, 0, -1, 0), (name, 7, -1, 0)])
+
+
 async def test_a_group_that_goes_with_the_first_offsets_of_a_request_is_there_for_the_others(groups: Groups) -> None:
     """Many offsets are removed some at a time."""
     assert await groups.commit(9, 42) == 0

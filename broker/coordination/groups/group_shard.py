@@ -47,6 +47,7 @@ from common.errors import ErrorCode, ProtocolError
 from common.pacing import Work
 from kraft.image.key_ranges import Keeping
 from kraft.image.tenants import local_name
+from kraft.topic_names import NAME_CHARACTERS_MAX
 
 TopicIdOf = Callable[[str], bytes | None]
 KeepingOf = Callable[[str], Keeping]
@@ -354,7 +355,10 @@ class GroupShard:
     def fetch_offset(
         self, group_id: str, topic: str, partition: int, *, stable: bool = False
     ) -> CommittedOffset | None:
-        """None if nothing was committed; with `stable` UNSTABLE if an open transaction may change it."""
+        """None if nothing was committed; with `stable` UNSTABLE if an open transaction may change it. Clients may ask
+        for names that no topic can have, and that fit into no key."""
+        if len(topic) > NAME_CHARACTERS_MAX and len(local_name(topic)) > NAME_CHARACTERS_MAX:
+            return None
         if stable and self._decisions.is_unstable(group_id, topic, partition):
             return UNSTABLE
         return self.offsets.get(group_id, topic, partition)
