@@ -11,6 +11,7 @@ itself only.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
 from struct import Struct
 from typing import NamedTuple
@@ -24,6 +25,7 @@ from common.settings import LONG_MAX
 
 RUN_MARK = b"\xff\xff"  # begins a run of pending offsets in a snapshot; no key of the log begins so
 PENDING_BYTES = 600  # memory of one, with short names
+DROPPED_MAX = 2_000  # groups without pending offsets that are not freed yet
 GROUP_END_COST, ENDED_PER_UNIT = 8, 2  # units of `common.pacing`: of a group in which a marker ends something; offsets
 
 _PRODUCER = Struct(">qh")
@@ -58,6 +60,7 @@ class PendingOffsets:
         self._by_group: ByTenant[PendingGroup] = ByTenant()  # the same, by group id
         self._by_producer: dict[int, _Transaction] = {}
         self._batch = OLDEST  # that of the last record, which the next one often shares
+        self._dropped: deque[PendingGroup] = deque()  # freed one by one as records come: a marker may drop a thousand
         self.count = 0  # all pending offsets
 
     def __bool__(self) -> bool:
@@ -67,6 +70,8 @@ class PendingOffsets:
 
     def put(self, name: bytes, place: bytes, pending: Pending) -> None:
         """It replaces an older one of its producer. Raises UnreadableRecord for an invalid key."""
+        if self._dropped:
+            self._dropped.popleft()
         batch, producer_id = self._batch, pending.producer.producer_id
         if batch.offset != pending.offset or batch.producer != pending.producer:
             batch = self._batch = Batch(pending.offset, pending.producer)
@@ -158,6 +163,9 @@ class PendingOffsets:
         del self._by_producer[producer_id].names[name]
         if not group.sent and name in self._by_name:
             del self._by_name[name], self._by_group[name[2:].decode()]
+            self._dropped.append(group)
+            if len(self._dropped) > DROPPED_MAX:
+                self._dropped.popleft()
 
     def _less(self, producer_id: int, transaction: _Transaction, count: int) -> None:
         transaction.add(-count)
