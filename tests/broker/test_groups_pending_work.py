@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import sys
 from collections.abc import Callable, Iterator
+from itertools import islice
 from operator import eq
 
 import pytest
@@ -12,6 +13,7 @@ import pytest
 from broker.coordination.groups.config import GroupConfig
 from broker.coordination.groups.group_shard import GroupShard
 from broker.coordination.groups.offset_decisions import OFFSETS_AT_ONCE
+from broker.coordination.groups.offset_store import OffsetStore
 from broker.coordination.groups.offsets import read_value
 from broker.coordination.groups.pending_group import Pending
 from broker.coordination.groups.pending_offsets import DROPPED_MAX, PendingOffsets
@@ -295,3 +297,28 @@ def test_a_round_of_retention_begins_without_a_list_of_all_groups() -> None:
             shard.expire(now)
         spent.append(count.calls)
     assert spent[0] == pytest.approx(spent[1], rel=0.01)
+
+
+@pytest.mark.parametrize("parts", range(4))
+def test_a_marker_between_two_parts_of_a_snapshot_ends_what_is_in_either(parts: int) -> None:
+    """Two producers share more places than a part holds. The newer offsets count first, and must not be overtaken."""
+    older, newer, places = ProducerStamp(1, 0), ProducerStamp(2, 0), RUN_RECORDS_MAX + RUN_RECORDS_MAX // 2
+    live, loaded = OffsetStore(), OffsetStore()
+    for at, producer, offset in ((80, older, 100), (85, newer, 200)):
+        live.begin_batch(at)
+        live.replay_pending(producer, [tuple(record(place, offset=offset)) for place in range(places)])
+    packing = (data for data, _ in live.pack())
+    packed = list(islice(packing, parts))
+    live.begin_batch(92)
+    live.end_transaction(newer, commit=True)
+    packed += packing
+    for data in packed:
+        for run in read_runs(data):
+            loaded.unpack(run)
+    loaded.begin_batch(92)
+    loaded.end_transaction(newer, commit=True)
+    for store in (live, loaded):
+        store.begin_batch(95)
+        store.end_transaction(older, commit=True)
+        found = [store.counting.get("g", "t", place) for place in range(places)]
+        assert [one and one.offset for one in found] == [200] * places

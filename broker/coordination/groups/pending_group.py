@@ -279,10 +279,10 @@ class PendingGroup:
 
     def is_full(self, place: bytes, producer_id: int, most: int) -> bool:
         """Whether `most` others have something pending there, and the producer nothing."""
-        if self.weight(place) < most:
+        if self.weight(place) < most or self._has(producer_id, place):
             return False
         holders = {sent.batches[place].producer.producer_id for sent in self._at(place)}
-        return len(holders) >= most and producer_id not in holders
+        return len(holders) >= most
 
     def newest(self, place: bytes) -> Batch | None:
         return self._newest.get(place) if self.holds(place) else None
@@ -308,10 +308,13 @@ class PendingGroup:
         for sent in [sent for some in self.sent.values() for sent in some]:
             yield from list(sent.values)
 
-    def pairs(self) -> Iterator[tuple[bytes, Pending, int]]:
-        """As `places_in_steps`, with what is pending and the newest batch that counts, each as of when it comes."""
-        for sent in [sent for some in self.sent.values() for sent in some]:
-            for place in list(sent.values):
-                one = sent.at(place)
-                if one is not None:
-                    yield place, one, self._newest.get(place, OLDEST).offset
+    def states(self) -> Iterator[tuple[bytes, Place]]:
+        """As `places_in_steps`, each once, with all that is pending there when it comes. Apart, what is pending at one
+        place may be of different moments: if a marker came between two of them, none would say what counts since."""
+        known = set[bytes]()
+        for place in self.places_in_steps():
+            if place not in known:
+                known.add(place)
+                state = self.at(place)
+                if state is not None:
+                    yield place, state

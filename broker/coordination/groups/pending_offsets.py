@@ -253,13 +253,14 @@ class PendingOffsets:
         for name in list(self._by_name):
             group, begin = self._by_name.get(name), RUN_MARK + name
             part, size = list[tuple[bytes, bytes]](), 0
-            for place, one, newest in () if group is None else group.pairs():
-                pair = _PRODUCER.pack(*one.producer) + place, _OFFSETS.pack(one.offset, newest) + one.value
-                part.append(pair)
-                size += len(pair[0]) + len(pair[1])
-                if len(part) >= RUN_RECORDS_MAX or size >= PART_BYTES:
-                    yield pack_runs(begin, part), len(part)
-                    part, size = [], 0
+            for place, state in () if group is None else group.states():
+                for one in state.pending:
+                    pair = _PRODUCER.pack(*one.producer) + place, _OFFSETS.pack(one.offset, state.newest) + one.value
+                    part.append(pair)
+                    size += len(pair[0]) + len(pair[1])
+                    if len(part) >= RUN_RECORDS_MAX or size >= PART_BYTES:
+                        yield pack_runs(begin, part), len(part)
+                        part, size = [], 0
             if part:
                 yield pack_runs(begin, part), len(part)
 
