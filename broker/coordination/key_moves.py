@@ -37,9 +37,11 @@ Done = list[tuple[int, int]]
 
 
 class KeyMovesConfig(Struct, frozen=True):
-    """Seconds, counts and bytes. `retry_s`: pause after a step that could not be done yet, otherwise `round_s`."""
+    """Seconds, counts and bytes. `retry_s`: pause after a step that could not be done yet, otherwise `round_s`.
+    `progress_s`: how often the controller hears that keys of unfinished partitions were taken."""
 
     round_s: float = 0.5
+    progress_s: float = 1.0
     retry_s: float = 0.1
     call_timeout_s: float = 5.0
     keys_at_once: int = 100
@@ -70,10 +72,13 @@ class KeyHandover:
         # by tenant, …, partition: the leader epoch in which the partition was finished
         self._ready: dict[tuple[str, int, KeysPhase, int], int] = {}
         self._links: dict[tuple[int, int], BrokerLink] = {}  # by broker and lane
+        self._taken: dict[tuple[str, int, KeysPhase, int], int] = {}  # requests that were answered, in the best attempt
+        self._progress_at = 0.0
 
     def forget(self, tenant_id: str) -> None:
         """The tenant's move is over."""
         self._ready = {key: epoch for key, epoch in self._ready.items() if key[0] != tenant_id}
+        self._taken = {key: count for key, count in self._taken.items() if key[0] != tenant_id}
 
     def close(self) -> None:
         for link in self._links.values():
@@ -142,14 +147,39 @@ class KeyHandover:
         """Send the tenant's keys of this partition to their new partitions."""
         names = await self.store.names(index, tenant)
         introduced = await self.store.introduced(index, epoch)
+        waiting: dict[int, list[CoordinatorRecord]] = {}  # by target; each request waits for its commit
+        sizes: dict[int, int] = {}
+        taken, self._progress_at = 0, asyncio.get_running_loop().time()
+
+        async def send(target: int) -> None:
+            nonlocal taken
+            del sizes[target]
+            for part in _parts(waiting.pop(target), self._config.request_bytes_max):
+                await self._send(lane, target, tenant, topic.topic_id, [*introduced, *part])
+                taken += 1
+                await self._tell_progress(index, tenant, topic, taken)
+
         for begin in range(0, len(names), self._config.keys_at_once):
             some = names[begin : begin + self._config.keys_at_once]
-            by_target: dict[int, list[CoordinatorRecord]] = {}
             for name, records in await self.store.records(index, some):
-                by_target.setdefault(there.first + partition_for(name, there.count), []).extend(records)
-            for target, records in by_target.items():
-                for part in _parts(records, self._config.request_bytes_max):
-                    await self._send(lane, target, tenant, topic.topic_id, [*introduced, *part])
+                target = there.first + partition_for(name, there.count)
+                waiting.setdefault(target, []).extend(records)
+                sizes[target] = sizes.get(target, 0) + sum(map(_size, records))
+            for target in [one for one, size in sizes.items() if size >= self._config.request_bytes_max]:
+                await send(target)
+        for target in list(waiting):
+            await send(target)
+
+    async def _tell_progress(self, index: int, tenant: TenantImage, topic: TopicImage, taken: int) -> None:
+        """A partition with many keys takes long: without a report the controller would take its fence for stuck. An
+        attempt that only comes as far as an earlier one is no progress."""
+        key, now = (tenant.id, tenant.keys_epoch, tenant.keys_phase, index), asyncio.get_running_loop().time()
+        if taken <= self._taken.get(key, 0):
+            return
+        self._taken[key] = taken
+        if now - self._progress_at >= self._config.progress_s:
+            self._progress_at = now
+            await self._report(tenant, topic, [])
 
     async def _send(
         self, lane: int, target: int, tenant: TenantImage, topic_id: bytes, records: list[CoordinatorRecord]
@@ -266,11 +296,15 @@ def _keys_of(tenant: TenantImage) -> tuple[object, ...]:
     return tenant.keys_cell, tenant.ids_cell, tenant.keys_target, tenant.keys_phase
 
 
+def _size(record: CoordinatorRecord) -> int:
+    return len(record.key) + len(record.value or b"")
+
+
 def _parts(records: list[CoordinatorRecord], bytes_max: int) -> list[list[CoordinatorRecord]]:
     parts: list[list[CoordinatorRecord]] = [[]]
     size = 0
     for record in records:
-        record_size = len(record.key) + len(record.value or b"")
+        record_size = _size(record)
         if parts[-1] and size + record_size > bytes_max:
             parts.append([])
             size = 0

@@ -1,9 +1,9 @@
 """How long a fence of a moving tenant's keys may last, and when there may be another. No I/O.
 
 Behind the fence no broker serves the keys. It ends when all is handed over; but a leader may be away, or replicas too
-few to commit. So a fence is taken back when no further partition was handed over for some seconds. What has the keys
-then is the old range, which serves them. Later attempts wait longer for a partition, because a slow broker needs more
-time for many keys, and begin after longer pauses: a tenant whose keys cannot be handed over has them most of the time.
+few to commit. So a fence is taken back when no report came for some seconds that a partition, or a part of one, was
+handed over. What has the keys then is the old range, which serves them. Later attempts wait longer for a report, and
+begin after longer pauses: a tenant whose keys cannot be handed over has them most of the time.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from kraft.image.tenants import TenantImage
 from kraft.records import KeysPhase
 
 FENCE_S = 5.0
-"""How long the first fence waits for a partition; twice as long in each further one."""
+"""How long the first fence waits for a report; twice as long in each further one."""
 FENCE_MAX_S = 60.0
 """Well below the timeouts of producers, 120 s by default."""
 PAUSES = 4
@@ -24,7 +24,7 @@ FENCED = (KeysPhase.IDS_COPYING, KeysPhase.COPYING)
 
 
 class Fence(Struct):
-    """`since`: the tenant's phase began, or a partition was last handed over. `patience_s`: of this attempt, or the
+    """`since`: the tenant's phase began, or something was last handed over. `patience_s`: of this attempt, or the
     next. `again_at`: the next one does not begin before."""
 
     since: float = 0.0
@@ -64,7 +64,7 @@ class Fences(Struct):
             fence.went_on(now_s)
 
     def reported(self, tenant_id: str, now_s: float) -> None:
-        """One more partition is done."""
+        """One more partition is done, or a part of one."""
         if tenant_id in self._by_tenant:
             self._by_tenant[tenant_id].went_on(now_s)
 

@@ -145,11 +145,14 @@ class KeyReports(Struct):
     def take(
         self, image: MetadataImage, broker_id: int, topic_id: bytes, reports: Iterable[Report], now_s: float
     ) -> None:
-        """Accept reports only from current leaders, and only for the tenant's current phase."""
+        """Accept reports only from current leaders, and only for the tenant's current phase. One without partitions
+        says that the fence goes on: keys of a partition were taken that has more."""
         for report in reports:
             tenant = image.tenants.get(report.tenant_id)
             if tenant is None or (tenant.keys_epoch, tenant.keys_phase) != (report.keys_epoch, report.phase):
                 continue
+            if not report.partitions:
+                self.fences.reported(report.tenant_id, now_s)
             done = self._done.setdefault((report.tenant_id, report.keys_epoch, report.phase), {})
             for index, leader_epoch in report.partitions:
                 partition = image.partition(topic_id, index)

@@ -16,18 +16,20 @@ from kraft.image.topics import KeyRange
 from kraft.records import KeysPhase
 from kraft.topic_names import TRANSACTION_TOPIC
 from tests.kraft.test_controller_key_moves import Cluster
+from wire.client import CallTimeout
 
 pytestmark = pytest.mark.virtual_time
 AT_ONCE = 2
 
 
 class Store:
-    """All partitions are led here. Each has a key, and takes a second."""
+    """All partitions are led here. Each has `keys_each`, and takes a second."""
 
     topic, keys = TRANSACTION_TOPIC, MovingIds()
 
-    def __init__(self) -> None:
+    def __init__(self, keys_each: int = 1) -> None:
         self.busy = self.most_busy = 0
+        self.keys_each = keys_each
 
     def hosted(self, held: KeyRange) -> dict[int, int]:
         return dict.fromkeys(range(held.first, held.end), 1)
@@ -42,7 +44,7 @@ class Store:
         self.busy -= 1
 
     async def names(self, index: int, tenant: TenantImage) -> list[str]:
-        return [f"{tenant.prefix}{index}"]
+        return [f"{tenant.prefix}{index}", *(f"{tenant.prefix}{index}-{one}" for one in range(1, self.keys_each))]
 
     async def introduced(self, index: int, leader_epoch: int) -> list[CoordinatorRecord]:
         return []
@@ -54,8 +56,10 @@ class Store:
 class Link:
     """To one broker, for one import at a time."""
 
-    def __init__(self, sent: list[bytes]) -> None:
+    def __init__(self, sent: list[bytes], fails_at: int = 1 << 30) -> None:
         self.sent = sent
+        self.fails_at = fails_at
+        self.calls = 0
         self.is_used = False
 
     async def to(self, broker: int) -> Any:
@@ -65,8 +69,11 @@ class Link:
         return SimpleNamespace(call=self.call)
 
     async def call(self, request: Any, version: int, timeout_s: float) -> Any:
-        self.sent += [record.key for record in request.records]
         self.is_used = False
+        self.calls += 1
+        if self.calls % self.fails_at == 0:
+            raise CallTimeout
+        self.sent += [record.key for record in request.records]
         return SimpleNamespace(error_code=0)
 
     def drop(self) -> None:
@@ -104,3 +111,40 @@ async def test_some_partitions_are_handed_over_at_a_time_and_reported_as_they_ar
     assert await handover.advance(cluster.tenant.id)
     assert len(sent) == 3, "what is finished is only reported again"
     assert controller.told[-1][1] == [0, 1, 2]
+
+
+def handover_of(
+    cluster: Cluster, store: Store, controller: Controller, link: Link, config: KeyMovesConfig
+) -> KeyHandover:
+    """All keys go over one link, one partition after the other."""
+    return KeyHandover(
+        store,  # type: ignore[arg-type]
+        lambda: cluster.image,
+        controller,  # type: ignore[arg-type]
+        lambda: link,  # type: ignore[arg-type,return-value]
+        lambda: (99, 1),
+        config,
+    )
+
+
+async def test_small_keys_of_many_reads_go_in_few_requests() -> None:
+    cluster = Cluster()
+    cluster.go_to(KeysPhase.IDS_COPYING)
+    link = Link([])
+    config = KeyMovesConfig(partitions_at_once=1, keys_at_once=5)
+    assert await handover_of(cluster, Store(100), Controller(), link, config).advance(cluster.tenant.id)
+    assert len(set(link.sent)) == len(link.sent) == 300
+    assert link.calls <= 9, "one for each of three partitions to each of three"
+
+
+async def test_the_controller_hears_that_a_partition_with_many_keys_goes_on_but_not_of_what_goes_again() -> None:
+    cluster = Cluster()
+    cluster.go_to(KeysPhase.IDS_COPYING)
+    controller, link = Controller(), Link([], fails_at=60)
+    config = KeyMovesConfig(partitions_at_once=1, keys_at_once=1, request_bytes_max=1)
+    handover = handover_of(cluster, Store(100), controller, link, config)
+    assert not await handover.advance(cluster.tenant.id)
+    assert [told for _, told in controller.told].count([]) >= 5, "each takes a tenth of a second"
+    link.calls, heard = 30, len(controller.told)
+    assert not await handover.advance(cluster.tenant.id)
+    assert len([told for _, told in controller.told[heard:] if not told]) <= 6, "half of it came before"

@@ -306,7 +306,7 @@ def test_a_marker_between_two_parts_of_a_snapshot_ends_what_is_in_either(parts: 
     live, loaded = OffsetStore(), OffsetStore()
     for at, producer, offset in ((80, older, 100), (85, newer, 200)):
         live.begin_batch(at)
-        live.replay_pending(producer, [tuple(record(place, offset=offset)) for place in range(places)])
+        live.replay_pending(producer, [record(place, offset=offset) for place in range(places)])
     packing = (data for data, _ in live.pack())
     packed = list(islice(packing, parts))
     live.begin_batch(92)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kraft.controller.key_fences import FENCE_MAX_S, FENCE_S, PAUSES
-from kraft.controller.key_moves import DRAIN_S
+from kraft.controller.key_moves import DRAIN_S, Report
 from kraft.records import NO_LEADER, Cause, KeysPhase, PartitionChangeRecord
 from kraft.topic_names import GROUP_TOPIC, TRANSACTION_TOPIC
 from tests.kraft.test_controller_key_moves import GROUPS, IDS, PARTITIONS, Cluster, ClusterWithData
@@ -58,6 +58,23 @@ def test_a_fence_lasts_for_as_long_as_partitions_are_handed_over(phase: KeysPhas
     cluster.step()
     assert cluster.tenant.keys_phase is KeysPhase.SETTLED
     assert cluster.serving(name) == {"west"}
+
+
+def test_a_part_of_a_partition_that_is_handed_over_prolongs_a_fence() -> None:
+    """A report without partitions says so."""
+    cluster = Cluster()
+    cluster.go_to(KeysPhase.IDS_COPYING)
+    for _ in range(20):
+        cluster.now_s += FENCE_S - 1
+        went_on = Report(cluster.tenant.id, cluster.tenant.keys_epoch, int(KeysPhase.IDS_COPYING), ())
+        late = Report(cluster.tenant.id, cluster.tenant.keys_epoch - 1, int(KeysPhase.IDS_COPYING), ())
+        cluster.reports.take(cluster.image, 1, cluster.topic(TRANSACTION_TOPIC).topic_id, [went_on], cluster.now_s)
+        cluster.step()
+        assert cluster.tenant.keys_phase is KeysPhase.IDS_COPYING
+    cluster.now_s += FENCE_S
+    cluster.reports.take(cluster.image, 1, cluster.topic(TRANSACTION_TOPIC).topic_id, [late], cluster.now_s)
+    cluster.step()
+    assert cluster.tenant.keys_phase is KeysPhase.IDS_CLEARING
 
 
 def test_a_report_that_is_repeated_does_not_prolong_a_fence() -> None:
