@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from aiobotocore.config import AioConfig
 from aiobotocore.session import get_session
-from crc32c import crc32c
 
+from common.checksum import crc32c
 from object_store.errors import ObjectTruncated, StoreUnavailable
 from object_store.limits import StoreLimits
 from object_store.retries import RetryBudget

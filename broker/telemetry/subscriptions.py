@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from uuid import UUID
 
-import crc32c
 from msgspec import Struct
 
+from common.checksum import crc32c
 from common.client_metrics import ALL_METRICS, CLIENT_METRICS_SETTINGS, ClientMetricsSettings, Match, reading_match
 from common.identifiers import uuid_text
 from common.pacing import Work
@@ -132,7 +132,7 @@ def _parsed(given: Mapping[str, str]) -> Work[_Subscription | None]:
 
 def subscription_id_of(metrics: Sequence[str], interval_ms: int, instance_id: UUID) -> int:
     """As Apache Kafka computes it: a CRC32C of metrics and interval, XORed with the id's hash in Java."""
-    checksum = crc32c.crc32c(f"[{', '.join(metrics)}]{interval_ms}".encode())
+    checksum = crc32c(f"[{', '.join(metrics)}]{interval_ms}".encode())
     halves = (instance_id.int >> 64) ^ (instance_id.int & ((1 << 64) - 1))
     found = checksum ^ (halves >> 32) ^ (halves & (_WORD - 1))
     return found - _WORD if found >= _WORD // 2 else found

@@ -87,3 +87,14 @@ def test_a_circle_is_found_between_folders_whose_modules_have_none() -> None:
 def test_an_image_is_built_from_every_room() -> None:
     named = (ROOT / ".dockerignore").read_text().splitlines()
     assert {f"!{room}/" for room in ROOMS} <= set(named)
+
+
+def test_checksums_come_from_the_compiled_module_alone() -> None:
+    """Its package runs a command line's imports when it is first used: 20 ms and more of a request's turn."""
+    users = {
+        path.relative_to(ROOT).as_posix()
+        for room in ROOMS
+        for path in (ROOT / room).rglob("*.py")
+        if any(name.split(".")[0] == "crc32c" for name in imported(path))
+    }
+    assert users == {"common/checksum.py"}
