@@ -9,7 +9,7 @@ from struct import Struct
 from typing import NamedTuple
 
 from broker.coordination.partition_access import ByteRegion, CoordinatedPartition
-from broker.coordination.shard import Shard, TransactionalShard, transactional
+from broker.coordination.shard import ENDING_TURN_COST, Shard, TransactionalShard, transactional
 from common.decision import ProducerStamp
 from common.errors import ErrorCode, ProtocolError
 from common.outlasting import outlast
@@ -31,7 +31,6 @@ from records.record import inflate_records
 WRITTEN_POLL_S = 0.01
 BATCH_COST = 3
 PENDING_COST = 4  # of a pending record
-ENDING_TURN_COST = 500  # of a marker that takes a slice of its own
 REMOVED_COST = 1  # of a pending record that a tombstone removes ...
 REMOVING_AT_ONCE = 25  # ... which may be a hundred for each of so many tombstones
 _BATCH = Struct(">qi4xb4xhi30xi")  # of a header: base offset, length, magic, attributes, last offset's delta, count

@@ -17,6 +17,9 @@ from common.decision import Decision, ProducerStamp
 
 Ticket = int
 
+ENDING_TURN_COST = 500
+"""A marker that ends as much, in units of `common.pacing`, takes a slice of its own."""
+
 
 class CoordinatorRecord(NamedTuple):
     """One record of an internal topic; value None is a tombstone."""

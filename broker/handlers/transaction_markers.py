@@ -15,6 +15,7 @@ import asyncio
 from collections.abc import Awaitable, Iterable
 from typing import Protocol
 
+from broker.coordination.shard import ENDING_TURN_COST
 from broker.partitions.hosted import HostedPartitions
 from broker.partitions.transactional_appends import Marker
 from broker.requests.context import RequestContext
@@ -28,7 +29,6 @@ NEW_PROTOCOL_FROM = 2  # transaction.version
 COMMIT_WAIT_S = 2.0
 """Markers of other partitions wait for those of one that does not commit, which is asked for again in a while."""
 APPEND_COST, CANCEL_COST, ROW_COST = 20, 1, 4  # units of `common.pacing`
-TURN_COST = 500  # of a marker that takes a slice of its own
 
 _Result = WriteTxnMarkersResponse.WritableTxnMarkerResult
 _Topic = _Result.WritableTxnMarkerTopicResult
@@ -175,7 +175,7 @@ class WriteTxnMarkers:
         try:
             if topic == GROUP_TOPIC:
                 cost = self._logs.marker_cost(topic, index, marker)
-                if cost >= TURN_COST:
+                if cost >= ENDING_TURN_COST:
                     yield SLICE_COST  # it ends in a slice of its own
                 appending = self._logs.append_marker(topic, index, marker)
                 wait = _MarkerWait(writing, into, index)

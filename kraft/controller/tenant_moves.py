@@ -66,7 +66,7 @@ def moving(
     """The next step of a MOVING tenant; no records while it only has to wait. `now_s`: monotonic.
 
     The move of keys begins when all partitions are in the cell. Once begun it waits for none: clients wait for keys,
-    and partitions may move for hours, because the tenant is to go elsewhere now, or because somebody reassigns one.
+    and partitions may move for hours, because the tenant is to go elsewhere now, or because one is reassigned.
     """
     home = home_ids(image, tenant)
     running = 0

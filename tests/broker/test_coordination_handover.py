@@ -82,12 +82,12 @@ class Link:
 
 class Controller:
     def __init__(self) -> None:
-        self.told: list[tuple[float, list[int]]] = []
+        self.reports: list[tuple[float, list[int]]] = []
 
     async def call(self, request: Any, version: int, **_: Any) -> None:
         (row,) = request.tenants
         now_s = asyncio.get_running_loop().time()
-        self.told.append((now_s, sorted(partition.partition_index for partition in row.partitions)))
+        self.reports.append((now_s, sorted(partition.partition_index for partition in row.partitions)))
 
 
 async def test_some_partitions_are_handed_over_at_a_time_and_reported_as_they_are_done() -> None:
@@ -106,11 +106,11 @@ async def test_some_partitions_are_handed_over_at_a_time_and_reported_as_they_ar
     assert await handover.advance(cluster.tenant.id)
     assert store.most_busy == AT_ONCE
     assert sorted(sent) == [f"{cluster.tenant.prefix}{index}".encode() for index in range(3)]
-    assert [told for _, told in controller.told] == [[0, 1], [0, 1, 2]]
-    assert controller.told[0][0] - began_s < 2, "a fence lasts for as long as partitions are handed over"
+    assert [partitions for _, partitions in controller.reports] == [[0, 1], [0, 1, 2]]
+    assert controller.reports[0][0] - began_s < 2, "a fence lasts for as long as partitions are handed over"
     assert await handover.advance(cluster.tenant.id)
     assert len(sent) == 3, "what is finished is only reported again"
-    assert controller.told[-1][1] == [0, 1, 2]
+    assert controller.reports[-1][1] == [0, 1, 2]
 
 
 def handover_of(
@@ -137,14 +137,16 @@ async def test_small_keys_of_many_reads_go_in_few_requests() -> None:
     assert link.calls <= 9, "one for each of three partitions to each of three"
 
 
-async def test_the_controller_hears_that_a_partition_with_many_keys_goes_on_but_not_of_what_goes_again() -> None:
+async def test_the_controller_hears_of_progress_in_a_partition_with_many_keys_but_not_of_what_is_sent_again() -> None:
     cluster = Cluster()
     cluster.go_to(KeysPhase.IDS_COPYING)
     controller, link = Controller(), Link([], fails_at=60)
     config = KeyMovesConfig(partitions_at_once=1, keys_at_once=1, request_bytes_max=1)
     handover = handover_of(cluster, Store(100), controller, link, config)
     assert not await handover.advance(cluster.tenant.id)
-    assert [told for _, told in controller.told].count([]) >= 5, "each takes a tenth of a second"
-    link.calls, heard = 30, len(controller.told)
+    assert [partitions for _, partitions in controller.reports].count([]) >= 5, "each takes a tenth of a second"
+    link.calls, before = 30, len(controller.reports)
     assert not await handover.advance(cluster.tenant.id)
-    assert len([told for _, told in controller.told[heard:] if not told]) <= 6, "half of it came before"
+    assert len([partitions for _, partitions in controller.reports[before:] if not partitions]) <= 6, (
+        "half of it came before"
+    )

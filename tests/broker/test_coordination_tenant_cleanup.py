@@ -139,10 +139,10 @@ class Ids:
 
 class Controller:
     def __init__(self) -> None:
-        self.told: list[tuple[list[str], list[int]]] = []
+        self.reports: list[tuple[list[str], list[int]]] = []
 
     async def call(self, request: Any, version: int, **_: Any) -> None:
-        self.told.append((request.tenants, request.partitions))
+        self.reports.append((request.tenants, request.partitions))
 
 
 @pytest.mark.virtual_time
@@ -163,4 +163,4 @@ async def test_a_tenant_whose_transaction_does_not_end_holds_up_no_other() -> No
     cleanup.metadata_changed(delta, image)
     await asyncio.sleep(0.5)
     await cleanup.stop()
-    assert controller.told == [([A, B, C], [0]), ([A, C], [1])]
+    assert controller.reports == [([A, B, C], [0]), ([A, C], [1])]

@@ -66,13 +66,13 @@ async def test_a_batch_with_too_long_an_id_is_refused_and_no_coordinator_is_aske
     """The error is that of an id that the coordinator does not know."""
     async with Lab(tmp_path, count=1) as lab:
         lab.controller.create_topic((0,))
-        told = coordinated(lab)
+        coordinators = coordinated(lab)
         lab[0].plane.transactions.configure(VerificationSettings(verification_enable=verifies))
         client = await lab[0].connect()
         for too_long in ("x" * (ID_BYTES_MAX + 1), "x" * LONGEST_STRING):
             row = await produce(client, of_transaction(), version=version, transactional_id=too_long)
             assert (row.error_code, row.base_offset) == (UNKNOWN, -1)
-        assert not told.asked
+        assert not coordinators.asked
         row = await produce(client, batch(b"plain"), version=version, transactional_id="x" * LONGEST_STRING)
         assert row.error_code == 0, "it is no batch of a transaction"
         row = await produce(client, of_transaction(), version=version, transactional_id="x" * ID_BYTES_MAX)
@@ -83,9 +83,9 @@ async def test_long_ids_count_as_memory_that_waits(tmp_path: Path) -> None:
     async with Lab(tmp_path, count=1) as lab:
         lab.controller.create_topic((0,))
         await lab[0].connect()
-        told = ToldCoordinators(None)
+        coordinators = ToldCoordinators(None)
         verification = TransactionVerification(VerificationSettings(waiting_bytes_max=1_000_000))
-        verification.reach(told)
+        verification.reach(coordinators)
         refused = set()
         for number in range(100):
             one = f"{number:0{ID_BYTES_MAX}}"
@@ -94,8 +94,8 @@ async def test_long_ids_count_as_memory_that_waits(tmp_path: Path) -> None:
             except ProtocolError as error:
                 refused.add(error.code)
         assert refused == {ErrorCode.NOT_ENOUGH_REPLICAS}
-        assert 10 < len(told.asked) < 32
-        assert ID_BYTES_MAX * len(told.asked) < verification.waiting_bytes <= 1_000_000
-        told.release()
+        assert 10 < len(coordinators.asked) < 32
+        assert ID_BYTES_MAX * len(coordinators.asked) < verification.waiting_bytes <= 1_000_000
+        coordinators.release()
         await eventually(lambda: not verification.waiting_count, "answered")
         assert verification.waiting_bytes == 0
