@@ -72,6 +72,7 @@ class _Known(NamedTuple):
     """The newest snapshot of a shard that this broker leads or follows."""
 
     begin: int
+    end: int
     records: int
     made_ms: int
 
@@ -128,13 +129,16 @@ class ShardSnapshots:
                     await self.write(*served[at])
 
     def is_due(self, partition: CoordinatedPartition, shard: Shard, offset: int) -> bool:
-        """Whether a snapshot of the shard, which has everything below `offset`, is due."""
+        """Whether a snapshot of the shard, which has everything below `offset`, is due. It is not while the shard may
+        have more from an earlier snapshot: that could be cut off from the log, and a new one would not say so."""
         if packed(shard) is None:
             return False
         known = self._known.get((partition.topic, partition.index))
         lacking = self.lacking(partition, shard, offset)
         if known is None or offset < known.begin:
             return lacking >= self._limits.records_min
+        if offset < known.end:
+            return False
         if lacking >= max(self._limits.records_min, known.records // 2):
             return True
         age_ms = self._clock.wall_ms() - known.made_ms
@@ -171,7 +175,7 @@ class ShardSnapshots:
             fields = {"topic": partition.topic, "partition": partition.index, "error": str(error)}
             _log.warning("no snapshot of a shard written", extra=fields)
             return False
-        self._known[partition.topic, partition.index] = _Known(begin, records, made_ms)
+        self._known[partition.topic, partition.index] = _Known(begin, end, records, made_ms)
         return True
 
     def _begin_file(self, path: str) -> File:
@@ -215,7 +219,7 @@ class ShardSnapshots:
             return None
         finally:
             await _in_thread(pieces.close)
-        self._known[key] = _Known(extent.begin, records, extent.made_ms)
+        self._known[key] = _Known(extent.begin, extent.end, records, extent.made_ms)
         return extent.begin
 
     def _counts(self, extent: Extent, log: CoordinatedLog) -> bool:

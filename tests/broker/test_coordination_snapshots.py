@@ -213,6 +213,23 @@ async def test_it_is_written_after_so_many_records_and_again_before_it_is_old(br
     assert due()
 
 
+@pytest.mark.parametrize("is_new", [False, True])
+async def test_none_is_written_of_a_shard_that_may_have_more_than_was_replayed(broker: Broker, is_new: bool) -> None:
+    """A shard that begins with a snapshot has some records of beyond where it begins, up to its end."""
+    broker.fill()
+    end = broker.partition.log.log_end_offset
+    ends = iter((100, end))
+    assert await broker.snapshots.write(
+        broker.partition, broker.shard, Progress(lambda: next(ends), lambda: end, lambda: 0)
+    )
+    if is_new:
+        broker.restarts()
+        assert await broker.snapshots.restore(broker.partition, new_shard()) == 100
+    broker.clock.shift_s += broker.partition.log.config.delete_retention_ms * 0.75 / 1000
+    assert not broker.snapshots.is_due(broker.partition, broker.shard, end - 1)
+    assert broker.snapshots.is_due(broker.partition, broker.shard, end)
+
+
 def test_no_part_of_a_large_group_takes_long() -> None:
     shard = new_shard()
     for at in range(5_000):

@@ -236,6 +236,44 @@ def test_a_part_of_a_snapshot_ends_however_many_have_something_at_a_place(metada
         assert restored.pending.place_of(name, at) == shard.pending.place_of(name, at)
 
 
+def test_a_snapshot_keeps_each_of_several_offsets_of_a_producer_at_a_place() -> None:
+    """A load replays from before its snapshot what the snapshot has something newer of."""
+    live, loaded, producer = OffsetStore(), OffsetStore(), ProducerStamp(1, 0)
+    for at, offset in ((96, 30), (92, 20)):
+        live.begin_batch(at)
+        live.replay_pending(producer, [(record(0, offset=offset).key, record(0, offset=offset).value)])
+    for data, _ in live.pack():
+        for run in read_runs(data):
+            loaded.unpack(run)
+    for store in (live, loaded):
+        store.begin_batch(94)
+        store.end_transaction(producer, commit=True)
+        store.begin_batch(98)
+        store.end_transaction(producer, commit=False)
+        found = store.counting.get("g", "t", 0)
+        assert found is not None and found.offset == 20
+
+
+@pytest.mark.parametrize("ended", [0, 99])
+def test_a_step_of_a_snapshot_is_short_however_many_producers_share_the_places(ended: int) -> None:
+    """Of each place all are found at the first producer; the others have nothing more there, or have ended."""
+    shared = shard_with(producers=100, places=500)
+    for number in range(ended):
+        shared.begin_batch(1_000 + number)
+        shared.end_transaction(ProducerStamp(number, 0), commit=True)
+    worst: list[int] = []
+    for shard in (shard_with(producers=1, places=RUN_RECORDS_MAX), shared):
+        parts, spent, records, found = shard.pending.pack(), list[int](), 0, 0
+        while records >= 0:
+            found += records
+            with counted_calls() as count:
+                _, records = next(parts, (b"", -1))
+            spent.append(count.calls)
+        assert found == shard.pending_count
+        worst.append(max(spent))
+    assert worst[1] <= worst[0]
+
+
 def test_the_memory_of_many_groups_is_known_without_a_walk() -> None:
     spent = []
     for groups in (10, 1_000):

@@ -104,7 +104,8 @@ class PendingGroup:
     # replay ------------------------------------------------------------------------------------------------
 
     def put(self, place: bytes, batch: Batch, value: bytes) -> bool:
-        """Whether the producer has one more than before. It replaces an older one otherwise."""
+        """Whether the producer has one more than before. It replaces an older one otherwise, so of several at one place
+        that are to be kept the newest comes first."""
         if self._ended:
             self._sweep()
         of_producer = self.sent[batch.producer.producer_id]
@@ -308,13 +309,14 @@ class PendingGroup:
         for sent in [sent for some in self.sent.values() for sent in some]:
             yield from list(sent.values)
 
-    def states(self) -> Iterator[tuple[bytes, Place]]:
-        """As `places_in_steps`, each once, with all that is pending there when it comes. Apart, what is pending at one
-        place may be of different moments: if a marker came between two of them, none would say what counts since."""
+    def states(self) -> Iterator[tuple[bytes, Place | None]]:
+        """As `places_in_steps`, with all that is pending there when it comes first, and None after that. Apart, what is
+        pending at one place may be of different moments: if a marker came between two of them, none would say what
+        counts since."""
         known = set[bytes]()
         for place in self.places_in_steps():
-            if place not in known:
+            if place in known:
+                yield place, None
+            else:
                 known.add(place)
-                state = self.at(place)
-                if state is not None:
-                    yield place, state
+                yield place, self.at(place)

@@ -27,6 +27,8 @@ RUN_MARK = b"\xff\xff"  # begins a run of pending offsets in a snapshot; no key 
 PENDING_BYTES = 600  # memory of one, with short names
 DROPPED_MAX = 2_000  # groups without pending offsets that are not freed yet
 GROUP_END_COST, ENDED_PER_UNIT = 8, 2  # units of `common.pacing`: of a group in which a marker ends something; offsets
+LOOKS_MAX = 200  # in one step of a snapshot: places that came already, ...
+PRODUCERS_PER_LOOK = 5  # ... and producers at others, most of which may have ended
 
 _PRODUCER = Struct(">qh")
 _OFFSETS = Struct(">qq")
@@ -124,7 +126,7 @@ class PendingOffsets:
             self._clear(name, group, place, LONG_MAX)
         if state is None:
             return
-        for one in state.pending:
+        for one in reversed(state.pending):
             self.put(name, place, one)
         if state.pending and state.newest > UNKNOWN:
             self._by_name[name].overtake(place, state.newest)
@@ -249,18 +251,17 @@ class PendingOffsets:
     def pack(self) -> Iterator[tuple[bytes, int]]:
         """All pending offsets in runs. Offsets that count must be packed after the last of them: what a marker has
         moved between the two would be nowhere otherwise. A part ends with the offset that brings it to RUN_RECORDS_MAX
-        or PART_BYTES: thousands of producers may have something at one place."""
+        or PART_BYTES, because many producers may have something at one place, or after many looks that add little."""
         for name in list(self._by_name):
             group, begin = self._by_name.get(name), RUN_MARK + name
             part, size = list[tuple[bytes, bytes]](), 0
-            for place, state in () if group is None else group.states():
-                for one in state.pending:
-                    pair = _PRODUCER.pack(*one.producer) + place, _OFFSETS.pack(one.offset, state.newest) + one.value
+            for pair in () if group is None else _packed(group):
+                if pair is not None:
                     part.append(pair)
                     size += len(pair[0]) + len(pair[1])
-                    if len(part) >= RUN_RECORDS_MAX or size >= PART_BYTES:
-                        yield pack_runs(begin, part), len(part)
-                        part, size = [], 0
+                if pair is None or len(part) >= RUN_RECORDS_MAX or size >= PART_BYTES:
+                    yield pack_runs(begin, part), len(part)
+                    part, size = [], 0
             if part:
                 yield pack_runs(begin, part), len(part)
 
@@ -276,6 +277,22 @@ class PendingOffsets:
             self.put(name, place, Pending(offset, producer, data[_OFFSETS.size :]))
             if newest > UNKNOWN:
                 self.overtaken(name, place, newest, removed=False)
+
+
+def _packed(group: PendingGroup) -> Iterator[tuple[bytes, bytes] | None]:
+    """Keys and values of a run's records; None after LOOKS_MAX looks. Of one producer the newest comes first at each
+    place, see `PendingGroup.put`."""
+    looks = 0
+    for place, state in group.states():
+        if state is None:
+            looks += 1
+        else:
+            looks += group.weight(place) // PRODUCERS_PER_LOOK
+            for one in reversed(state.pending):
+                yield _PRODUCER.pack(*one.producer) + place, _OFFSETS.pack(one.offset, state.newest) + one.value
+        if looks >= LOOKS_MAX:
+            yield None
+            looks = 0
 
 
 def split_key(key: bytes) -> tuple[bytes, bytes] | None:
