@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from msgspec import Struct
 
@@ -38,15 +38,18 @@ Done = list[tuple[int, int]]
 
 class KeyMovesConfig(Struct, frozen=True):
     """Seconds, counts and bytes. `retry_s`: pause after a step that could not be done yet, otherwise `round_s`.
-    `progress_s`: how often the controller hears that keys of unfinished partitions were taken."""
+    `progress_s`: how often the controller hears that keys of unfinished partitions were taken. `resend_s`: how long a
+    request is sent again before its partition begins from the first key once more."""
 
     round_s: float = 0.5
     progress_s: float = 1.0
+    resend_s: float = 10.0
     retry_s: float = 0.1
     call_timeout_s: float = 5.0
     keys_at_once: int = 100
     partitions_at_once: int = 4  # each part of a partition's keys waits for its commit, and clients for all
-    request_bytes_max: int = 64 << 10  # some hundreds of offsets, which the importing shard checks in one turn
+    request_bytes_max: int = 64 << 10
+    request_records_max: int = 250  # the importing shard checks and applies all of a request in one turn
 
 
 class KeyHandover:
@@ -72,7 +75,7 @@ class KeyHandover:
         # by tenant, …, partition: the leader epoch in which the partition was finished
         self._ready: dict[tuple[str, int, KeysPhase, int], int] = {}
         self._links: dict[tuple[int, int], BrokerLink] = {}  # by broker and lane
-        self._taken: dict[tuple[str, int, KeysPhase, int], int] = {}  # requests that were answered, in the best attempt
+        self._taken: dict[tuple[str, int, KeysPhase, int], int] = {}  # records that were taken in the best attempt
         self._progress_at = 0.0
 
     def forget(self, tenant_id: str) -> None:
@@ -147,30 +150,35 @@ class KeyHandover:
         """Send the tenant's keys of this partition to their new partitions."""
         names = await self.store.names(index, tenant)
         introduced = await self.store.introduced(index, epoch)
+        config, loop = self._config, asyncio.get_running_loop()
         waiting: dict[int, list[CoordinatorRecord]] = {}  # by target; each request waits for its commit
         sizes: dict[int, int] = {}
-        taken, self._progress_at = 0, asyncio.get_running_loop().time()
+        taken, sent_at = 0, loop.time()
+        self._progress_at = sent_at
 
         async def send(target: int) -> None:
-            nonlocal taken
+            nonlocal taken, sent_at
             del sizes[target]
-            for part in _parts(waiting.pop(target), self._config.request_bytes_max):
-                await self._send(lane, target, tenant, topic.topic_id, [*introduced, *part])
-                taken += 1
-                await self._tell_progress(index, tenant, topic, taken)
+            for part in _parts(waiting.pop(target), config.request_bytes_max, config.request_records_max):
+                await self._send_until_taken(lane, target, tenant, topic.topic_id, [*introduced, *part])
+                taken, sent_at = taken + len(part), loop.time()
+                await self._report_progress(index, tenant, topic, taken)
 
-        for begin in range(0, len(names), self._config.keys_at_once):
-            some = names[begin : begin + self._config.keys_at_once]
+        for begin in range(0, len(names), config.keys_at_once):
+            some = names[begin : begin + config.keys_at_once]
             for name, records in await self.store.records(index, some):
                 target = there.first + partition_for(name, there.count)
                 waiting.setdefault(target, []).extend(records)
-                sizes[target] = sizes.get(target, 0) + sum(map(_size, records))
-            for target in [one for one, size in sizes.items() if size >= self._config.request_bytes_max]:
-                await send(target)
+                sizes[target] = sizes.get(target, 0) + sum(map(_size, records[: config.request_records_max]))
+            for target, size in list(sizes.items()):
+                if size >= config.request_bytes_max or len(waiting[target]) >= config.request_records_max:
+                    await send(target)
+            if sizes and loop.time() - sent_at >= config.progress_s:
+                await send(max(sizes, key=sizes.__getitem__))
         for target in list(waiting):
             await send(target)
 
-    async def _tell_progress(self, index: int, tenant: TenantImage, topic: TopicImage, taken: int) -> None:
+    async def _report_progress(self, index: int, tenant: TenantImage, topic: TopicImage, taken: int) -> None:
         """A partition with many keys takes long: without a report the controller would take its fence for stuck. An
         attempt that only comes as far as an earlier one is no progress."""
         key, now = (tenant.id, tenant.keys_epoch, tenant.keys_phase, index), asyncio.get_running_loop().time()
@@ -180,6 +188,24 @@ class KeyHandover:
         if now - self._progress_at >= self._config.progress_s:
             self._progress_at = now
             await self._report(tenant, topic, [])
+
+    async def _send_until_taken(
+        self, lane: int, target: int, tenant: TenantImage, topic_id: bytes, records: list[CoordinatorRecord]
+    ) -> None:
+        """As `_send`; a partition with many keys would not come to its end if each lost request began it again."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + self._config.resend_s
+        while True:
+            try:
+                return await self._send(lane, target, tenant, topic_id, records)
+            except (ProtocolError, ConnectionLost, CallTimeout, TooManyCalls, MalformedFrame):
+                if loop.time() >= until or not self._is_current(tenant):
+                    raise
+            await asyncio.sleep(self._config.retry_s)
+
+    def _is_current(self, tenant: TenantImage) -> bool:
+        now = self._image().tenants.get(tenant.id)
+        return now is not None and (now.keys_epoch, now.keys_phase) == (tenant.keys_epoch, tenant.keys_phase)
 
     async def _send(
         self, lane: int, target: int, tenant: TenantImage, topic_id: bytes, records: list[CoordinatorRecord]
@@ -300,14 +326,16 @@ def _size(record: CoordinatorRecord) -> int:
     return len(record.key) + len(record.value or b"")
 
 
-def _parts(records: list[CoordinatorRecord], bytes_max: int) -> list[list[CoordinatorRecord]]:
-    parts: list[list[CoordinatorRecord]] = [[]]
+def _parts(records: list[CoordinatorRecord], bytes_max: int, records_max: int) -> Iterator[list[CoordinatorRecord]]:
+    """One by one: a group may have very many."""
+    part: list[CoordinatorRecord] = []
     size = 0
     for record in records:
         record_size = _size(record)
-        if parts[-1] and size + record_size > bytes_max:
-            parts.append([])
-            size = 0
-        parts[-1].append(record)
+        if part and (size + record_size > bytes_max or len(part) >= records_max):
+            yield part
+            part, size = [], 0
+        part.append(record)
         size += record_size
-    return parts
+    if part:
+        yield part

@@ -13,7 +13,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
-from broker.coordination.key_moves import KeyHandover
+from broker.coordination.key_moves import KeyHandover, KeyMovesConfig
 from broker.coordination.key_store import KeyStore
 from broker.coordination.moving_keys import MovingKeys
 from broker.coordination.placement import keeping_partition
@@ -256,6 +256,7 @@ class Broker:
                 self,
                 lambda: self,  # type: ignore[arg-type,return-value]
                 lambda: (broker, world.image_of(broker).brokers[broker].epoch),
+                KeyMovesConfig(resend_s=0),  # nothing goes on in the world while one of them waits
             )
             for store in self.stores
         ]
