@@ -217,7 +217,7 @@ def connect_sources(cluster: EmbeddedCluster, jars: Path, folder: Path, faults: 
             found, expected = source.copied(), [f"line-{number}".encode() for number in range(source.lines)]
             expect(found == expected, f"{source.name} is its file: {len(found)} lines of {len(expected)}")
     early = sum(source.early_commit_s < math.inf for source in sources)
-    remark = f"; {early} tasks restarted after a commit that their producers sent too early" if early else ""
+    remark = f"; tasks restarted because their producers committed too early: {early}" if early else ""
     return f"{sum(source.lines for source in sources)} lines, each once and in order{remark}"
 
 
