@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import os
 import random
 import sys
@@ -35,8 +34,6 @@ BOUNDARIES = ("poll", "interval")  # one connector each
 ANSWER_S = 2.0  # a stopped worker answers nothing
 ZOMBIE_S = 5.0  # for which a worker goes on that the others took for dead
 OTHER_WORKER_FAILED = "ConnectRestException"
-EARLY_COMMIT = "InvalidTxnStateException"  # by the Java producer, which Apache Kafka refuses too: docs/transactions.md
-EARLY_COMMIT_S = 30.0  # so long workers may show one; a later one is a fault, because it is rare
 MAIN = "org.apache.kafka.connect.cli.ConnectDistributed"
 SETTINGS = {"group.initial.rebalance.delay.ms": "500", "log.dir.free.bytes.min": "0"}
 
@@ -51,7 +48,6 @@ class Source:
     ports: list[int]  # of all workers
     boundary: str  # of its transactions: `poll` or `interval`
     lines: int = 0
-    early_commit_s: float = math.inf  # when it was seen first
 
     def grow(self) -> None:
         with self.file.open("a") as file:
@@ -87,20 +83,13 @@ class Source:
         until(is_begun, f"{self.name} goes on {when}")
 
     def _restart_failed_task(self, port: int, when: str) -> None:
-        """As an operator does, if the failure is Connect's or its producer's own: a task fails for good when a worker
-        that it has asked to fence its predecessors dies, or when its producer commits before it has sent anything.
-        RuntimeError after other failures."""
+        """As an operator does, if the failure is Connect's own: a task fails for good when a worker that it has asked
+        to fence its predecessors dies. RuntimeError after other failures."""
         for task in _ask(port, f"{self.name}/status").get("tasks", ()):
             trace = task.get("trace", "")
-            if not trace:
-                continue
-            if EARLY_COMMIT in trace:
-                self.early_commit_s = min(self.early_commit_s, time.monotonic())
-                is_own = time.monotonic() - self.early_commit_s < EARLY_COMMIT_S
-            else:
-                is_own = OTHER_WORKER_FAILED in trace
-            expect(is_own, f"the task of {self.name} runs {when}: {trace}")
-            _ask(port, f"{self.name}/tasks/{task['id']}/restart", "POST")
+            expect(not trace or OTHER_WORKER_FAILED in trace, f"the task of {self.name} runs {when}: {trace}")
+            if trace:
+                _ask(port, f"{self.name}/tasks/{task['id']}/restart", "POST")
 
     def connect(self) -> None:
         """Make its connector."""
@@ -216,9 +205,7 @@ def connect_sources(cluster: EmbeddedCluster, jars: Path, folder: Path, faults: 
         for source in sources:
             found, expected = source.copied(), [f"line-{number}".encode() for number in range(source.lines)]
             expect(found == expected, f"{source.name} is its file: {len(found)} lines of {len(expected)}")
-    early = sum(source.early_commit_s < math.inf for source in sources)
-    remark = f"; tasks restarted because their producers committed too early: {early}" if early else ""
-    return f"{sum(source.lines for source in sources)} lines, each once and in order{remark}"
+    return f"{sum(source.lines for source in sources)} lines, each once and in order"
 
 
 def _copy_more(sources: list[Source], when: str) -> None:
