@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from common.errors import ErrorCode, MalformedFrame
@@ -30,6 +30,27 @@ class Leader(NamedTuple):
     epoch: int
 
 
+class Flight:
+    """Requests that are in flight together: they go over one connection, or are lost. A client with one connection per
+    broker sends none of them over a later one, where it would overtake a request that is lost."""
+
+    def __init__(self) -> None:
+        self._connection: ClientConnection | None = None
+        self._is_lost = False
+
+    async def join(self, connecting: Awaitable[ClientConnection]) -> ClientConnection:
+        """Raises Unreachable."""
+        try:
+            connection = await connecting
+        except Unreachable:
+            self._is_lost = True
+            raise
+        if self._is_lost or (self._connection is not None and self._connection is not connection):
+            raise Unreachable("a request before it is lost")
+        self._connection = connection
+        return connection
+
+
 class ClusterLinks:
     """One client's view of the cluster."""
 
@@ -43,9 +64,12 @@ class ClusterLinks:
         self._connections: dict[int, ClientConnection] = {}
         self._connecting: dict[int, asyncio.Lock] = {}
 
-    async def call(self, node: int, request: Any, version: int, timeout_s: float = CALL_TIMEOUT_S) -> Any:
+    async def call(
+        self, node: int, request: Any, version: int, timeout_s: float = CALL_TIMEOUT_S, flight: Flight | None = None
+    ) -> Any:
         """Raises Unreachable; the connection is given up then, as the order of what follows is not known."""
-        connection = await self._connection(node)
+        connecting = self._connection(node)
+        connection = await (connecting if flight is None else flight.join(connecting))
         try:
             return await connection.call(request, version, timeout_s)
         except (ConnectionLost, CallTimeout, MalformedFrame) as error:

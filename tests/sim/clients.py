@@ -14,7 +14,7 @@ from common.errors import ErrorCode
 from records.batch import iterate_batches, read_header
 from records.builder import build_batch
 from records.record import Record
-from tests.sim.client_links import EARLIEST, ClusterLinks, Leader, Unreachable
+from tests.sim.client_links import EARLIEST, ClusterLinks, Flight, Leader, Unreachable
 from tests.sim.history import Acknowledged, Fetched, Joined, OutOfRange, Shown, TopicPartition
 from wire.messages import (
     FetchRequest,
@@ -131,7 +131,8 @@ class IdempotentProducer:
         if leader is None or leader.node < 0:
             return False
         batches = list(waiting)
-        calls = [self._call(leader.node, partition, batch) for batch in batches]
+        flight = Flight()
+        calls = [self._call(leader.node, partition, batch, flight) for batch in batches]
         answers = await asyncio.gather(*[asyncio.create_task(call) for call in calls])
         for batch, answer in zip(batches, answers, strict=True):
             if answer is None or not self._judge(partition, producer_id, batch, answer):
@@ -139,7 +140,7 @@ class IdempotentProducer:
             waiting.popleft()
         return True
 
-    async def _call(self, node: int, partition: TopicPartition, batch: Unsent) -> Any:
+    async def _call(self, node: int, partition: TopicPartition, batch: Unsent, flight: Flight) -> Any:
         topic = ProduceRequest.TopicProduceData(
             name=partition[0],
             partition_data=[
@@ -151,7 +152,7 @@ class IdempotentProducer:
         if batch.attempts > 1:
             self._history.counts["batches sent again"] += 1
         try:
-            response = await self._links.call(node, request, 10)
+            response = await self._links.call(node, request, 10, flight=flight)
         except Unreachable:
             return None
         return response.responses[0].partition_responses[0]

@@ -17,7 +17,7 @@ from tests.sim.world import moved_memory
 
 pytestmark = [pytest.mark.simulation, pytest.mark.timeout(600)]
 SEEDS_MAX, SEEDS = 12, 8
-FAILED_ONCE = (25, 1063, 1113, 730_159, 730_315, 734_789, 735_032, 736_013, 736_446, 736_620, 760_668)
+FAILED_ONCE = (25, 1063, 1113, 730_159, 730_315, 734_789, 735_032, 736_013, 736_446, 736_620, 760_668, 794_198)
 FOUND_BY = ("InvariantBroken", "NotServing", "SimulationFailure")
 REACHED = {
     "markers: abort": 200,

@@ -12,7 +12,7 @@ from kraft.features import TRANSACTION_VERSION
 from records.batch import read_header
 from records.builder import build_batch
 from records.record import Record
-from tests.sim.client_links import ClusterLinks, Unreachable
+from tests.sim.client_links import ClusterLinks, Flight, Unreachable
 from tests.sim.clients import PRODUCE_TIMEOUT_MS, RESENT, Unsent
 from tests.sim.history import Acknowledged, TopicPartition
 from tests.sim.transaction_history import Ended, Given, Intent, Refused, TransactionHistory, text_of
@@ -345,7 +345,8 @@ class TransactionalProducer:
         if leader is None or leader.node < 0:
             return False
         batches = [waiting[number] for number in range(min(IN_FLIGHT_MAX, len(waiting)))]
-        calls = [self._call(leader.node, partition, batch) for batch in batches]
+        flight = Flight()
+        calls = [self._call(leader.node, partition, batch, flight) for batch in batches]
         answers = await asyncio.gather(*[asyncio.create_task(call) for call in calls])
         for batch, answer in zip(batches, answers, strict=True):
             if answer is None or not self._answered(partition, batch, answer):
@@ -353,7 +354,7 @@ class TransactionalProducer:
             waiting.popleft()
         return True
 
-    async def _call(self, node: int, partition: TopicPartition, batch: Unsent) -> Any:
+    async def _call(self, node: int, partition: TopicPartition, batch: Unsent, flight: Flight | None = None) -> Any:
         topic = ProduceRequest.TopicProduceData(
             name=partition[0],
             partition_data=[
@@ -362,7 +363,7 @@ class TransactionalProducer:
         )
         request = ProduceRequest(transactional_id=self.name, acks=-1, timeout_ms=PRODUCE_TIMEOUT_MS, topic_data=[topic])
         try:
-            response = await self.links.call(node, request, self.protocol.produce)
+            response = await self.links.call(node, request, self.protocol.produce, flight=flight)
         except Unreachable:
             self._doubts = True
             return None
